@@ -1,0 +1,2 @@
+//! A slow parallel filesystem, by a model.
+fn main() {}

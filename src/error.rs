@@ -1,0 +1,97 @@
+//! The error that people see: what went wrong, and what to do about it.
+//!
+//! Readers of the mount get an errno, never this. This error ends a command, refuses a
+//! configuration or an order, or stands in `status`. Its [`ErrorKind`] is also the exit code.
+
+use std::fmt;
+
+/// What failed; each kind has an exit code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The command line is wrong.
+    Usage,
+    /// A configuration file or setting is wrong.
+    Config,
+    /// An access order is wrong.
+    Order,
+    /// The source directory is missing or cannot be read.
+    Source,
+    /// The cache directory cannot be used.
+    Cache,
+    /// The mount could not be made or removed.
+    Mount,
+    /// Something took longer than it may.
+    Timeout,
+    /// The mount point or the cache directory is in use.
+    Busy,
+    /// A fault of belady itself.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The process exit code of a command that ends with this kind of error.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Internal => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Config | ErrorKind::Order => 3,
+            ErrorKind::Source => 4,
+            ErrorKind::Cache => 5,
+            ErrorKind::Mount => 6,
+            ErrorKind::Timeout => 7,
+            ErrorKind::Busy => 8,
+        }
+    }
+}
+
+/// An error for people: one line that says what is wrong, and a hint that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Error {
+    /// An error of this kind with a message; a lower-case clause without a full stop.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), hint: None }
+    }
+
+    /// The same error with a line that says what to do.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error told from further out: `context: message`.
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+
+    /// What failed.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message without the hint.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The result of whatever can fail in front of a person.
+pub type Result<T> = std::result::Result<T, Error>;

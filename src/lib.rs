@@ -1,0 +1,9 @@
+//! A userspace filesystem that reads training data ahead of the loader.
+//!
+//! The pure rooms ([`order`], ids, errors) hold no I/O, clock, lock or task; the others move
+//! bytes as the pure rooms decide. `ARCHITECTURE.md` is the map.
+
+pub mod config;
+pub mod error;
+pub mod ids;
+pub mod order;

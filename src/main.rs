@@ -1,0 +1,3 @@
+//! The `belady` command.
+
+fn main() {}
