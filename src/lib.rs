@@ -7,3 +7,5 @@ pub mod config;
 pub mod error;
 pub mod ids;
 pub mod order;
+pub mod plan;
+pub mod sim;

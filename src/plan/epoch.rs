@@ -1,0 +1,150 @@
+//! One epoch's order, indexed for the two questions that the planner asks: at which position is
+//! this block read next, and what is the lowest position not yet reached?
+
+use crate::ids::BlockId;
+
+const NONE: u32 = u32::MAX;
+
+/// The blocks of one epoch in the order of their reads, with the positions already reached.
+///
+/// 8 bytes an entry where no block repeats: 4 for the order, 4 for the way back.
+#[derive(Debug, Default)]
+pub(super) struct Epoch {
+    blocks: Vec<u32>,
+    /// By block: its first position that may still be open.
+    first: Vec<u32>,
+    /// By position: the next one of the same block. Empty where no block repeats.
+    again: Vec<u32>,
+    reached: Vec<u64>,
+    low: u32,
+    left: u32,
+}
+
+impl Epoch {
+    /// Indexes `blocks`, numbers below `count`.
+    pub(super) fn new(blocks: Vec<u32>, count: usize) -> Self {
+        let mut first = vec![NONE; count];
+        let mut again = Vec::new();
+        for (position, &block) in blocks.iter().enumerate().rev() {
+            let slot = &mut first[block as usize];
+            if *slot != NONE {
+                if again.is_empty() {
+                    again = vec![NONE; blocks.len()];
+                }
+                again[position] = *slot;
+            }
+            *slot = position as u32;
+        }
+        let length = blocks.len();
+        Epoch {
+            blocks,
+            first,
+            again,
+            reached: vec![0; length.div_ceil(64)],
+            low: 0,
+            left: length as u32,
+        }
+    }
+
+    /// Number of positions.
+    pub(super) fn len(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    /// Positions not yet reached.
+    pub(super) fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// The lowest position not yet reached.
+    pub(super) fn low(&self) -> u32 {
+        self.low
+    }
+
+    /// Whether the block occurs in the epoch at all, reached or not.
+    pub(super) fn contains(&self, block: BlockId) -> bool {
+        self.first.get(block.index()).is_some_and(|&position| position != NONE)
+    }
+
+    /// The block read at a position.
+    pub(super) fn block_at(&self, position: u32) -> Option<BlockId> {
+        self.blocks.get(position as usize).copied().map(BlockId)
+    }
+
+    /// Whether a position has been reached.
+    pub(super) fn is_reached(&self, position: u32) -> bool {
+        self.reached[position as usize / 64] >> (position % 64) & 1 == 1
+    }
+
+    /// The first position at or after `from` where the block is still to be read.
+    pub(super) fn next(&self, block: BlockId, from: u32) -> Option<u32> {
+        let mut position = *self.first.get(block.index())?;
+        while position != NONE && (position < from || self.is_reached(position)) {
+            position = self.again.get(position as usize).copied().unwrap_or(NONE);
+        }
+        (position != NONE).then_some(position)
+    }
+
+    /// Marks a position as reached.
+    pub(super) fn reach(&mut self, position: u32) {
+        if self.is_reached(position) {
+            return;
+        }
+        self.reached[position as usize / 64] |= 1 << (position % 64);
+        self.left -= 1;
+        while self.low < self.len() && self.is_reached(self.low) {
+            self.low += 1;
+        }
+        // Keeps the chain of a block that repeats short: what is reached is not walked again.
+        if let Some(&next) = self.again.get(position as usize) {
+            let first = &mut self.first[self.blocks[position as usize] as usize];
+            if *first == position && next != NONE {
+                *first = next;
+            }
+        }
+    }
+
+    /// Gives up the open positions below one: what a loader skipped must not hold the rest up.
+    pub(super) fn give_up_below(&mut self, position: u32) {
+        while self.low < position {
+            self.reach(self.low);
+        }
+    }
+
+    /// The first `count` blocks of the epoch.
+    pub(super) fn head(&self, count: usize) -> &[u32] {
+        &self.blocks[..count.min(self.blocks.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_a_permutation() {
+        let mut epoch = Epoch::new(vec![3, 1, 0], 5);
+        assert_eq!(epoch.next(BlockId(1), 0), Some(1));
+        assert_eq!(epoch.next(BlockId(2), 0), None);
+        assert_eq!(epoch.next(BlockId(99), 0), None);
+        epoch.reach(1);
+        assert_eq!((epoch.low(), epoch.left()), (0, 2));
+        epoch.reach(0);
+        epoch.reach(0);
+        assert_eq!((epoch.low(), epoch.left()), (2, 1));
+        assert_eq!(epoch.next(BlockId(1), 0), None);
+    }
+
+    #[test]
+    fn repeats_are_found_in_turn() {
+        let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1], 3);
+        assert_eq!(epoch.next(BlockId(2), 0), Some(0));
+        assert_eq!(epoch.next(BlockId(2), 1), Some(2));
+        epoch.reach(0);
+        epoch.reach(3);
+        assert_eq!(epoch.next(BlockId(2), 0), Some(2));
+        epoch.reach(2);
+        assert_eq!(epoch.next(BlockId(2), 0), None);
+        assert!(epoch.contains(BlockId(2)));
+    }
+}

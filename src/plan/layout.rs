@@ -1,0 +1,151 @@
+//! How files are cut into blocks.
+//!
+//! Files and blocks are dense numbers. A file owns the consecutive blocks `first .. first + count`
+//! and an empty file owns none. A file that grew past its blocks is given new ones at the end, so
+//! that the numbers of all others stay.
+
+use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
+
+/// The blocks of one file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extent {
+    first: u32,
+    count: u32,
+    size: u64,
+}
+
+/// Which blocks a file has, which file a block belongs to, and how long each is.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    files: Vec<Extent>,
+    file_of: Vec<FileId>,
+}
+
+impl Layout {
+    /// The layout of files of these sizes in bytes, numbered in this order.
+    pub fn new(sizes: impl IntoIterator<Item = u64>) -> Self {
+        let mut layout = Layout::default();
+        for size in sizes {
+            layout.push(size);
+        }
+        layout
+    }
+
+    /// Adds a file of `size` bytes at the end.
+    pub fn push(&mut self, size: u64) -> FileId {
+        let file = FileId(self.files.len() as u32);
+        self.files.push(Extent::default());
+        self.resize(file, size);
+        file
+    }
+
+    /// Gives a file another size. Its blocks keep their numbers if they suffice.
+    pub fn resize(&mut self, file: FileId, size: u64) {
+        let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
+        let extent = &mut self.files[file.index()];
+        if count > extent.count {
+            extent.first = self.file_of.len() as u32;
+            self.file_of.extend(std::iter::repeat_n(file, count as usize));
+        }
+        extent.count = count;
+        extent.size = size;
+    }
+
+    /// Number of files.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Number of blocks, those that shrunk or moved files left behind included.
+    pub fn blocks(&self) -> usize {
+        self.file_of.len()
+    }
+
+    /// The blocks of a file, in the order of its bytes.
+    pub fn blocks_of(&self, file: FileId) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
+        let extent = self.files.get(file.index()).copied().unwrap_or_default();
+        (extent.first..extent.first + extent.count).map(BlockId)
+    }
+
+    /// The blocks that hold a byte range of a file; a range past its end holds none.
+    pub fn blocks_in(
+        &self,
+        file: FileId,
+        offset: u64,
+        length: u64,
+    ) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
+        let extent = self.files.get(file.index()).copied().unwrap_or_default();
+        let end = offset.saturating_add(length).min(extent.size);
+        let (from, to) = if offset >= end {
+            (0, 0)
+        } else {
+            (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))
+        };
+        (extent.first + from as u32..extent.first + to as u32).map(BlockId)
+    }
+
+    /// The file that a block belongs to.
+    pub fn file_of(&self, block: BlockId) -> FileId {
+        self.file_of[block.index()]
+    }
+
+    /// Offset in its file and length of a block in bytes; the length is 0 for a block that its
+    /// file has left behind.
+    pub fn range(&self, block: BlockId) -> (u64, u64) {
+        let extent = self.files[self.file_of(block).index()];
+        let Some(nth) = block.0.checked_sub(extent.first).filter(|nth| *nth < extent.count) else {
+            return (0, 0);
+        };
+        let offset = u64::from(nth) * BLOCK_BYTES;
+        (offset, (extent.size - offset).min(BLOCK_BYTES))
+    }
+
+    /// Bytes of page cache that a block takes: its length in whole pages.
+    pub fn pages_bytes(&self, block: BlockId) -> u64 {
+        self.range(block).1.next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
+    pub fn mean_pages_bytes(&self) -> u64 {
+        let total: u64 = self.files.iter().map(|e| e.size.next_multiple_of(PAGE_BYTES)).sum();
+        let count: u64 = self.files.iter().map(|e| u64::from(e.count)).sum();
+        total.checked_div(count).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_files_are_one_block_and_empty_ones_none() {
+        let layout = Layout::new([10, 0, BLOCK_BYTES, BLOCK_BYTES + 1]);
+        assert_eq!(layout.blocks(), 4);
+        assert_eq!(layout.blocks_of(FileId(0)).collect::<Vec<_>>(), [BlockId(0)]);
+        assert_eq!(layout.blocks_of(FileId(1)).len(), 0);
+        assert_eq!(layout.blocks_of(FileId(3)).collect::<Vec<_>>(), [BlockId(2), BlockId(3)]);
+        assert_eq!(layout.range(BlockId(3)), (BLOCK_BYTES, 1));
+        assert_eq!(layout.pages_bytes(BlockId(3)), PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_range_covers_its_blocks_and_stops_at_the_end() {
+        let layout = Layout::new([3 * BLOCK_BYTES]);
+        let blocks = |o, l| layout.blocks_in(FileId(0), o, l).map(|b| b.0).collect::<Vec<_>>();
+        assert_eq!(blocks(0, 1), [0]);
+        assert_eq!(blocks(BLOCK_BYTES - 1, 2), [0, 1]);
+        assert_eq!(blocks(2 * BLOCK_BYTES, u64::MAX), [2]);
+        assert!(blocks(3 * BLOCK_BYTES, 1).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_grows_moves_and_one_that_shrinks_stays() {
+        let mut layout = Layout::new([10, 10]);
+        layout.resize(FileId(0), 2 * BLOCK_BYTES);
+        assert_eq!(layout.blocks_of(FileId(0)).map(|b| b.0).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(layout.range(BlockId(0)), (0, 0), "the old block is left behind");
+        layout.resize(FileId(0), 5);
+        assert_eq!(layout.blocks_of(FileId(0)).map(|b| b.0).collect::<Vec<_>>(), [2]);
+        assert_eq!(layout.range(BlockId(1)), (0, 10), "the neighbour keeps its number");
+    }
+}

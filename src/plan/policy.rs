@@ -1,0 +1,135 @@
+//! Who must go when a tier is full.
+//!
+//! A tier asks its policy only about blocks that it keeps; blocks that are staged for one coming
+//! read never reach a policy. A newcomer is weighed too: a policy that answers `None` says that
+//! the newcomer is worth less than everything kept.
+
+use std::collections::BTreeSet;
+
+use lru::LruCache;
+
+use crate::ids::BlockId;
+
+/// When a block is expected to be read next, on the planner's clock; later sorts higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NextUse {
+    /// At this tick, or in this epoch where only the epoch is known.
+    At(u64),
+    /// No known order reads it again.
+    Never,
+}
+
+/// Picks the block to evict from one tier.
+pub trait Policy: Send {
+    /// The block is kept, or was read again, and is expected next at `next`.
+    fn touch(&mut self, block: BlockId, next: NextUse);
+    /// The block to evict in favour of one that is expected at `incoming`, if any is worth less.
+    fn victim(&mut self, incoming: NextUse) -> Option<BlockId>;
+    /// The block is no longer kept.
+    fn remove(&mut self, block: BlockId);
+}
+
+/// Bélády's rule (1966): evict the block whose next use is farthest in the future, and only for a
+/// newcomer that is needed sooner.
+///
+/// Fed with ticks it is the optimum for known orders. Fed with epochs it is *unread first*: what
+/// this epoch has read is expected in the next one, so it goes before anything still unread, and
+/// never in favour of its equal. For one stream that reads everything once an epoch this keeps a
+/// fixed share without churn, and still gives up what no order reads any more.
+#[derive(Debug, Default)]
+pub struct Belady {
+    by_use: BTreeSet<(NextUse, BlockId)>,
+    uses: Vec<Option<NextUse>>,
+}
+
+impl Policy for Belady {
+    fn touch(&mut self, block: BlockId, next: NextUse) {
+        self.remove(block);
+        if self.uses.len() <= block.index() {
+            self.uses.resize(block.index() + 1, None);
+        }
+        self.uses[block.index()] = Some(next);
+        self.by_use.insert((next, block));
+    }
+
+    fn victim(&mut self, incoming: NextUse) -> Option<BlockId> {
+        let (next, block) = *self.by_use.last()?;
+        (next > incoming).then_some(block)
+    }
+
+    fn remove(&mut self, block: BlockId) {
+        if let Some(next) = self.uses.get_mut(block.index()).and_then(Option::take) {
+            self.by_use.remove(&(next, block));
+        }
+    }
+}
+
+/// Evicts what was read longest ago, for any newcomer.
+pub struct Lru(LruCache<BlockId, ()>);
+
+impl Default for Lru {
+    fn default() -> Self {
+        Lru(LruCache::unbounded())
+    }
+}
+
+impl Policy for Lru {
+    fn touch(&mut self, block: BlockId, _next: NextUse) {
+        self.0.put(block, ());
+    }
+
+    fn victim(&mut self, _incoming: NextUse) -> Option<BlockId> {
+        self.0.peek_lru().map(|(block, ())| *block)
+    }
+
+    fn remove(&mut self, block: BlockId) {
+        self.0.pop(&block);
+    }
+}
+
+/// MinIO (CoorDL, VLDB 2021): keep what came first, evict nothing.
+#[derive(Debug, Default)]
+pub struct Minio;
+
+impl Policy for Minio {
+    fn touch(&mut self, _block: BlockId, _next: NextUse) {}
+
+    fn victim(&mut self, _incoming: NextUse) -> Option<BlockId> {
+        None
+    }
+
+    fn remove(&mut self, _block: BlockId) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn belady_evicts_the_farthest_and_only_for_a_nearer_one() {
+        let mut policy = Belady::default();
+        policy.touch(BlockId(1), NextUse::At(10));
+        policy.touch(BlockId(2), NextUse::At(30));
+        policy.touch(BlockId(3), NextUse::At(20));
+        assert_eq!(policy.victim(NextUse::At(25)), Some(BlockId(2)));
+        assert_eq!(policy.victim(NextUse::At(30)), None);
+        policy.touch(BlockId(2), NextUse::At(5));
+        assert_eq!(policy.victim(NextUse::At(15)), Some(BlockId(3)));
+        policy.touch(BlockId(1), NextUse::Never);
+        assert_eq!(policy.victim(NextUse::At(1 << 60)), Some(BlockId(1)));
+        policy.remove(BlockId(1));
+        policy.remove(BlockId(1));
+        assert_eq!(policy.victim(NextUse::At(1)), Some(BlockId(3)));
+    }
+
+    #[test]
+    fn lru_evicts_the_longest_unread() {
+        let mut policy = Lru::default();
+        for block in [1, 2, 3, 1] {
+            policy.touch(BlockId(block), NextUse::Never);
+        }
+        assert_eq!(policy.victim(NextUse::Never), Some(BlockId(2)));
+        policy.remove(BlockId(2));
+        assert_eq!(policy.victim(NextUse::Never), Some(BlockId(3)));
+    }
+}

@@ -1,0 +1,188 @@
+//! Where every block is, and what that costs: the ledger behind every decision.
+
+use crate::ids::BlockId;
+
+/// The RAM tier: pages in the kernel's page cache. Reads are served from it alone; every other
+/// tier and the source are places to fetch from.
+pub const RAM: usize = 0;
+
+const FETCHING: u8 = 1;
+const STAGED: u8 = 2;
+const DROPPING: u8 = 4;
+const PLACING: u8 = 8;
+
+/// What a block is doing in the RAM tier.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Bit t: the block is in tier t.
+    tiers: u8,
+    flags: u8,
+}
+
+/// State of every block and bytes of every account.
+///
+/// In RAM a block is charged from the start of its fetch until its pages are dropped, either as
+/// *kept* (it stays) or as *staged* (for the reads that are coming, then it goes). Blocks whose
+/// drop is under way are charged as *dropping*.
+#[derive(Debug)]
+pub(super) struct Residency {
+    blocks: Vec<State>,
+    /// Kept bytes by tier.
+    pub(super) kept: Vec<u64>,
+    /// Bytes staged in RAM.
+    pub(super) staged: u64,
+    /// Bytes whose pages are being dropped.
+    pub(super) dropping: u64,
+    /// Fetches under way.
+    pub(super) fetching: u32,
+}
+
+impl Residency {
+    pub(super) fn new(blocks: usize, tiers: usize) -> Self {
+        Residency {
+            blocks: vec![State::default(); blocks],
+            kept: vec![0; tiers],
+            staged: 0,
+            dropping: 0,
+            fetching: 0,
+        }
+    }
+
+    pub(super) fn grow(&mut self, blocks: usize) {
+        if blocks > self.blocks.len() {
+            self.blocks.resize(blocks, State::default());
+        }
+    }
+
+    fn has(&self, block: BlockId, flag: u8) -> bool {
+        self.blocks[block.index()].flags & flag != 0
+    }
+
+    fn put(&mut self, block: BlockId, flag: u8, on: bool) {
+        let flags = &mut self.blocks[block.index()].flags;
+        *flags = if on { *flags | flag } else { *flags & !flag };
+    }
+
+    pub(super) fn is_in(&self, block: BlockId, tier: usize) -> bool {
+        self.blocks[block.index()].tiers >> tier & 1 == 1
+    }
+
+    pub(super) fn is_fetching(&self, block: BlockId) -> bool {
+        self.has(block, FETCHING)
+    }
+
+    pub(super) fn is_staged(&self, block: BlockId) -> bool {
+        self.has(block, STAGED)
+    }
+
+    pub(super) fn is_dropping(&self, block: BlockId) -> bool {
+        self.has(block, DROPPING)
+    }
+
+    pub(super) fn is_placing(&self, block: BlockId) -> bool {
+        self.has(block, PLACING)
+    }
+
+    /// The lowest tier below RAM that holds the block.
+    pub(super) fn place(&self, block: BlockId) -> Option<usize> {
+        let below_ram = self.blocks[block.index()].tiers & !1;
+        (below_ram != 0).then(|| below_ram.trailing_zeros() as usize)
+    }
+
+    /// A fetch has begun; its bytes are charged.
+    pub(super) fn start_fetch(&mut self, block: BlockId, bytes: u64, staged: bool) {
+        self.put(block, FETCHING, true);
+        self.put(block, STAGED, staged);
+        self.fetching += 1;
+        *(if staged { &mut self.staged } else { &mut self.kept[RAM] }) += bytes;
+    }
+
+    /// Pages that were charged turned out to be gone and are fetched again.
+    pub(super) fn restart_fetch(&mut self, block: BlockId) {
+        self.blocks[block.index()].tiers &= !1;
+        self.put(block, FETCHING, true);
+        self.fetching += 1;
+    }
+
+    /// The fetch brought its bytes into RAM.
+    pub(super) fn finish_fetch(&mut self, block: BlockId) {
+        self.put(block, FETCHING, false);
+        self.fetching -= 1;
+        self.blocks[block.index()].tiers |= 1;
+    }
+
+    /// The block leaves RAM, or its fetch failed: nothing of it is charged any more.
+    pub(super) fn forget(&mut self, block: BlockId, bytes: u64) {
+        let charged = self.is_in(block, RAM) || self.is_fetching(block);
+        if self.is_fetching(block) {
+            self.fetching -= 1;
+        }
+        if charged {
+            *(if self.is_staged(block) { &mut self.staged } else { &mut self.kept[RAM] }) -= bytes;
+        }
+        self.put(block, FETCHING | STAGED, false);
+        self.blocks[block.index()].tiers &= !1;
+    }
+
+    /// The pages of a block are to be dropped.
+    pub(super) fn start_drop(&mut self, block: BlockId, bytes: u64) {
+        self.forget(block, bytes);
+        self.put(block, DROPPING, true);
+        self.dropping += bytes;
+    }
+
+    pub(super) fn finish_drop(&mut self, block: BlockId, bytes: u64) {
+        if self.is_dropping(block) {
+            self.put(block, DROPPING, false);
+            self.dropping -= bytes;
+        }
+    }
+
+    /// A staged block is kept from now on.
+    pub(super) fn keep(&mut self, block: BlockId, bytes: u64) {
+        if self.is_staged(block) {
+            self.put(block, STAGED, false);
+            self.staged -= bytes;
+            self.kept[RAM] += bytes;
+        }
+    }
+
+    /// A copy of the block is being written to a tier below RAM.
+    pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
+        self.put(block, PLACING, true);
+        self.kept[tier] += bytes;
+    }
+
+    /// The copy is there, or could not be made.
+    pub(super) fn finish_place(&mut self, block: BlockId, tier: usize, bytes: u64, done: bool) {
+        self.put(block, PLACING, false);
+        if done {
+            self.blocks[block.index()].tiers |= 1 << tier;
+        } else {
+            self.kept[tier] = self.kept[tier].saturating_sub(bytes);
+        }
+    }
+
+    /// The block is no longer in a tier below RAM.
+    pub(super) fn displace(&mut self, block: BlockId, tier: usize, bytes: u64) {
+        if self.is_in(block, tier) {
+            self.blocks[block.index()].tiers &= !(1 << tier);
+            self.kept[tier] = self.kept[tier].saturating_sub(bytes);
+        }
+    }
+
+    /// Everything that a tier held is gone.
+    pub(super) fn clear_tier(&mut self, tier: usize) {
+        for state in &mut self.blocks {
+            state.tiers &= !(1 << tier);
+        }
+        self.kept[tier] = 0;
+    }
+
+    /// Every block that is kept in a tier.
+    pub(super) fn kept_in(&self, tier: usize) -> impl Iterator<Item = BlockId> + '_ {
+        (0..self.blocks.len() as u32).map(BlockId).filter(move |&block| {
+            self.is_in(block, tier) && !(tier == RAM && self.is_staged(block))
+        })
+    }
+}

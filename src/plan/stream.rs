@@ -1,0 +1,311 @@
+//! Where one reader stands in its order.
+//!
+//! 1. A stream holds its current epoch and the next one, indexed ([`Epoch`]).
+//! 2. Each open is mapped to the nearest position not yet reached, within a span that covers what
+//!    a loader's workers run ahead of each other. The next epoch is looked at only when the
+//!    current one is all but over, since a loader finishes an epoch before it starts another.
+//! 3. An open that no such position explains is a *stray*. Strays that follow each other as the
+//!    first positions of an epoch do mean that the job started there (again): the stream is
+//!    anchored anew. Strays that go on mean that the order is wrong: the stream has *diverged*
+//!    and predicts nothing until it is anchored again.
+//! 4. The cursor is the position up to which blocks have been staged.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::epoch::Epoch;
+use super::layout::Layout;
+use crate::ids::BlockId;
+use crate::order::Order;
+
+/// How far past the lowest open position a read is still believed: more than 8 workers with two
+/// batches of 256 each run ahead.
+const SPAN: u32 = 4096;
+
+/// How many of a stream's last opens may be strays before its order is given up.
+const STRAYS_MAX: u32 = 32;
+
+/// How many strays are remembered to look for another start.
+const STRAYS_KEPT: usize = 16;
+
+/// How many blocks of an epoch's start are compared with the strays.
+const HEAD: usize = 4096;
+
+/// A stream's order and the place of its reader in it.
+pub(super) struct Stream {
+    order: Arc<Order>,
+    number: u32,
+    current: Epoch,
+    next: Epoch,
+    first_head: Vec<u32>,
+    /// Staged up to here: 0 and a position in the current epoch, or 1 and one in the next.
+    cursor: (u8, u32),
+    strays: VecDeque<BlockId>,
+    /// The last 64 opens of this stream's blocks, a bit each: 1 where it was a stray.
+    misses: u64,
+    diverged: bool,
+    matched: u64,
+    strayed: u64,
+    /// Planner ticks between two opens of this stream, smoothed.
+    pace: f64,
+    last_tick: u64,
+}
+
+/// What is told about a stream in `status`.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct StreamStatus {
+    /// The order in plain words.
+    pub order: String,
+    /// Number of the current epoch, from 0.
+    pub epoch: u32,
+    /// Lowest position of the current epoch not yet read.
+    pub position: u32,
+    /// Positions of the current epoch.
+    pub length: u32,
+    /// Positions past the lowest unread one that have been staged.
+    pub ahead: u64,
+    /// Whether what is read is still what the order says.
+    pub following: bool,
+    /// Opens that were where the order had them.
+    pub opens_predicted: u64,
+    /// Opens of the order's samples that were not.
+    pub opens_strayed: u64,
+}
+
+fn expand(order: &Order, number: u32, layout: &Layout) -> Epoch {
+    let samples = order.samples();
+    let ids = order.epoch(number);
+    let mut blocks = Vec::with_capacity(ids.len());
+    for &id in ids.iter() {
+        let sample = samples.get(id);
+        let length = sample.length.unwrap_or(u64::MAX);
+        blocks.extend(layout.blocks_in(sample.file, sample.offset, length).map(|block| block.0));
+    }
+    Epoch::new(blocks, layout.blocks())
+}
+
+impl Stream {
+    pub(super) fn new(order: Arc<Order>, layout: &Layout) -> Self {
+        let current = expand(&order, 0, layout);
+        let next = expand(&order, 1, layout);
+        Stream {
+            first_head: current.head(HEAD).to_vec(),
+            number: 0,
+            current,
+            next,
+            order,
+            cursor: (0, 0),
+            strays: VecDeque::new(),
+            misses: 0,
+            diverged: false,
+            matched: 0,
+            strayed: 0,
+            pace: 1.0,
+            last_tick: 0,
+        }
+    }
+
+    pub(super) fn status(&self) -> StreamStatus {
+        let ahead = match self.cursor {
+            (0, position) => u64::from(position.saturating_sub(self.current.low())),
+            (_, position) => u64::from(self.current.len() - self.current.low() + position),
+        };
+        StreamStatus {
+            order: self.order.describe(),
+            epoch: self.number,
+            position: self.current.low(),
+            length: self.current.len(),
+            ahead: if self.diverged { 0 } else { ahead },
+            following: !self.diverged,
+            opens_predicted: self.matched,
+            opens_strayed: self.strayed,
+        }
+    }
+
+    pub(super) fn is_permutation(&self) -> bool {
+        self.order.is_permutation()
+    }
+
+    pub(super) fn is_following(&self) -> bool {
+        !self.diverged
+    }
+
+    /// How many positions past the lowest open one the block is read next, if a read of it now
+    /// would be believed.
+    pub(super) fn sighting(&self, block: BlockId) -> Option<u32> {
+        if self.diverged {
+            return None;
+        }
+        let low = self.current.low();
+        if let Some(position) = self.current.next(block, low) {
+            return (position - low <= SPAN).then_some(position - low);
+        }
+        let nearly_over = self.current.left() <= 8 + self.current.len() / 50;
+        let position = self.next.next(block, 0).filter(|_| nearly_over)?;
+        (position <= SPAN).then_some(self.current.len() - low + position)
+    }
+
+    /// Whether the order ever reads the block.
+    pub(super) fn contains(&self, block: BlockId) -> bool {
+        self.current.contains(block) || self.next.contains(block)
+    }
+
+    /// The block was opened where the order has it.
+    pub(super) fn reach(&mut self, block: BlockId, tick: u64, layout: &Layout) {
+        let low = self.current.low();
+        if let Some(position) = self.current.next(block, low) {
+            self.current.reach(position);
+            self.current.give_up_below(position.saturating_sub(SPAN / 2));
+        } else if let Some(position) = self.next.next(block, 0) {
+            self.next.reach(position);
+            // What the loader left unread (drop_last) must not hold the epoch open.
+            if self.next.len() - self.next.left() >= 4 {
+                self.roll(layout);
+            }
+        }
+        if self.current.left() == 0 {
+            self.roll(layout);
+        }
+        self.matched += 1;
+        self.misses <<= 1;
+        let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
+        if self.last_tick > 0 {
+            self.pace += (ticks - self.pace) / 64.0;
+        }
+        self.last_tick = tick;
+    }
+
+    /// The block is in the order, but was opened where the order does not have it. Says whether
+    /// the stream's prediction changed.
+    pub(super) fn stray(&mut self, block: BlockId, layout: &Layout) -> bool {
+        self.strayed += 1;
+        self.misses = self.misses << 1 | 1;
+        if !self.strays.contains(&block) {
+            self.strays.push_back(block);
+            if self.strays.len() > STRAYS_KEPT {
+                self.strays.pop_front();
+            }
+        }
+        if self.anchor(layout) {
+            return true;
+        }
+        let diverged = self.misses.count_ones() >= STRAYS_MAX;
+        let changed = diverged && !self.diverged;
+        self.diverged |= diverged;
+        changed
+    }
+
+    /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
+    fn anchor(&mut self, layout: &Layout) -> bool {
+        let pairs_wanted = if self.current.len() >= HEAD as u32 { 3 } else { 6 };
+        if self.strays.len() <= pairs_wanted {
+            return false;
+        }
+        let starts_as = |head: &[u32]| {
+            let at = |block: &BlockId| head.iter().position(|&b| b == block.0);
+            let mut positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
+            positions.sort_unstable();
+            positions.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() >= pairs_wanted
+        };
+        let number = if starts_as(self.next.head(HEAD)) {
+            self.number + 1
+        } else if starts_as(&self.first_head) {
+            0
+        } else if starts_as(self.current.head(HEAD)) {
+            self.number
+        } else {
+            return false;
+        };
+        self.start_at(number, layout);
+        for block in std::mem::take(&mut self.strays) {
+            if let Some(position) = self.current.next(block, 0) {
+                self.current.reach(position);
+            }
+        }
+        true
+    }
+
+    fn start_at(&mut self, number: u32, layout: &Layout) {
+        self.number = number;
+        self.current = expand(&self.order, number, layout);
+        self.next = expand(&self.order, number + 1, layout);
+        self.cursor = (0, 0);
+        self.misses = 0;
+        self.diverged = false;
+    }
+
+    fn roll(&mut self, layout: &Layout) {
+        self.number += 1;
+        let next = expand(&self.order, self.number + 1, layout);
+        self.current = std::mem::replace(&mut self.next, next);
+        self.cursor = match self.cursor {
+            (0, _) => (0, 0),
+            (_, position) => (0, position),
+        };
+    }
+
+    /// The next block to stage, and how many positions past the lowest open one it is read.
+    pub(super) fn candidate(&mut self) -> Option<(BlockId, u64)> {
+        if self.diverged {
+            return None;
+        }
+        loop {
+            let (which, position) = self.cursor;
+            let (epoch, before) = match which {
+                0 => (&self.current, 0),
+                _ => (&self.next, u64::from(self.current.len())),
+            };
+            match epoch.block_at(position) {
+                Some(_) if epoch.is_reached(position) => self.cursor.1 += 1,
+                Some(block) => {
+                    let distance = before + u64::from(position);
+                    return Some((block, distance.saturating_sub(u64::from(self.current.low()))));
+                }
+                None if which == 0 => self.cursor = (1, 0),
+                None => return None,
+            }
+        }
+    }
+
+    /// The candidate has been staged or needs not be.
+    pub(super) fn advance(&mut self) {
+        self.cursor.1 += 1;
+    }
+
+    /// Whether the block has been staged for a read that is still to come.
+    pub(super) fn is_pending(&self, block: BlockId) -> bool {
+        if self.diverged {
+            return false;
+        }
+        let current_end = if self.cursor.0 == 0 { self.cursor.1 } else { u32::MAX };
+        if self.current.next(block, 0).is_some_and(|position| position < current_end) {
+            return true;
+        }
+        self.cursor.0 == 1 && self.next.next(block, 0).is_some_and(|p| p < self.cursor.1)
+    }
+
+    /// In how many ticks, and how many epochs from now, the block is read next; with
+    /// `past_cursor` only reads count for which it has not been staged yet.
+    pub(super) fn next_use(&self, block: BlockId, past_cursor: bool) -> Option<(u64, u64)> {
+        if self.diverged {
+            return None;
+        }
+        let (from_current, from_next) = match self.cursor {
+            _ if !past_cursor => (0, 0),
+            (0, position) => (position, 0),
+            (_, position) => (u32::MAX, position),
+        };
+        let low = self.current.low();
+        let ticks = |positions: u64| (positions as f64 * self.pace) as u64;
+        if let Some(position) = self.current.next(block, from_current) {
+            return Some((ticks(u64::from(position.saturating_sub(low))), 0));
+        }
+        let position = self.next.next(block, from_next)?;
+        Some((ticks(u64::from(self.current.len() - low) + u64::from(position)), 1))
+    }
+
+    /// Number of the current epoch.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+}

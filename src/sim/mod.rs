@@ -1,0 +1,126 @@
+//! The planner in virtual time.
+//!
+//! A discrete-event simulation of readers, tiers and a source around the very planner that the
+//! mount runs. Readers take the samples of their order batch by batch as a loader's workers do,
+//! open a file, wait for its blocks, and think. What the planner asks for is done by the
+//! [`SourceModel`] or in the tiers' own time. One seed, one world: the same input gives the same
+//! [`Report`], down to its digest.
+
+pub mod workload;
+mod world;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::order::Order;
+use crate::plan::{Layout, Settings};
+use world::World;
+
+/// How long the source takes: a read holds one of `slots` servers for its latency, and its bytes
+/// then pass a shared link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceModel {
+    /// Microseconds that a read occupies a server.
+    pub latency_us: u64,
+    /// Servers.
+    pub slots: u32,
+    /// Bytes per second of the shared link; 0: no limit.
+    pub bandwidth: u64,
+}
+
+impl SourceModel {
+    /// A source that answers at once: for figures of theory, which know no time.
+    pub const INSTANT: SourceModel = SourceModel { latency_us: 0, slots: u32::MAX, bandwidth: 0 };
+}
+
+/// One reader of the dataset: a loader with its workers.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// What it reads.
+    pub order: Arc<Order>,
+    /// Processes that read at the same time.
+    pub workers: u32,
+    /// Samples that a worker takes in a row.
+    pub batch: u32,
+    /// Microseconds that a worker rests after each sample.
+    pub think_us: u64,
+}
+
+/// A simulation: who reads what, with which cache, from which source.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Sizes and blocks of the files.
+    pub layout: Arc<Layout>,
+    /// The readers.
+    pub readers: Vec<Reader>,
+    /// Whether the planner is told the orders.
+    pub known: bool,
+    /// Epochs that each reader goes through.
+    pub epochs: u32,
+    /// The planner's settings.
+    pub settings: Settings,
+    /// The source.
+    pub source: SourceModel,
+    /// A tier below RAM that loses everything after so many reads.
+    pub vanish: Option<(usize, u64)>,
+}
+
+/// What happened in one epoch, all readers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EpochReport {
+    /// Samples read.
+    pub reads: u64,
+    /// Of these, samples whose every byte was in a tier when they were opened, or had been
+    /// brought there for an earlier read.
+    pub hits: u64,
+    /// Microseconds that readers waited.
+    pub stall_us: u64,
+    /// Blocks read at the source.
+    pub source_reads: u64,
+    /// Bytes read at the source.
+    pub source_bytes: u64,
+}
+
+/// What a simulation comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// By epoch.
+    pub epochs: Vec<EpochReport>,
+    /// Virtual microseconds from start to end.
+    pub elapsed_us: u64,
+    /// Most bytes of page cache that were in use at any time.
+    pub ram_bytes_max: u64,
+    /// Hash of everything that happened, in order.
+    pub digest: u64,
+}
+
+impl Report {
+    /// All epochs but the first `skip`, added up.
+    pub fn after(&self, skip: usize) -> EpochReport {
+        self.epochs.iter().skip(skip).fold(EpochReport::default(), |sum, epoch| EpochReport {
+            reads: sum.reads + epoch.reads,
+            hits: sum.hits + epoch.hits,
+            stall_us: sum.stall_us + epoch.stall_us,
+            source_reads: sum.source_reads + epoch.source_reads,
+            source_bytes: sum.source_bytes + epoch.source_bytes,
+        })
+    }
+
+    /// Share of samples, after the first `skip` epochs, that cost the source no read.
+    pub fn hit_share(&self, skip: usize) -> f64 {
+        let sum = self.after(skip);
+        if sum.reads == 0 {
+            return 0.0;
+        }
+        1.0 - sum.source_reads as f64 / sum.reads as f64
+    }
+}
+
+/// Runs a scenario to its end.
+pub fn run(scenario: &Scenario) -> Report {
+    World::new(scenario).run()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::plan::{PolicyKind, Tier};
+
+const SAMPLES: u32 = 10_000;
+
+/// Equal samples of one page, demand only, no time: what theory speaks of.
+fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32) -> Report {
+    let ram = (f64::from(SAMPLES) * share) as u64 * 4096;
+    let readers = readers
+        .into_iter()
+        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1 })
+        .collect();
+    run(&Scenario {
+        layout: Arc::new(Layout::new((0..SAMPLES).map(|_| 4096))),
+        readers,
+        known: true,
+        epochs,
+        settings: Settings {
+            tiers: vec![Tier { capacity: ram }],
+            policy,
+            prefetch: false,
+            inflight_max: 1,
+            window_bytes: Some(0),
+            start_at_open: false,
+        },
+        source: SourceModel::INSTANT,
+        vanish: None,
+    })
+}
+
+fn assert_near(name: &str, got: f64, wanted: f64) {
+    println!("{name}: {got:.3} (theory {wanted})");
+    assert!((got - wanted).abs() <= 0.01, "{name}: {got:.4} instead of {wanted}");
+}
+
+#[test]
+fn one_job_gains_nothing_over_a_fixed_share() {
+    let one = || vec![workload::permutations(SAMPLES, 8, 1)];
+    for share in [0.2, 0.5, 0.8] {
+        for policy in [PolicyKind::Minio, PolicyKind::Belady, PolicyKind::Auto] {
+            let report = theory(one(), share, policy, 8);
+            assert_near(&format!("{policy:?} {share}"), report.hit_share(1), share);
+        }
+    }
+    assert_near("lru .5", theory(one(), 0.5, PolicyKind::Lru, 8).hit_share(1), 0.154);
+    assert_near("lru .8", theory(one(), 0.8, PolicyKind::Lru, 8).hit_share(1), 0.480);
+}
+
+#[test]
+fn three_jobs_gain_from_their_orders() {
+    let jobs = || (1..=3).map(|seed| workload::permutations(SAMPLES, 8, seed)).collect();
+    let hits = |policy| theory(jobs(), 0.2, policy, 8).hit_share(1);
+    assert_near("belady", hits(PolicyKind::Belady), 0.492);
+    assert_near("auto", hits(PolicyKind::Auto), 0.492);
+    assert_near("minio", hits(PolicyKind::Minio), 0.200);
+    assert_near("lru", hits(PolicyKind::Lru), 0.140);
+}
+
+#[test]
+fn a_weighted_sampler_gains_from_its_order() {
+    let order = || vec![workload::weighted(SAMPLES, 8, 0.2, 0.6, 7)];
+    let hits = |policy| theory(order(), 0.2, policy, 8).hit_share(1);
+    assert_near("belady", hits(PolicyKind::Belady), 0.688);
+    assert_near("minio", hits(PolicyKind::Minio), 0.359);
+}

@@ -1,0 +1,293 @@
+//! The simulated world: what is where, who waits for what, and what happens next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use super::{EpochReport, Report, Scenario};
+use crate::ids::{BlockId, FileId, StreamId};
+use crate::plan::{Action, Event, Place, Planner, RAM};
+
+/// Microseconds to read or write a block in a tier below RAM.
+const TIER_US: u64 = 100;
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A worker is ready for its next sample.
+    Ready(usize),
+    /// A fetch brings its bytes; the tier it came from, 0 for the source.
+    Fetched(BlockId, usize),
+    Dropped(BlockId),
+    Placed(BlockId, usize),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Worker {
+    reader: usize,
+    nth: u32,
+    /// Samples taken in this epoch.
+    taken: u32,
+    epoch: u32,
+    file: Option<FileId>,
+    /// Blocks it waits for, and since when.
+    waiting: u32,
+    since: u64,
+    missed: bool,
+    done: bool,
+}
+
+pub(super) struct World<'a> {
+    scenario: &'a Scenario,
+    planner: Planner,
+    now: u64,
+    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    sequence: u64,
+    workers: Vec<Worker>,
+    /// Blocks in each tier, as the world has them.
+    tiers: Vec<BTreeSet<BlockId>>,
+    flights: BTreeMap<BlockId, Vec<usize>>,
+    /// When each server of the source is free, and when the link is.
+    servers: BinaryHeap<Reverse<u64>>,
+    link_free: u64,
+    report: Report,
+    ram_bytes: u64,
+    reads: u64,
+    actions: Vec<Action>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(scenario: &'a Scenario) -> Self {
+        let mut world = World {
+            planner: Planner::new(scenario.settings.clone(), scenario.layout.clone()),
+            now: 0,
+            due: BinaryHeap::new(),
+            sequence: 0,
+            workers: Vec::new(),
+            tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
+            flights: BTreeMap::new(),
+            servers: BinaryHeap::new(),
+            link_free: 0,
+            report: Report {
+                epochs: vec![EpochReport::default(); scenario.epochs as usize],
+                digest: 0xcbf2_9ce4_8422_2325,
+                ..Report::default()
+            },
+            ram_bytes: 0,
+            reads: 0,
+            actions: Vec::new(),
+            scenario,
+        };
+        for (index, reader) in scenario.readers.iter().enumerate() {
+            for nth in 0..reader.workers.max(1) {
+                world.workers.push(Worker { reader: index, nth, ..Worker::default() });
+            }
+            if scenario.known {
+                let order = reader.order.clone();
+                world.tell(Event::Ordered { stream: StreamId(index as u16), order });
+            }
+        }
+        for worker in 0..world.workers.len() {
+            world.at(0, Due::Ready(worker));
+        }
+        world
+    }
+
+    pub(super) fn run(mut self) -> Report {
+        while let Some(Reverse((time, _, due))) = self.due.pop() {
+            self.now = time;
+            self.note(time ^ fingerprint(due));
+            match due {
+                Due::Ready(worker) => self.take_sample(worker),
+                Due::Fetched(block, tier) => self.fetched(block, tier),
+                Due::Dropped(block) => self.tell(Event::Dropped { block }),
+                Due::Placed(block, tier) => {
+                    self.tiers[tier].insert(block);
+                    self.tell(Event::Placed { block, tier, done: true });
+                }
+            }
+        }
+        self.report.elapsed_us = self.now;
+        self.report
+    }
+
+    fn note(&mut self, value: u64) {
+        self.report.digest = (self.report.digest ^ value).wrapping_mul(0x100_0000_01b3);
+    }
+
+    fn at(&mut self, time: u64, due: Due) {
+        self.sequence += 1;
+        self.due.push(Reverse((time, self.sequence, due)));
+    }
+
+    /// Tells the planner, and does what it says.
+    fn tell(&mut self, event: Event) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.planner.apply(event, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Fetch { block, from } => {
+                    if !self.flights.contains_key(&block) {
+                        self.fetch(block, from);
+                    }
+                }
+                Action::Drop { block } => {
+                    if self.tiers[RAM].remove(&block) {
+                        self.ram_bytes -= self.scenario.layout.pages_bytes(block);
+                    }
+                    self.at(self.now, Due::Dropped(block));
+                }
+                Action::Place { block, tier } => self.at(self.now + TIER_US, Due::Placed(block, tier)),
+                Action::Displace { block, tier } => {
+                    self.tiers[tier].remove(&block);
+                }
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn fetch(&mut self, block: BlockId, from: Place) {
+        self.flights.insert(block, Vec::new());
+        match from {
+            Place::Tier(tier) if self.tiers[tier].contains(&block) => {
+                self.at(self.now + TIER_US, Due::Fetched(block, tier));
+            }
+            Place::Tier(tier) => {
+                self.tell(Event::NotHere { block, tier });
+                self.fetch_at_source(block);
+            }
+            Place::Source => self.fetch_at_source(block),
+        }
+    }
+
+    fn fetch_at_source(&mut self, block: BlockId) {
+        let source = self.scenario.source;
+        let start = match self.servers.len() < source.slots as usize {
+            true => self.now,
+            false => self.servers.pop().map_or(self.now, |Reverse(free)| free.max(self.now)),
+        };
+        let served = start + source.latency_us;
+        if source.slots < u32::MAX {
+            self.servers.push(Reverse(served));
+        }
+        let bytes = self.scenario.layout.range(block).1;
+        let passing = (bytes * 1_000_000).checked_div(source.bandwidth).unwrap_or(0);
+        self.link_free = self.link_free.max(served) + passing;
+        let arrival = if source.bandwidth == 0 { served } else { self.link_free };
+        self.at(arrival, Due::Fetched(block, RAM));
+    }
+
+    /// A worker opens its next sample and asks for its blocks.
+    fn take_sample(&mut self, index: usize) {
+        let Some(file) = self.next_file(index) else { return };
+        let task = index as u32 + 1;
+        self.reads += 1;
+        if let Some((tier, reads)) = self.scenario.vanish
+            && reads == self.reads
+        {
+            self.tiers[tier].clear();
+        }
+        self.tell(Event::Opened { task, file });
+        let worker = &mut self.workers[index];
+        (worker.file, worker.since, worker.waiting, worker.missed) = (Some(file), self.now, 0, false);
+        for block in self.scenario.layout.blocks_of(file) {
+            if self.tiers[RAM].contains(&block) {
+                continue;
+            }
+            if !self.flights.contains_key(&block) {
+                self.workers[index].missed = true;
+                let tier = (RAM + 1..self.tiers.len()).find(|&t| self.tiers[t].contains(&block));
+                self.fetch(block, tier.map_or(Place::Source, Place::Tier));
+            }
+            self.workers[index].waiting += 1;
+            self.flights.entry(block).or_default().push(index);
+            self.tell(Event::Missed { block });
+        }
+        if self.workers[index].waiting == 0 {
+            self.finish_sample(index);
+        }
+    }
+
+    /// The file of the worker's next position: batch `k` of an epoch belongs to worker `k mod W`.
+    /// None where the worker waits for the others' epoch to end, or everything is read.
+    fn next_file(&mut self, index: usize) -> Option<FileId> {
+        let worker = &self.workers[index];
+        if worker.epoch >= self.scenario.epochs {
+            return None;
+        }
+        let reader = &self.scenario.readers[worker.reader];
+        let (workers, batch) = (reader.workers.max(1), reader.batch.max(1));
+        let order = reader.order.epoch(worker.epoch);
+        let position = (worker.taken / batch * workers + worker.nth) * batch + worker.taken % batch;
+        let Some(&sample) = order.get(position as usize) else {
+            self.end_epoch(index);
+            return None;
+        };
+        self.workers[index].taken += 1;
+        Some(reader.order.samples().get(sample).file)
+    }
+
+    /// A loader starts an epoch when all its workers have ended the one before.
+    fn end_epoch(&mut self, index: usize) {
+        let reader = self.workers[index].reader;
+        self.workers[index].done = true;
+        let peers: Vec<usize> =
+            (0..self.workers.len()).filter(|&w| self.workers[w].reader == reader).collect();
+        if peers.iter().all(|&w| self.workers[w].done) {
+            for worker in peers {
+                let next = &mut self.workers[worker];
+                (next.done, next.taken, next.epoch) = (false, 0, next.epoch + 1);
+                self.at(self.now, Due::Ready(worker));
+            }
+        }
+    }
+
+    fn fetched(&mut self, block: BlockId, tier: usize) {
+        let from = if tier == RAM { Place::Source } else { Place::Tier(tier) };
+        if self.tiers[RAM].insert(block) {
+            self.ram_bytes += self.scenario.layout.pages_bytes(block);
+            self.report.ram_bytes_max = self.report.ram_bytes_max.max(self.ram_bytes);
+        }
+        let waiters = self.flights.remove(&block).unwrap_or_default();
+        if from == Place::Source {
+            let epoch = waiters.first().map_or_else(|| self.epoch(), |&w| self.workers[w].epoch);
+            let report = &mut self.report.epochs[epoch as usize];
+            report.source_reads += 1;
+            report.source_bytes += self.scenario.layout.range(block).1;
+        }
+        self.tell(Event::Arrived { block, from });
+        for index in waiters {
+            self.workers[index].waiting -= 1;
+            if self.workers[index].waiting == 0 {
+                self.finish_sample(index);
+            }
+        }
+    }
+
+    /// The epoch of the reader that is farthest behind; what is prefetched is put down to it.
+    fn epoch(&self) -> u32 {
+        let last = self.scenario.epochs.saturating_sub(1);
+        self.workers.iter().map(|worker| worker.epoch).min().unwrap_or(0).min(last)
+    }
+
+    fn finish_sample(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        let Some(file) = worker.file.take() else { return };
+        let report = &mut self.report.epochs[worker.epoch as usize];
+        report.reads += 1;
+        report.hits += u64::from(!worker.missed);
+        report.stall_us += self.now - worker.since;
+        let think = self.scenario.readers[worker.reader].think_us;
+        self.tell(Event::Closed { file });
+        self.at(self.now + think, Due::Ready(index));
+    }
+}
+
+fn fingerprint(due: Due) -> u64 {
+    let (kind, a, b) = match due {
+        Due::Ready(worker) => (1u64, worker as u64, 0),
+        Due::Fetched(block, tier) => (2, u64::from(block.0), tier as u64),
+        Due::Dropped(block) => (3, u64::from(block.0), 0),
+        Due::Placed(block, tier) => (4, u64::from(block.0), tier as u64),
+    };
+    kind << 56 ^ b << 48 ^ a
+}
