@@ -12,10 +12,11 @@ use toml::{Table, Value};
 use super::keys::{self, KEYS, STREAM, STREAM_KEYS};
 use super::layers::Origin;
 use super::schema::Config;
+use super::units::shown;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is shown at most of a wrong value, in characters.
-const SHOWN_VALUE_CHARS_MAX: usize = 60;
+/// How toml's complaint ends about a value that is no name where one of several is needed.
+const NOT_A_NAME: &str = "expected string only";
 
 /// One leaf: `cache.ram`, or `stream[0].order`.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ impl Entries {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line(text, span.start));
             let message = error.message().replace('\n', " ");
+            // For `ram = 4GiB` toml proposes a literal string, though either kind would do.
+            let message = message.trim_end_matches(", expected literal string");
             Error::new(ErrorKind::Config, message).context(format!("{name}:{line}"))
         };
         let lines = lines(text, DeTable::parse(text).map_err(syntax)?.get_ref());
@@ -83,20 +86,29 @@ impl Entry {
         if !known {
             return Err(keys::unknown(&self.key));
         }
-        let mut section = Value::Table(Table::from_iter([(leaf.to_owned(), self.value.clone())]));
-        let name = if stream {
-            section = Value::Array(vec![section]);
-            STREAM
-        } else {
-            self.key.split('.').next().unwrap_or_default()
-        };
-        let alone = Table::from_iter([(name.to_owned(), section)]);
-        let config: std::result::Result<Config, _> = alone.try_into();
-        config.map(drop).map_err(|error| {
-            let message = reword(&self.value, error.message());
-            Error::new(ErrorKind::Config, format!("{}: {message}", self.key))
-        })
+        let Err(error) = alone(&self.key, leaf, self.value.clone()) else { return Ok(()) };
+        let mut message = error.message().to_owned();
+        if message.ends_with(NOT_A_NAME) {
+            // Ask again with a text, since only then serde lists the names that it knows.
+            let text = Value::String(self.value.to_string());
+            if let Err(error) = alone(&self.key, leaf, text) {
+                message = error.message().to_owned();
+            }
+        }
+        let message = reword(&self.value, &message);
+        Err(Error::new(ErrorKind::Config, format!("{}: {message}", self.key)))
     }
+}
+
+/// A configuration in which only `key` is written.
+fn alone(key: &str, leaf: &str, value: Value) -> std::result::Result<Config, toml::de::Error> {
+    let section = Value::Table(Table::from_iter([(leaf.to_owned(), value)]));
+    let (name, section) = if key.starts_with("stream[") {
+        (STREAM, Value::Array(vec![section]))
+    } else {
+        (key.split('.').next().unwrap_or_default(), section)
+    };
+    Table::from_iter([(name.to_owned(), section)]).try_into()
 }
 
 /// serde's message about a value in the words of people.
@@ -112,11 +124,7 @@ fn reword(value: &Value, message: &str) -> String {
         "a string" => "text in quotes",
         other => other,
     };
-    let shown: String = match value {
-        Value::Table(_) => "a table".to_owned(),
-        other => other.to_string().chars().take(SHOWN_VALUE_CHARS_MAX).collect(),
-    };
-    format!("{shown} is not accepted; expected {expected}")
+    format!("{} is not accepted; expected {expected}", shown(value))
 }
 
 /// The leaves of a document; `origin` tells where a dotted key of it stands.

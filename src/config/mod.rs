@@ -20,6 +20,8 @@ mod resolve;
 mod schema;
 mod settings;
 mod show;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use keys::{KEYS, Key};

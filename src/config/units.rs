@@ -43,6 +43,9 @@ const TIME_UNITS: [(&str, u64); 7] = [
 /// Digits after the point that are read; more would overflow the arithmetic and mean nothing.
 const FRACTION_DIGITS_MAX: usize = 12;
 
+/// What messages show at most of a wrong value, in characters.
+const SHOWN_CHARS_MAX: usize = 60;
+
 /// A number of bytes, written `"64GiB"`, `"1.5 TB"` or `"4096"`.
 ///
 /// KiB to PiB are binary, kB to PB decimal.
@@ -139,9 +142,30 @@ impl FromStr for Period {
 }
 
 /// The error for a text that is not what it should be, with examples of how to write it.
-fn not(text: impl fmt::Display, what: &str, examples: &str) -> Error {
-    let text = Value::String(text.to_string().chars().take(60).collect());
-    Error::new(ErrorKind::Config, format!("{text} is not {what}; write it like {examples}"))
+fn not(text: &str, what: &str, examples: &str) -> Error {
+    not_value(&Value::String(text.to_owned()), what, examples)
+}
+
+/// The same error for any TOML value.
+fn not_value(value: &Value, what: &str, examples: &str) -> Error {
+    let shown = shown(value);
+    Error::new(ErrorKind::Config, format!("{shown} is not {what}; write it like {examples}"))
+}
+
+/// A value as messages show it: on one line, and cut short if it is long.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Table(_) => "a table".to_owned(),
+        Value::String(text) if text.chars().count() > SHOWN_CHARS_MAX => {
+            let head: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+            format!("{head:?}...")
+        }
+        // Not as TOML, which would write a text with line breaks over several lines.
+        Value::String(text) => format!("{text:?}"),
+        other => {
+            other.to_string().lines().collect::<String>().chars().take(SHOWN_CHARS_MAX).collect()
+        }
+    }
 }
 
 fn bytes(text: &str) -> Option<Bytes> {
@@ -181,10 +205,10 @@ fn scaled(number: &str, unit: &str, units: &[(&str, u64)]) -> Option<u128> {
     if fraction.is_empty() || fraction.len() > FRACTION_DIGITS_MAX {
         return None;
     }
-    let whole: u64 = whole.parse().ok()?;
+    let whole: u128 = whole.parse().ok()?;
     let parts: u64 = fraction.parse().ok()?;
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    Some(u128::from(whole) * unit + u128::from(parts) * unit / scale)
+    whole.checked_mul(unit)?.checked_add(u128::from(parts) * unit / scale)
 }
 
 /// Writes `amount` in the first of `units` that keeps it exact.
@@ -216,6 +240,8 @@ impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_nanos() {
             0 => f.write_str("0s"),
+            // The one usual value for which the largest unit is not the usual one.
+            60_000_000_000 => f.write_str("60s"),
             nanos => exact(f, nanos, &TIME_UNITS),
         }
     }
@@ -232,8 +258,8 @@ macro_rules! from_value {
                 match &value {
                     Value::String(text) => text.parse(),
                     Value::Integer(number) => u64::try_from(*number).ok().and_then(integer)
-                        .ok_or_else(|| not(number, $what, $examples)),
-                    other => Err(not(other.type_str(), $what, $examples)),
+                        .ok_or_else(|| not_value(&value, $what, $examples)),
+                    other => Err(not_value(other, $what, $examples)),
                 }
             }
         }
