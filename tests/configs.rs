@@ -19,20 +19,20 @@ fn directory() -> PathBuf {
 }
 
 /// The TOML files of a directory; anything else there but `invalid/` is a mistake.
-fn files(directory: &Path) -> Vec<(String, String)> {
+fn files(directory: &Path) -> std::io::Result<Vec<(String, String)>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
             assert_eq!(name, "invalid", "{} is not tested", path.display());
             continue;
         }
         assert!(name.ends_with(".toml"), "{} is not tested", path.display());
-        files.push((name, std::fs::read_to_string(&path).unwrap()));
+        files.push((name, std::fs::read_to_string(&path)?));
     }
     files.sort();
-    files
+    Ok(files)
 }
 
 fn load(name: &str, text: &str) -> Result<(Config, Origins, Settings)> {
@@ -43,7 +43,7 @@ fn load(name: &str, text: &str) -> Result<(Config, Origins, Settings)> {
 
 #[test]
 fn every_valid_file_resolves() {
-    let files = files(&directory());
+    let files = files(&directory()).unwrap();
     assert!(files.len() >= 3, "only {} files", files.len());
     for (name, text) in files {
         let (config, origins, _) = load(&name, &text).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -54,7 +54,7 @@ fn every_valid_file_resolves() {
 
 #[test]
 fn every_invalid_file_is_refused_with_the_message_in_its_first_line() {
-    let files = files(&directory().join("invalid"));
+    let files = files(&directory().join("invalid")).unwrap();
     assert!(files.len() >= 6, "only {} files", files.len());
     let mut wrong = Vec::new();
     for (name, text) in files {

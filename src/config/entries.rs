@@ -15,8 +15,8 @@ use super::schema::Config;
 use super::units::shown;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How toml's complaint ends about a value that is no name where one of several is needed.
-const NOT_A_NAME: &str = "expected string only";
+/// toml's complaints about a value that is no text where one of several names is needed.
+const NOT_A_NAME: [&str; 2] = ["expected string only", "wanted exactly 1 element"];
 
 /// One leaf: `cache.ram`, or `stream[0].order`.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ impl Entries {
             let table = Table::from_iter([(key.to_owned(), free(text))]);
             return flatten(table, &|_| origin.clone());
         }
+        if key.starts_with(STREAM) {
+            return Err(Error::new(ErrorKind::Config, "a stream is set as a whole")
+                .context(origin.place())
+                .hint("write [[stream]] in a file, or stream=[{name=\"train\", order=\"...\"}]"));
+        }
         let value = typed(key, text)?.ok_or_else(|| keys::unknown(key).context(origin.place()))?;
         let entry = Entry { key: key.to_owned(), value, origin: origin.clone() };
         Ok(Entries { leaves: vec![entry], streams: None })
@@ -88,9 +93,9 @@ impl Entry {
         }
         let Err(error) = alone(&self.key, leaf, self.value.clone()) else { return Ok(()) };
         let mut message = error.message().to_owned();
-        if message.ends_with(NOT_A_NAME) {
+        if NOT_A_NAME.iter().any(|words| message.contains(words)) {
             // Ask again with a text, since only then serde lists the names that it knows.
-            let text = Value::String(self.value.to_string());
+            let text = Value::String(shown(&self.value));
             if let Err(error) = alone(&self.key, leaf, text) {
                 message = error.message().to_owned();
             }
@@ -117,6 +122,7 @@ fn reword(value: &Value, message: &str) -> String {
         return message.to_owned();
     };
     let expected = match expected {
+        "u32" if value.is_integer() => "a whole number from 0 to 4294967295",
         "u32" => "a whole number",
         "a boolean" => "true or false",
         "a sequence" => "a list like [\"a\", \"b\"]",
@@ -131,6 +137,7 @@ fn reword(value: &Value, message: &str) -> String {
 fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
     let mut entries = Entries::default();
     for (name, value) in table {
+        plain(&name, &name, origin)?;
         let leaves = keys::leaves(&name);
         let wrong =
             |message: String| Error::new(ErrorKind::Config, message).context(origin(&name).place());
@@ -142,14 +149,14 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
                         return Err(wrong(format!("stream[{index}] is not a table"))
                             .hint("write it like { name = \"train\", order = \"...\" }"));
                     };
-                    push(&mut entries, &format!("stream[{index}]"), stream, origin);
+                    push(&mut entries, &format!("stream[{index}]"), stream, origin)?;
                 }
             }
             _ if name == STREAM => {
                 return Err(wrong("`stream` is a list of streams".to_owned())
                     .hint("begin each stream with [[stream]]"));
             }
-            Value::Table(section) => push(&mut entries, &name, section, origin),
+            Value::Table(section) => push(&mut entries, &name, section, origin)?,
             _ if leaves.is_empty() => push_leaf(&mut entries, name, value, origin),
             _ => {
                 return Err(wrong(format!("`{name}` is a section, not a key"))
@@ -160,15 +167,35 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
     Ok(entries)
 }
 
-fn push(entries: &mut Entries, section: &str, table: Table, origin: &dyn Fn(&str) -> Origin) {
+/// Refuses a quoted name such as `"cache.ram"`, which would pass for the key `cache.ram`.
+fn plain(name: &str, key: &str, origin: &dyn Fn(&str) -> Origin) -> Result<()> {
+    if !name.contains(['.', '[']) {
+        return Ok(());
+    }
+    let message = format!("unknown key `{}`", key.escape_debug());
+    Err(Error::new(ErrorKind::Config, message)
+        .context(origin(key).place())
+        .hint("a name in quotes is one name: write [section] and key without quotes"))
+}
+
+/// Adds the leaves of a section or stream.
+fn push(
+    entries: &mut Entries,
+    section: &str,
+    table: Table,
+    origin: &dyn Fn(&str) -> Origin,
+) -> Result<()> {
     if table.is_empty() && keys::leaves(section).is_empty() && !section.starts_with("stream[") {
         // An empty section holds no key that could be refused: refuse the section itself.
         push_leaf(entries, section.to_owned(), Value::Table(table), origin);
-        return;
+        return Ok(());
     }
     for (leaf, value) in table {
-        push_leaf(entries, format!("{section}.{leaf}"), value, origin);
+        let key = format!("{section}.{leaf}");
+        plain(&leaf, &key, origin)?;
+        push_leaf(entries, key, value, origin);
     }
+    Ok(())
 }
 
 fn push_leaf(entries: &mut Entries, key: String, value: Value, origin: &dyn Fn(&str) -> Origin) {

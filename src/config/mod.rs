@@ -13,6 +13,7 @@
 //! The struct [`Config`] is the only list of options. [`KEYS`] adds to it the order in which keys
 //! are shown and the help that people read; a test holds the two together.
 
+mod check;
 mod entries;
 mod keys;
 mod layers;

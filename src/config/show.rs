@@ -17,13 +17,17 @@ const STREAM_EXAMPLE: &str = "\
 # order = \"torch-distributed:seed=0,world=1,rank=0,index=imagefolder\"
 ";
 
+/// A longer value, such as an order, has its origin after it and does not push the others away.
+const ALIGNED_VALUE_CHARS_MAX: usize = 32;
+
 /// The configuration, aligned, one line a key; `with_origin` adds where each value came from.
 ///
 /// A line reads `cache.ram = "16GiB"   (flag --ram)`. Streams come last.
 pub fn render_show(config: &Config, origins: &Origins, with_origin: bool) -> String {
     let lines = values(config);
     let key_width = lines.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
-    let value_width = lines.iter().map(|(_, value)| value.chars().count()).max().unwrap_or(0);
+    let widths = lines.iter().map(|(_, value)| value.chars().count());
+    let value_width = widths.filter(|width| *width <= ALIGNED_VALUE_CHARS_MAX).max().unwrap_or(0);
     let mut out = String::new();
     for (key, value) in lines {
         // Writing to a String cannot fail.
