@@ -1,0 +1,273 @@
+//! One written source of settings, taken apart into entries that are checked one by one.
+//!
+//! A text is parsed, its tables are walked, and every leaf becomes an [`Entry`] with its place. A
+//! leaf is then checked alone, by deserialising a [`Config`] that holds nothing else: the struct
+//! decides which values are right, and the error is of this very key.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::keys::{self, KEYS, STREAM, STREAM_KEYS};
+use super::layers::Origin;
+use super::schema::Config;
+use super::units::shown;
+use crate::error::{Error, ErrorKind, Result};
+
+/// toml's complaints about a value that is no text where one of several names is needed.
+const NOT_A_NAME: [&str; 2] = ["expected string only", "wanted exactly 1 element"];
+
+/// One leaf: `cache.ram`, or `stream[0].order`.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+/// The leaves of one source of settings, and the number of its streams if it names any.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    pub(super) leaves: Vec<Entry>,
+    pub(super) streams: Option<usize>,
+}
+
+impl Entries {
+    /// The entries of the file `name` with this text.
+    pub(super) fn of_file(name: &str, text: &str) -> Result<Entries> {
+        let syntax = |error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| line(text, span.start));
+            let message = error.message().replace('\n', " ");
+            // For `ram = 4GiB` toml proposes a literal string, though either kind would do.
+            let message = message.trim_end_matches(", expected literal string");
+            Error::new(ErrorKind::Config, message).context(format!("{name}:{line}"))
+        };
+        let lines = lines(text, DeTable::parse(text).map_err(syntax)?.get_ref());
+        let table: Table = text.parse().map_err(syntax)?;
+        let origin = |key: &str| Origin::File {
+            name: name.to_owned(),
+            line: lines.get(key).copied().unwrap_or(1),
+        };
+        let mut entries = flatten(table, &origin)?;
+        // Tables come sorted by name; the first error must be the first in the file.
+        entries.leaves.sort_by_key(|entry| lines.get(&entry.key).copied());
+        Ok(entries)
+    }
+
+    /// The entries of one key given as text on the command line or in the environment.
+    pub(super) fn of_text(key: &str, text: &str, origin: &Origin) -> Result<Entries> {
+        if keys::sections().contains(&key) {
+            let table = Table::from_iter([(key.to_owned(), free(text))]);
+            return flatten(table, &|_| origin.clone());
+        }
+        if key.starts_with(STREAM) {
+            return Err(Error::new(ErrorKind::Config, "a stream is set as a whole")
+                .context(origin.place())
+                .hint("write [[stream]] in a file, or stream=[{name=\"train\", order=\"...\"}]"));
+        }
+        let value = typed(key, text)?.ok_or_else(|| keys::unknown(key).context(origin.place()))?;
+        let entry = Entry { key: key.to_owned(), value, origin: origin.clone() };
+        Ok(Entries { leaves: vec![entry], streams: None })
+    }
+
+    /// Checks each key and value; the first that is wrong is the error.
+    pub(super) fn check(&self) -> Result<()> {
+        self.leaves.iter().try_for_each(|entry| {
+            entry.check().map_err(|error| error.context(entry.origin.place()))
+        })
+    }
+}
+
+impl Entry {
+    fn check(&self) -> Result<()> {
+        let stream = self.key.starts_with("stream[");
+        let leaf = self.key.rsplit_once('.').map_or("", |(_, leaf)| leaf);
+        let known = if stream {
+            STREAM_KEYS.contains(&leaf)
+        } else {
+            KEYS.iter().any(|key| key.name == self.key)
+        };
+        if !known {
+            return Err(keys::unknown(&self.key));
+        }
+        let Err(error) = alone(&self.key, leaf, self.value.clone()) else { return Ok(()) };
+        let mut message = error.message().to_owned();
+        if NOT_A_NAME.iter().any(|words| message.contains(words)) {
+            // Ask again with a text, since only then serde lists the names that it knows.
+            let text = Value::String(shown(&self.value));
+            if let Err(error) = alone(&self.key, leaf, text) {
+                message = error.message().to_owned();
+            }
+        }
+        let message = reword(&self.value, &message);
+        Err(Error::new(ErrorKind::Config, format!("{}: {message}", self.key)))
+    }
+}
+
+/// A configuration in which only `key` is written.
+fn alone(key: &str, leaf: &str, value: Value) -> std::result::Result<Config, toml::de::Error> {
+    let section = Value::Table(Table::from_iter([(leaf.to_owned(), value)]));
+    let (name, section) = if key.starts_with("stream[") {
+        (STREAM, Value::Array(vec![section]))
+    } else {
+        (key.split('.').next().unwrap_or_default(), section)
+    };
+    Table::from_iter([(name.to_owned(), section)]).try_into()
+}
+
+/// serde's message about a value in the words of people.
+fn reword(value: &Value, message: &str) -> String {
+    let Some((_, expected)) = message.split_once(", expected ") else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u32" if value.is_integer() => "a whole number from 0 to 4294967295",
+        "u32" => "a whole number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list like [\"a\", \"b\"]",
+        "path string" => "a path in quotes",
+        "a string" => "text in quotes",
+        other => other,
+    };
+    format!("{} is not accepted; expected {expected}", shown(value))
+}
+
+/// The leaves of a document; `origin` tells where a dotted key of it stands.
+fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
+    let mut entries = Entries::default();
+    for (name, value) in table {
+        plain(&name, &name, origin)?;
+        let leaves = keys::leaves(&name);
+        let wrong =
+            |message: String| Error::new(ErrorKind::Config, message).context(origin(&name).place());
+        match value {
+            Value::Array(streams) if name == STREAM => {
+                entries.streams = Some(streams.len());
+                for (index, stream) in streams.into_iter().enumerate() {
+                    let Value::Table(stream) = stream else {
+                        return Err(wrong(format!("stream[{index}] is not a table"))
+                            .hint("write it like { name = \"train\", order = \"...\" }"));
+                    };
+                    push(&mut entries, &format!("stream[{index}]"), stream, origin)?;
+                }
+            }
+            _ if name == STREAM => {
+                return Err(wrong("`stream` is a list of streams".to_owned())
+                    .hint("begin each stream with [[stream]]"));
+            }
+            Value::Table(section) => push(&mut entries, &name, section, origin)?,
+            _ if leaves.is_empty() => push_leaf(&mut entries, name, value, origin),
+            _ => {
+                return Err(wrong(format!("`{name}` is a section, not a key"))
+                    .hint(format!("its keys are {}", leaves.join(", "))));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// Refuses a quoted name such as `"cache.ram"`, which would pass for the key `cache.ram`.
+fn plain(name: &str, key: &str, origin: &dyn Fn(&str) -> Origin) -> Result<()> {
+    if !name.contains(['.', '[']) {
+        return Ok(());
+    }
+    let message = format!("unknown key `{}`", key.escape_debug());
+    Err(Error::new(ErrorKind::Config, message)
+        .context(origin(key).place())
+        .hint("a name in quotes is one name: write [section] and key without quotes"))
+}
+
+/// Adds the leaves of a section or stream.
+fn push(
+    entries: &mut Entries,
+    section: &str,
+    table: Table,
+    origin: &dyn Fn(&str) -> Origin,
+) -> Result<()> {
+    if table.is_empty() && keys::leaves(section).is_empty() && !section.starts_with("stream[") {
+        // An empty section holds no key that could be refused: refuse the section itself.
+        push_leaf(entries, section.to_owned(), Value::Table(table), origin);
+        return Ok(());
+    }
+    for (leaf, value) in table {
+        let key = format!("{section}.{leaf}");
+        plain(&leaf, &key, origin)?;
+        push_leaf(entries, key, value, origin);
+    }
+    Ok(())
+}
+
+fn push_leaf(entries: &mut Entries, key: String, value: Value, origin: &dyn Fn(&str) -> Origin) {
+    let origin = origin(&key);
+    entries.leaves.push(Entry { key, value, origin });
+}
+
+/// The line of each key of a document, by its dotted name.
+fn lines(text: &str, table: &DeTable<'_>) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
+    let mut add = |prefix: &str, table: &DeTable<'_>| {
+        for (key, _) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            lines.insert(name, line(text, key.span().start));
+        }
+    };
+    add("", table);
+    for (name, value) in table {
+        match value.get_ref() {
+            DeValue::Table(section) => add(&format!("{}.", name.get_ref()), section),
+            DeValue::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    if let DeValue::Table(item) = item.get_ref() {
+                        add(&format!("{}[{index}].", name.get_ref()), item);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// The line, from 1, of a byte offset.
+fn line(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().iter().take(offset);
+    before.filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// A text as a TOML value, or else the text itself: `"4GiB"` and `4GiB` are the same.
+fn free(text: &str) -> Value {
+    text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A text as the value of `key`; `None` if there is no such key.
+///
+/// The type of the default decides what a bare text is, so that a directory called `1` or `true`
+/// remains a text, and a list may be written `a,b`.
+fn typed(key: &str, text: &str) -> Result<Option<Value>> {
+    let defaults = defaults()?;
+    let Some((section, leaf)) = key.split_once('.') else { return Ok(None) };
+    let default = defaults.get(section).and_then(|section| section.get(leaf));
+    let bare = || Value::String(text.to_owned());
+    Ok(default.map(|default| match (default, free(text)) {
+        (Value::String(_), value) if !value.is_str() => bare(),
+        (Value::Array(_), value) if !value.is_array() => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
+        }
+        (_, value) => value,
+    }))
+}
+
+/// The default configuration as a TOML table.
+pub(super) fn defaults() -> Result<Table> {
+    table(&Config::default())
+}
+
+/// A configuration as a TOML table.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for a path that is not UTF-8, which TOML cannot hold.
+pub(super) fn table(config: &Config) -> Result<Table> {
+    Table::try_from(config).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))
+}

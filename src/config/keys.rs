@@ -1,0 +1,143 @@
+//! The keys of a configuration: their order, their help, and what was meant by a wrong one.
+
+use std::fmt::Write;
+
+use crate::error::{Error, ErrorKind};
+
+/// One key of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The full name, `cache.ram`.
+    pub name: &'static str,
+    /// What it does, for people; lines of at most 96 characters.
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, help: &'static str) -> Key {
+    Key { name, help }
+}
+
+/// Every key outside `[[stream]]`, in the order in which they are shown.
+pub const KEYS: &[Key] = &[
+    key(
+        "source.consistency",
+        "\"revalidate\": files may change during the mount and are checked again after a while.\n\
+         \"immutable\": they never change; nothing is asked twice.",
+    ),
+    key("source.revalidate", "After this time a name is checked at the source again."),
+    key("source.scan-threads", "Directories listed at once when mounting, 1 to 256."),
+    key(
+        "cache.ram",
+        "Kernel page cache and buffers: \"16GiB\", \"25%\" of the memory limit, or \"auto\": 25% of\n\
+         the memory limit, but no more than half of the memory that is available.",
+    ),
+    key("cache.dir", "Local directory of the disk tier, an absolute path; empty: no disk tier."),
+    key(
+        "cache.disk",
+        "Disk tier: \"900GiB\", \"80%\" of the free space, or \"auto\": all but min-free.",
+    ),
+    key("cache.min-free", "Left free on the filesystem of dir: \"50GiB\", or \"5%\" of its size."),
+    key(
+        "cache.policy",
+        "What is kept when not everything fits: \"belady\", \"lru\", \"minio\", \"unread-first\",\n\
+         \"none\", or \"auto\": by what is known of the readers' order.",
+    ),
+    key("prefetch.enabled", "Whether anything is read ahead of the readers."),
+    key("prefetch.inflight", "Fetches from the source at once, 1 to 1024."),
+    key(
+        "prefetch.window",
+        "Staged ahead of the readers and not kept: \"64MiB\", \"10%\" of cache.ram, or \"auto\".",
+    ),
+    key("prefetch.start", "Reading ahead begins at \"mount\" or at the \"first-open\" of a file."),
+    key("mount.allow-other", "Let other users use the mount."),
+    key(
+        "mount.force-allow-other",
+        "Let them although rights of parent directories or ACLs of the source are not checked.",
+    ),
+    key(
+        "mount.control",
+        "Where .belady/ is served: \"auto\" (inside the mount, as root), \"off\", or a directory.",
+    ),
+    key("mount.threads", "Threads that answer the kernel, 1 to 64."),
+    key("mount.options", "Further mount options for the kernel, such as [\"noatime\"]."),
+    key("log.level", "A filter such as \"info\" or \"info,belady::plan=debug\"."),
+    key(
+        "log.file",
+        "Log file, an absolute path; empty: stderr in the foreground, else a file beside the\n\
+         control socket.",
+    ),
+];
+
+/// The name of the array of streams.
+pub(super) const STREAM: &str = "stream";
+
+/// The keys of a `[[stream]]`.
+pub(super) const STREAM_KEYS: [&str; 2] = ["name", "order"];
+
+impl Key {
+    /// The section of the key, `cache`.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The name within the section, `ram`.
+    pub fn leaf(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, leaf)| leaf)
+    }
+
+    /// The environment variable that sets the key, `BELADY_CACHE_RAM`.
+    pub fn env(&self) -> String {
+        format!("BELADY_{}", self.name.replace(['.', '-'], "_").to_ascii_uppercase())
+    }
+}
+
+/// The sections, `stream` last.
+pub(super) fn sections() -> Vec<&'static str> {
+    let mut sections: Vec<_> = KEYS.iter().map(Key::section).collect();
+    sections.dedup();
+    sections.push(STREAM);
+    sections
+}
+
+/// The names within `section`.
+pub(super) fn leaves(section: &str) -> Vec<&'static str> {
+    if section == STREAM {
+        return STREAM_KEYS.to_vec();
+    }
+    KEYS.iter().filter(|key| key.section() == section).map(Key::leaf).collect()
+}
+
+/// The error for a key that does not exist, with the key that was probably meant.
+pub(super) fn unknown(name: &str) -> Error {
+    let mut message = format!("unknown key `{}`", name.escape_debug());
+    let error = |message| Error::new(ErrorKind::Config, message);
+    if let Some(meant) = meant(name) {
+        // Writing to a String cannot fail.
+        let _ = write!(message, "; did you mean `{meant}`?");
+        return error(message);
+    }
+    let section = name.split(['.', '[']).next().unwrap_or_default();
+    let leaves = leaves(section);
+    if leaves.is_empty() {
+        return error(message).hint(format!("the sections are {}", sections().join(", ")));
+    }
+    error(message).hint(format!("the keys of {section} are {}", leaves.join(", ")))
+}
+
+/// The key that `name` is a slip of: a letter or two off, or without or in the wrong section.
+fn meant(name: &str) -> Option<String> {
+    // Names are short: no slip is this long, and the distance takes quadratic time.
+    if name.len() > 64 {
+        return None;
+    }
+    let (section, leaf) = name.rsplit_once('.').unwrap_or(("", name));
+    let far = |a: &str, b: &str| strsim::osa_distance(&a.replace('_', "-"), b);
+    if section.starts_with("stream[") {
+        let near = STREAM_KEYS.into_iter().find(|key| far(leaf, key) <= 2)?;
+        return Some(format!("{section}.{near}"));
+    }
+    let closest = KEYS.iter().map(|key| (far(name, key.name), key)).min_by_key(|(far, _)| *far);
+    let slip = closest.filter(|(far, key)| *far <= 2.min(key.leaf().len() - 1)).map(|(_, key)| key);
+    let moved = || KEYS.iter().find(|key| far(leaf, key.leaf()) <= usize::from(leaf.len() > 3));
+    slip.or_else(moved).map(|key| key.name.to_owned())
+}

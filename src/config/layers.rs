@@ -1,0 +1,253 @@
+//! Layers of written settings, merged with their origins.
+//!
+//! Precedence: flag, then environment, then file, then default. Files are merged in the order in
+//! which they were given, so are flags; `--set` is a flag like any other. A layer that names
+//! streams replaces all streams of weaker layers: an order is never a mixture.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use toml::{Table, Value};
+
+use super::entries::{self, Entries, Entry};
+use super::keys::{self, KEYS, STREAM};
+use super::schema::Config;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Variables that begin with `BELADY_` and are no keys: the log filter and the file's name.
+const NOT_KEYS: [&str; 2] = ["BELADY_LOG", "BELADY_CONFIG"];
+
+/// Where a value came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody wrote it.
+    #[default]
+    Default,
+    /// A configuration file.
+    File {
+        /// The file's name as the caller gave it.
+        name: String,
+        /// The line of the key, from 1.
+        line: usize,
+    },
+    /// An environment variable, by name.
+    Env(String),
+    /// A flag of the command line, with its dashes.
+    Flag(String),
+}
+
+/// The origin of every key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(BTreeMap<String, Origin>);
+
+/// Collects what was written; [`Layers::build`] judges it.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    files: Vec<(String, String)>,
+    env: Vec<(String, String)>,
+    flags: Vec<Given>,
+    streams: Vec<(String, String, String)>,
+}
+
+/// One flag as given.
+#[derive(Clone, Debug)]
+enum Given {
+    Set(String),
+    Flag { key: String, value: String, flag: String },
+}
+
+impl Origin {
+    /// The origin as errors begin with it: `belady.toml:3`, `BELADY_CACHE_RAM`, `--ram`.
+    pub(super) fn place(&self) -> String {
+        match self {
+            Origin::Default => "default".to_owned(),
+            Origin::File { name, line } => format!("{name}:{line}"),
+            Origin::Env(name) | Origin::Flag(name) => name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { .. } => write!(f, "file {}", self.place()),
+            Origin::Env(_) => write!(f, "env {}", self.place()),
+            Origin::Flag(_) => write!(f, "flag {}", self.place()),
+        }
+    }
+}
+
+impl Origins {
+    /// Where the value of a key came from; `cache.ram`, or `stream[0].order`.
+    pub fn of(&self, key: &str) -> Origin {
+        self.0.get(key).cloned().unwrap_or_default()
+    }
+}
+
+impl Layers {
+    /// No layers: [`Layers::build`] gives the default configuration.
+    pub fn new() -> Layers {
+        Layers::default()
+    }
+
+    /// Adds the text of a file over the files before it; `name` is for errors and origins.
+    pub fn file(mut self, name: impl Into<String>, text: impl Into<String>) -> Layers {
+        self.files.push((name.into(), text.into()));
+        self
+    }
+
+    /// Adds environment variables; those that are no setting of belady are passed over.
+    pub fn env<N, V>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Layers
+    where
+        N: Into<String>,
+        V: Into<String>,
+    {
+        self.env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+        self
+    }
+
+    /// Adds the argument of a `--set`: `cache.ram="4GiB"`, the quotes may be left out.
+    pub fn set(mut self, assignment: impl Into<String>) -> Layers {
+        self.flags.push(Given::Set(assignment.into()));
+        self
+    }
+
+    /// Adds a flag of its own for `key`; `flag` is its name with dashes.
+    pub fn flag(
+        mut self,
+        key: impl Into<String>,
+        value: impl Into<String>,
+        flag: impl Into<String>,
+    ) -> Layers {
+        let (key, value, flag) = (key.into(), value.into(), flag.into());
+        self.flags.push(Given::Flag { key, value, flag });
+        self
+    }
+
+    /// Adds a stream from flag `flag`; streams so given replace all others.
+    pub fn stream(
+        mut self,
+        name: impl Into<String>,
+        order: impl Into<String>,
+        flag: impl Into<String>,
+    ) -> Layers {
+        self.streams.push((name.into(), order.into(), flag.into()));
+        self
+    }
+
+    /// Merges the layers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a text that is not TOML, a key that does not exist, or a value
+    /// of the wrong type, also if a stronger layer sets the same key; [`ErrorKind::Usage`] for a
+    /// `--set` without `=`. The message begins with the file and line, variable or flag.
+    pub fn build(self) -> Result<(Config, Origins)> {
+        let mut merge = Merge { table: entries::defaults()?, origins: Origins::default() };
+        for (name, text) in &self.files {
+            merge.apply(Entries::of_file(name, text)?)?;
+        }
+        for (name, value) in &self.env {
+            if let Some(key) = key_of_variable(name)? {
+                merge.apply(Entries::of_text(key, value, &Origin::Env(name.clone()))?)?;
+            }
+        }
+        for given in &self.flags {
+            merge.apply(given.entries()?)?;
+        }
+        if !self.streams.is_empty() {
+            merge.apply(streams(&self.streams))?;
+        }
+        let config = merge.table.try_into().map_err(|error: toml::de::Error| {
+            // Each leaf was checked alone, so this cannot be the user's doing.
+            Error::new(ErrorKind::Internal, format!("merged configuration: {}", error.message()))
+        })?;
+        Ok((config, merge.origins))
+    }
+}
+
+impl Given {
+    fn entries(&self) -> Result<Entries> {
+        match self {
+            Given::Flag { key, value, flag } => {
+                Entries::of_text(key, value, &Origin::Flag(flag.clone()))
+            }
+            Given::Set(assignment) => {
+                let (key, value) = assignment.split_once('=').ok_or_else(|| {
+                    let shown = assignment.escape_debug();
+                    Error::new(ErrorKind::Usage, format!("--set: `{shown}` has no value"))
+                        .hint("write it like --set cache.ram=4GiB")
+                })?;
+                Entries::of_text(key.trim(), value.trim(), &Origin::Flag("--set".to_owned()))
+            }
+        }
+    }
+}
+
+/// The streams given by flags, as one layer.
+fn streams(given: &[(String, String, String)]) -> Entries {
+    let leaf = |index: usize, key: &str, text: &String, flag: &String| Entry {
+        key: format!("{STREAM}[{index}].{key}"),
+        value: Value::String(text.clone()),
+        origin: Origin::Flag(flag.clone()),
+    };
+    let leaves = given.iter().enumerate().flat_map(|(index, (name, order, flag))| {
+        [leaf(index, "name", name, flag), leaf(index, "order", order, flag)]
+    });
+    Entries { leaves: leaves.collect(), streams: Some(given.len()) }
+}
+
+/// The key that a variable sets; `None` for a variable that is not of a section of belady.
+fn key_of_variable(name: &str) -> Result<Option<&'static str>> {
+    let Some(rest) = name.strip_prefix("BELADY_").filter(|_| !NOT_KEYS.contains(&name)) else {
+        return Ok(None);
+    };
+    if let Some(key) = KEYS.iter().find(|key| key.env() == name) {
+        return Ok(Some(key.name));
+    }
+    let lower = rest.to_lowercase();
+    let Some((section, leaf)) = lower.split_once('_') else { return Ok(None) };
+    if section == STREAM {
+        return Err(Error::new(ErrorKind::Config, "streams cannot be set by variables")
+            .context(name)
+            .hint("write [[stream]] in a file"));
+    }
+    if keys::leaves(section).is_empty() {
+        return Ok(None);
+    }
+    Err(keys::unknown(&format!("{section}.{}", leaf.replace('_', "-"))).context(name))
+}
+
+/// The table as merged so far.
+struct Merge {
+    table: Table,
+    origins: Origins,
+}
+
+impl Merge {
+    /// Checks a layer and lays it over what is there.
+    fn apply(&mut self, layer: Entries) -> Result<()> {
+        layer.check()?;
+        if let Some(count) = layer.streams {
+            self.origins.0.retain(|key, _| !key.starts_with(STREAM));
+            let empty = vec![Value::Table(Table::new()); count];
+            self.table.insert(STREAM.to_owned(), Value::Array(empty));
+        }
+        for Entry { key, value, origin } in layer.leaves {
+            if let (Some(section), Some((_, leaf))) = (self.section(&key), key.rsplit_once('.')) {
+                section.insert(leaf.to_owned(), value);
+                self.origins.0.insert(key, origin);
+            }
+        }
+        Ok(())
+    }
+
+    /// The table that holds `key`: a section, or one of the streams.
+    fn section(&mut self, key: &str) -> Option<&mut Table> {
+        let (section, _) = key.rsplit_once('.')?;
+        let index = section.strip_prefix("stream[").and_then(|rest| rest.strip_suffix(']'));
+        let Some(index) = index else { return self.table.get_mut(section)?.as_table_mut() };
+        let index: usize = index.parse().ok()?;
+        self.table.get_mut(STREAM)?.as_array_mut()?.get_mut(index)?.as_table_mut()
+    }
+}

@@ -1,0 +1,185 @@
+//! From [`Config`] and [`Host`] to [`Settings`].
+//!
+//! Memory first, since the window is a part of it; then the disk tier; then the keys that stand
+//! for themselves. Each choice leaves a line in `decisions`. The first relation that does not
+//! hold is the error.
+
+use std::ops::RangeInclusive;
+
+use super::check::{self, path, within, wrong};
+use super::schema::{CacheConfig, Config, PolicyChoice, PrefetchConfig};
+use super::settings::{CacheSettings, DiskSettings, Host, PolicyName, PrefetchSettings, Settings};
+use super::units::{Bytes, Size, share};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::BLOCK_BYTES;
+
+/// Share of the memory limit that `cache.ram = "auto"` takes at most: loaders and the framework
+/// need the rest, and page cache beyond a budget is what the out-of-memory killer comes for.
+const AUTO_RAM_OF_LIMIT_PERCENT: f64 = 25.0;
+
+/// Share of the available memory that it takes at most: a busy host is not made busier.
+const AUTO_RAM_OF_AVAILABLE_PERCENT: f64 = 50.0;
+
+/// What `cache.min-free = "auto"` leaves free of the filesystem, as the written default does.
+const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
+
+/// A fetch may hold a block: 1024 are a gibibyte, more than any source has to be asked at once.
+const INFLIGHT: RangeInclusive<u32> = 1..=1024;
+
+impl Config {
+    /// Decides what was left to belady and checks every relation between keys and host.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a number out of range, a relation that does not hold or a path
+    /// that is not absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
+    pub fn resolve(&self, host: &Host) -> Result<Settings> {
+        let mut decisions = Vec::new();
+        let ram_bytes = ram(self.cache.ram, host, &mut decisions)?;
+        let disk = disk(&self.cache, host, &mut decisions)?;
+        let policy = policy(self.cache.policy, &mut decisions);
+        let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
+        Ok(Settings {
+            source: check::source(&self.source)?,
+            cache: CacheSettings { ram_bytes, disk, policy },
+            prefetch,
+            mount: check::mount(&self.mount)?,
+            log: check::log(&self.log)?,
+            streams: check::streams(&self.streams)?,
+            decisions,
+        })
+    }
+}
+
+fn human(bytes: u64) -> String {
+    Bytes(bytes).human()
+}
+
+fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> Result<u64> {
+    let limit = human(host.memory_limit);
+    let bytes = match size.of(host.memory_limit) {
+        Some(bytes) => bytes,
+        None => {
+            let of_limit = share(AUTO_RAM_OF_LIMIT_PERCENT, host.memory_limit);
+            let of_available = share(AUTO_RAM_OF_AVAILABLE_PERCENT, host.memory_available);
+            let bytes = of_limit.min(of_available);
+            let because = if of_limit <= of_available {
+                format!("{AUTO_RAM_OF_LIMIT_PERCENT}% of the memory limit {limit}")
+            } else {
+                let available = human(host.memory_available);
+                format!("{AUTO_RAM_OF_AVAILABLE_PERCENT}% of the available memory {available}")
+            };
+            decisions.push(format!("cache.ram auto: {} = {because}", human(bytes)));
+            bytes
+        }
+    };
+    if let Size::Percent(_) = size {
+        decisions.push(format!("cache.ram {size}: {} of the memory limit {limit}", human(bytes)));
+    }
+    if bytes > host.memory_limit {
+        let bytes = human(bytes);
+        return Err(wrong(format!("cache.ram {bytes} is more than the memory limit {limit}"))
+            .hint("the limit is that of the host or of the cgroup; \"25%\" is a share of it"));
+    }
+    if bytes < BLOCK_BYTES {
+        let (bytes, block) = (human(bytes), human(BLOCK_BYTES));
+        return Err(wrong(format!("cache.ram {bytes} is less than one block of {block}"))
+            .hint("give the mount more memory, or write cache.ram as a number of bytes"));
+    }
+    Ok(bytes)
+}
+
+fn disk(
+    cache: &CacheConfig,
+    host: &Host,
+    decisions: &mut Vec<String>,
+) -> Result<Option<DiskSettings>> {
+    let off = cache.disk == Size::Bytes(Bytes(0));
+    if off || (cache.dir.as_os_str().is_empty() && cache.disk == Size::Auto) {
+        return Ok(None);
+    }
+    let written = cache.disk;
+    let Some(dir) = path("cache.dir", &cache.dir)? else {
+        return Err(wrong(format!("cache.disk is \"{written}\" but cache.dir is empty"))
+            .hint("name a local directory in cache.dir, or leave cache.disk out"));
+    };
+    let (free, total) = host.cache_free.ok_or_else(|| {
+        let message = format!("the free space of cache.dir \"{}\" is not known", dir.display());
+        Error::new(ErrorKind::Cache, message)
+    })?;
+    let min_free_bytes =
+        cache.min_free.of(total).unwrap_or_else(|| share(AUTO_MIN_FREE_PERCENT, total));
+    let usable = free.saturating_sub(min_free_bytes);
+    let space = format!("free {} less min-free {}", human(free), human(min_free_bytes));
+    let bytes = match written {
+        Size::Bytes(bytes) => bytes.0,
+        Size::Auto => usable,
+        Size::Percent(percent) => share(percent, free).min(usable),
+    };
+    if bytes > usable {
+        let message = format!("cache.disk {} does not fit: {space}", human(bytes));
+        return Err(wrong(message).hint("\"auto\" takes what there is"));
+    }
+    if bytes < BLOCK_BYTES {
+        decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
+        return Ok(None);
+    }
+    match written {
+        Size::Auto => decisions.push(format!("cache.disk auto: {} = {space}", human(bytes))),
+        Size::Percent(_) => {
+            decisions.push(format!("cache.disk {written}: {}, from {space}", human(bytes)));
+        }
+        Size::Bytes(_) => {}
+    }
+    Ok(Some(DiskSettings { dir, bytes, min_free_bytes }))
+}
+
+fn policy(choice: PolicyChoice, decisions: &mut Vec<String>) -> Option<PolicyName> {
+    match choice {
+        PolicyChoice::Auto => {
+            decisions.push("cache.policy auto: by what is known of each stream's order".to_owned());
+            None
+        }
+        PolicyChoice::Belady => Some(PolicyName::Belady),
+        PolicyChoice::Lru => Some(PolicyName::Lru),
+        PolicyChoice::Minio => Some(PolicyName::Minio),
+        PolicyChoice::UnreadFirst => Some(PolicyName::UnreadFirst),
+        PolicyChoice::None => Some(PolicyName::None),
+    }
+}
+
+fn prefetch(
+    prefetch: &PrefetchConfig,
+    ram_bytes: u64,
+    decisions: &mut Vec<String>,
+) -> Result<PrefetchSettings> {
+    let window_bytes = prefetch.window.of(ram_bytes);
+    match (prefetch.window, window_bytes) {
+        (_, Some(window)) if window > ram_bytes => {
+            let (window, ram) = (human(window), human(ram_bytes));
+            return Err(wrong(format!("prefetch.window {window} is more than cache.ram {ram}"))
+                .hint("the window is a part of cache.ram: make it smaller or cache.ram larger"));
+        }
+        (_, Some(window)) if window < BLOCK_BYTES => {
+            let (window, block) = (human(window), human(BLOCK_BYTES));
+            let message = format!("prefetch.window {window} is less than one block of {block}");
+            return Err(wrong(message).hint("prefetch.enabled = false turns reading ahead off"));
+        }
+        (Size::Percent(_), Some(window)) => {
+            let (window, ram) = (human(window), human(ram_bytes));
+            decisions
+                .push(format!("prefetch.window {}: {window} of cache.ram {ram}", prefetch.window));
+        }
+        (_, None) if prefetch.enabled => {
+            decisions.push(
+                "prefetch.window auto: by the measured speed of source and readers".to_owned(),
+            );
+        }
+        _ => {}
+    }
+    Ok(PrefetchSettings {
+        enabled: prefetch.enabled,
+        inflight: within("prefetch.inflight", prefetch.inflight, &INFLIGHT)?,
+        window_bytes,
+        start: prefetch.start,
+    })
+}

@@ -1,0 +1,235 @@
+//! The configuration as written: one struct a section, one field a key.
+//!
+//! Fields hold what was written, `"auto"` included; nothing is checked against other keys or the
+//! host here. See [`Config::resolve`](super::Config::resolve) for that.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::units::{Period, Size};
+
+/// A configuration as written; the default is a mount without any file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// `[source]`: the directory that is served.
+    pub source: SourceConfig,
+    /// `[cache]`: memory and local disk.
+    pub cache: CacheConfig,
+    /// `[prefetch]`: reading ahead.
+    pub prefetch: PrefetchConfig,
+    /// `[mount]`: the kernel's side.
+    pub mount: MountConfig,
+    /// `[log]`: what is logged and where.
+    pub log: LogConfig,
+    /// `[[stream]]`: readers whose order is known beforehand. Default: none.
+    #[serde(rename = "stream")]
+    pub streams: Vec<StreamConfig>,
+}
+
+/// `[source]`: how far the source directory is trusted to stay as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SourceConfig {
+    /// Whether files may change during the mount. Default: `revalidate`.
+    pub consistency: Consistency,
+    /// After this time a name is checked at the source again. Default: 60 s.
+    pub revalidate: Period,
+    /// Directories listed at once during the scan at mount. Default: 16.
+    pub scan_threads: u32,
+}
+
+/// `[cache]`: how much is kept, where, and by which policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CacheConfig {
+    /// Kernel page cache and buffers; a share is of the memory limit. Default: auto.
+    pub ram: Size,
+    /// Directory of the disk tier; empty: no disk tier. Default: empty.
+    pub dir: PathBuf,
+    /// Bytes of the disk tier; a share is of the free space. Default: auto.
+    pub disk: Size,
+    /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
+    pub min_free: Size,
+    /// What is kept when not everything fits. Default: auto.
+    pub policy: PolicyChoice,
+}
+
+/// `[prefetch]`: reading ahead of the readers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PrefetchConfig {
+    /// Whether anything is read ahead. Default: true.
+    pub enabled: bool,
+    /// Fetches from the source at once. Default: 32.
+    pub inflight: u32,
+    /// Bytes staged ahead and not kept; a share is of `cache.ram`. Default: auto.
+    pub window: Size,
+    /// When reading ahead begins. Default: `mount`.
+    pub start: Start,
+}
+
+/// `[mount]`: how the filesystem appears on the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct MountConfig {
+    /// Whether other users may use the mount. Default: false.
+    pub allow_other: bool,
+    /// Mount for others although rights that the mount cannot check would be lost. Default: false.
+    pub force_allow_other: bool,
+    /// Where `.belady/` is served. Default: auto.
+    pub control: Control,
+    /// Threads that answer the kernel. Default: 2.
+    pub threads: u32,
+    /// Further mount options for the kernel. Default: none.
+    pub options: Vec<String>,
+}
+
+/// `[log]`: what is logged and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LogConfig {
+    /// A `tracing` filter directive. Default: `info`.
+    pub level: String,
+    /// The log file; empty: stderr, or beside the control socket in the background.
+    pub file: PathBuf,
+}
+
+/// `[[stream]]`: one reader of the dataset whose order is known beforehand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StreamConfig {
+    /// The stream's name in status and on the command line.
+    pub name: String,
+    /// The order, as text of the form `kind:key=value,...`; not looked into here.
+    pub order: String,
+}
+
+/// Whether files of the source may change during the mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Consistency {
+    /// They may: names are checked at the source again after a while.
+    #[default]
+    Revalidate,
+    /// They do not: nothing is ever asked twice.
+    Immutable,
+}
+
+/// The wish for a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyChoice {
+    /// The planner chooses by what it knows of each stream's order.
+    #[default]
+    Auto,
+    /// Keep what is read soonest; needs known orders.
+    Belady,
+    /// Drop what was not used for longest.
+    Lru,
+    /// Keep what came first and never replace it.
+    Minio,
+    /// Drop what this epoch has read already.
+    UnreadFirst,
+    /// Keep nothing beyond the window.
+    None,
+}
+
+/// When reading ahead begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// As soon as the filesystem is mounted.
+    #[default]
+    Mount,
+    /// When a reader opens the first file.
+    FirstOpen,
+}
+
+/// Where the control files `.belady/` are served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Control {
+    /// `"auto"`: inside the mount if belady runs as root, else nowhere.
+    #[default]
+    Auto,
+    /// `"off"`: nowhere.
+    Off,
+    /// A directory of the host on which they are mounted.
+    Dir(PathBuf),
+}
+
+impl From<String> for Control {
+    fn from(text: String) -> Control {
+        match text.as_str() {
+            "auto" => Control::Auto,
+            "off" => Control::Off,
+            _ => Control::Dir(PathBuf::from(text)),
+        }
+    }
+}
+
+impl From<Control> for String {
+    fn from(control: Control) -> String {
+        control.to_string()
+    }
+}
+
+impl fmt::Display for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Control::Auto => f.write_str("auto"),
+            Control::Off => f.write_str("off"),
+            Control::Dir(dir) => dir.display().fmt(f),
+        }
+    }
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        SourceConfig {
+            consistency: Consistency::Revalidate,
+            revalidate: Period(Duration::from_secs(60)),
+            scan_threads: 16,
+        }
+    }
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        CacheConfig {
+            ram: Size::Auto,
+            dir: PathBuf::new(),
+            disk: Size::Auto,
+            min_free: Size::Percent(5.0),
+            policy: PolicyChoice::Auto,
+        }
+    }
+}
+
+impl Default for PrefetchConfig {
+    fn default() -> Self {
+        PrefetchConfig { enabled: true, inflight: 32, window: Size::Auto, start: Start::Mount }
+    }
+}
+
+impl Default for MountConfig {
+    fn default() -> Self {
+        MountConfig {
+            allow_other: false,
+            force_allow_other: false,
+            control: Control::Auto,
+            threads: 2,
+            options: Vec::new(),
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        LogConfig { level: "info".to_owned(), file: PathBuf::new() }
+    }
+}

@@ -1,0 +1,124 @@
+//! What belady runs with: plain numbers, nothing left to decide but what only the planner knows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::schema::{Control, Start, StreamConfig};
+
+/// What was found on the host; detected elsewhere, invented in tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Bytes that belady and its page cache may use at most: the lesser of RAM and cgroup limit.
+    pub memory_limit: u64,
+    /// Bytes of memory that can be had without pushing others out.
+    pub memory_available: u64,
+    /// Processors that belady may run on.
+    pub cores: u32,
+    /// Bytes free and bytes in all on the filesystem of `cache.dir`.
+    ///
+    /// What a cache there already holds counts as free, else each mount would get a smaller disk
+    /// tier than the one before. `None`: there is no `cache.dir`, or it cannot be examined.
+    pub cache_free: Option<(u64, u64)>,
+}
+
+/// A configuration with every choice made and every relation checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The directory that is served.
+    pub source: SourceSettings,
+    /// Memory and local disk.
+    pub cache: CacheSettings,
+    /// Reading ahead.
+    pub prefetch: PrefetchSettings,
+    /// The kernel's side.
+    pub mount: MountSettings,
+    /// What is logged and where.
+    pub log: LogSettings,
+    /// Readers whose order is known beforehand; names are unique, orders not yet parsed.
+    pub streams: Vec<StreamConfig>,
+    /// One line for each choice that belady made, for the log at mount.
+    pub decisions: Vec<String>,
+}
+
+/// How far the source is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceSettings {
+    /// After this time a name is checked again; `None`: files never change.
+    pub revalidate: Option<Duration>,
+    /// Directories listed at once during the scan, 1 to 256.
+    pub scan_threads: u32,
+}
+
+/// How much is kept, where, and by which policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// Bytes of page cache and buffers; at least a block, at most the memory limit.
+    pub ram_bytes: u64,
+    /// The disk tier; `None`: RAM only.
+    pub disk: Option<DiskSettings>,
+    /// The policy; `None`: the planner chooses by what it knows of each stream's order.
+    pub policy: Option<PolicyName>,
+}
+
+/// The disk tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskSettings {
+    /// Its directory; an absolute path.
+    pub dir: PathBuf,
+    /// Bytes it may hold; at least a block.
+    pub bytes: u64,
+    /// Bytes to leave free on the filesystem, whoever uses the rest.
+    pub min_free_bytes: u64,
+}
+
+/// A policy by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyName {
+    /// Keep what is read soonest.
+    Belady,
+    /// Drop what was not used for longest.
+    Lru,
+    /// Keep what came first and never replace it.
+    Minio,
+    /// Drop what this epoch has read already.
+    UnreadFirst,
+    /// Keep nothing beyond the window.
+    None,
+}
+
+/// Reading ahead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefetchSettings {
+    /// Whether anything is read ahead.
+    pub enabled: bool,
+    /// Fetches from the source at once, 1 to 1024.
+    pub inflight: u32,
+    /// Bytes staged ahead and not kept, at most `ram_bytes`; `None`: the planner derives it.
+    pub window_bytes: Option<u64>,
+    /// When reading ahead begins.
+    pub start: Start,
+}
+
+/// The kernel's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountSettings {
+    /// Whether other users may use the mount.
+    pub allow_other: bool,
+    /// Mount for others although some rights cannot be checked; only with `allow_other`.
+    pub force_allow_other: bool,
+    /// Where `.belady/` is served; [`Control::Auto`] stays, as it depends on who mounts.
+    pub control: Control,
+    /// Threads that answer the kernel, 1 to 64.
+    pub threads: u32,
+    /// Further mount options; none is empty or holds a comma.
+    pub options: Vec<String>,
+}
+
+/// What is logged and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// A filter directive that `tracing` accepts.
+    pub level: String,
+    /// The log file; `None`: stderr, or beside the control socket in the background.
+    pub file: Option<PathBuf>,
+}

@@ -1,0 +1,86 @@
+//! A configuration as text: with its origins, and the commented file of defaults.
+
+use std::fmt::Write;
+
+use toml::{Table, Value};
+
+use super::entries;
+use super::keys::{KEYS, STREAM, STREAM_KEYS, sections};
+use super::layers::Origins;
+use super::schema::Config;
+
+/// The example of a stream at the end of the file of defaults.
+const STREAM_EXAMPLE: &str = "\
+# A reader whose order is known beforehand; one [[stream]] each.
+# [[stream]]
+# name = \"train\"
+# order = \"torch-distributed:seed=0,world=1,rank=0,index=imagefolder\"
+";
+
+/// A longer value, such as an order, has its origin after it and does not push the others away.
+const ALIGNED_VALUE_CHARS_MAX: usize = 32;
+
+/// The configuration, aligned, one line a key; `with_origin` adds where each value came from.
+///
+/// A line reads `cache.ram = "16GiB"   (flag --ram)`. Streams come last.
+pub fn render_show(config: &Config, origins: &Origins, with_origin: bool) -> String {
+    let lines = values(config);
+    let key_width = lines.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+    let widths = lines.iter().map(|(_, value)| value.chars().count());
+    let value_width = widths.filter(|width| *width <= ALIGNED_VALUE_CHARS_MAX).max().unwrap_or(0);
+    let mut out = String::new();
+    for (key, value) in lines {
+        // Writing to a String cannot fail.
+        let _ = if with_origin {
+            let origin = origins.of(&key);
+            writeln!(out, "{key:key_width$} = {value:value_width$}   ({origin})")
+        } else {
+            writeln!(out, "{key:key_width$} = {value}")
+        };
+    }
+    out
+}
+
+/// The defaults as a file of configuration, each key under its help.
+pub fn default_toml() -> String {
+    let mut out = String::from(
+        "# The defaults of belady. Every key may be left out; what is left out is as here.\n\
+         # Sizes: \"64GiB\" (binary), \"500MB\" (decimal), \"25%\", \"auto\". Durations: \"200ms\", \"60s\".\n",
+    );
+    let values = values(&Config::default());
+    for section in sections().into_iter().filter(|section| *section != STREAM) {
+        let _ = write!(out, "\n[{section}]\n");
+        for key in KEYS.iter().filter(|key| key.section() == section) {
+            for line in key.help.lines() {
+                let _ = writeln!(out, "# {line}");
+            }
+            let value = values.iter().find(|(name, _)| name == key.name);
+            let _ = writeln!(out, "{} = {}", key.leaf(), value.map_or("", |(_, value)| value));
+        }
+    }
+    out.push('\n');
+    out.push_str(STREAM_EXAMPLE);
+    out
+}
+
+/// Every key in order with its value as TOML.
+fn values(config: &Config) -> Vec<(String, String)> {
+    // Only a path that is not UTF-8 has no table; such a path cannot have been written.
+    let table = entries::table(config).unwrap_or_default();
+    let text = |table: Option<&Table>, leaf: &str| {
+        table.and_then(|table| table.get(leaf)).map_or(String::new(), Value::to_string)
+    };
+    let section = |name: &str| table.get(name).and_then(Value::as_table);
+    let mut values: Vec<_> = KEYS
+        .iter()
+        .map(|key| (key.name.to_owned(), text(section(key.section()), key.leaf())))
+        .collect();
+    let streams = table.get(STREAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (index, stream) in streams.iter().enumerate() {
+        for leaf in STREAM_KEYS {
+            let key = format!("{STREAM}[{index}].{leaf}");
+            values.push((key, text(stream.as_table(), leaf)));
+        }
+    }
+    values
+}

@@ -1,0 +1,67 @@
+//! Choices that belady makes, and relations that must hold.
+
+use super::*;
+
+#[test]
+fn auto_ram_takes_the_lesser_share() {
+    let config = Config::default();
+    let settings = config.resolve(&HOST).unwrap();
+    assert_eq!(settings.cache.ram_bytes, 16 * GIB);
+    assert!(
+        settings
+            .decisions
+            .contains(&"cache.ram auto: 16 GiB = 25% of the memory limit 64 GiB".to_owned()),
+        "{:?}",
+        settings.decisions
+    );
+    let busy = Host { memory_available: 10 * GIB, ..HOST };
+    let settings = config.resolve(&busy).unwrap();
+    assert_eq!(settings.cache.ram_bytes, 5 * GIB);
+    let none = Host { memory_available: 0, ..HOST };
+    assert!(config.resolve(&none).unwrap_err().message().contains("less than one block"));
+}
+
+#[test]
+fn the_disk_tier_leaves_what_must_stay_free() {
+    assert_eq!(settings(&[]).unwrap().cache.disk, None);
+    let disk = |given: &[&str]| settings(given).map(|settings| settings.cache.disk);
+    let bytes = |given: &[&str]| disk(given).unwrap().map(|disk| disk.bytes);
+    assert_eq!(bytes(&["cache.dir=/c"]), Some(450 * GIB));
+    assert_eq!(bytes(&["cache.dir=/c", "cache.disk=50%"]), Some(250 * GIB));
+    assert_eq!(bytes(&["cache.dir=/c", "cache.disk=100%"]), Some(450 * GIB));
+    assert_eq!(bytes(&["cache.dir=/c", "cache.disk=0"]), None);
+    assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=60%"]), None);
+    assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=auto"]), Some(450 * GIB));
+    assert!(disk(&["cache.dir=/c", "cache.disk=451GiB"]).is_err());
+    assert!(disk(&["cache.disk=80%"]).is_err());
+    let config = set(&["cache.dir=/c"]).unwrap();
+    let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cache);
+}
+
+#[test]
+fn relations_between_keys_are_checked() {
+    for given in [
+        &["cache.ram=65GiB"][..],
+        &["cache.ram=1GiB", "prefetch.window=1025MiB"],
+        &["prefetch.window=4096"],
+        &["prefetch.inflight=0"],
+        &["mount.threads=65"],
+        &["source.scan-threads=0"],
+        &["mount.force-allow-other=true"],
+        &["mount.control="],
+        &["mount.control=here"],
+        &["mount.options=allow_other"],
+        &["mount.options=[\"a,b\"]"],
+        &["log.file=belady.log"],
+        &["log.level=belady=lots"],
+        &["stream=[{order=\"x\"}]"],
+        &["stream=[{name=\"a b\", order=\"x\"}]"],
+    ] {
+        let error = settings(given).expect_err(&format!("{given:?}"));
+        assert_eq!(error.kind(), ErrorKind::Config, "{given:?}");
+    }
+    let window = settings(&["prefetch.window=10%"]).unwrap().prefetch.window_bytes;
+    assert_eq!(window, Some(16 * GIB / 10));
+    assert_eq!(settings(&[]).unwrap().prefetch.window_bytes, None);
+}
