@@ -3,9 +3,14 @@
 //! The pure rooms ([`order`], ids, errors) hold no I/O, clock, lock or task; the others move
 //! bytes as the pure rooms decide. `ARCHITECTURE.md` is the map.
 
+pub mod cache;
+pub mod catalog;
 pub mod config;
 pub mod error;
+pub mod fs;
+pub mod fuse;
 pub mod ids;
 pub mod order;
 pub mod plan;
 pub mod sim;
+pub mod source;

@@ -351,7 +351,7 @@ impl Planner {
                 self.residency.displace(block, tier, self.layout.range(block).1);
             }
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
-            Event::Changed { layout, files } => self.changed(layout, &files),
+            Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         self.stage(actions);
     }
@@ -703,7 +703,7 @@ impl Planner {
         }
     }
 
-    fn changed(&mut self, layout: Arc<Layout>, files: &[FileId]) {
+    fn changed(&mut self, layout: Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {
         for block in files.iter().flat_map(|&file| self.layout.blocks_of(file)) {
             self.residency.forget(block, self.layout.pages_bytes(block));
             self.residency.finish_drop(block, self.layout.pages_bytes(block));
@@ -711,6 +711,7 @@ impl Planner {
                 self.policies[tier].remove(block);
                 if tier != RAM {
                     self.residency.displace(block, tier, self.layout.range(block).1);
+                    actions.push(Action::Displace { block, tier });
                 }
             }
         }

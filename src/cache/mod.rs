@@ -1,0 +1,290 @@
+//! Bytes on their way: from the source or the local store, to readers and into the page cache.
+//!
+//! One block is fetched by at most one *flight* at a time:
+//!
+//! 1. A read that the kernel could not answer from its pages, or the planner's prefetch, starts a
+//!    flight; further reads of the block join it. A reader waits for its own block only.
+//! 2. The bytes come from the local store if it has them whole, else from the source.
+//! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
+//!    cache. The push blocks on pages that a read in flight has locked; these reads are answered
+//!    from the flight's bytes by other threads, so there is no cycle.
+//! 4. The flight ends and the planner hears of it.
+//!
+//! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
+//! never an error to a reader; a source error reaches the reader as it is.
+
+mod inbox;
+mod own;
+mod store;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::catalog::{Catalog, Located, NodeId};
+use crate::ids::BlockId;
+use crate::plan::{Event, Place};
+use crate::source::{Pool, ReadError, ReadRequest, Urgency};
+pub use inbox::{Arrival, Inbox, Message};
+pub use own::OwnThreads;
+pub use store::Store;
+
+/// The kernel's page cache as a place to put blocks: the RAM tier.
+pub trait Pages: Send + Sync + 'static {
+    /// Puts bytes into the pages of a file. Blocks.
+    ///
+    /// # Errors
+    /// The kernel's, `ENOENT` where it does not know the file.
+    fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Drops pages of a file. Blocks.
+    fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64);
+}
+
+/// Takes a block's bytes or the errno of its read.
+pub type Waiter = Box<dyn FnOnce(Result<Arc<Vec<u8>>, Errno>) + Send>;
+
+/// A block of one version of its file: bytes of two versions never meet.
+type Key = (BlockId, NodeId);
+
+enum Flight {
+    /// Nothing has arrived yet.
+    Fetching(Vec<Waiter>),
+    /// The bytes are here and being pushed.
+    Pushing(Arc<Vec<u8>>),
+}
+
+/// Bytes and reads that went through the daemon since the start.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Reads that the kernel sent because it had no pages.
+    pub reads: AtomicU64,
+    /// Of these, reads answered from the bytes of a push under way.
+    pub reads_from_push: AtomicU64,
+    /// Reads that ended in an error.
+    pub read_errors: AtomicU64,
+    /// Records of the local store that were damaged or could not be read.
+    pub store_errors: AtomicU64,
+    /// Files found to be another version when they were read.
+    pub changed: AtomicU64,
+    /// Pushes that the kernel refused.
+    pub push_errors: AtomicU64,
+}
+
+/// The mover of bytes of one source.
+pub struct Cache {
+    catalog: Arc<Catalog>,
+    inbox: Arc<Inbox>,
+    flights: Mutex<HashMap<Key, Flight>>,
+    pages: OnceLock<Arc<dyn Pages>>,
+    /// The local store and the tier that it is.
+    store: Option<(usize, Arc<Store>)>,
+    store_pool: Pool,
+    /// Told of files that turned out to be another version.
+    on_changed: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
+    traffic: Traffic,
+}
+
+/// Threads that read and write the local store.
+const STORE_THREADS: usize = 4;
+
+impl Cache {
+    /// A cache over the catalog's source that tells `inbox` what happens.
+    pub fn new(
+        catalog: Arc<Catalog>,
+        inbox: Arc<Inbox>,
+        store: Option<(usize, Arc<Store>)>,
+    ) -> Arc<Self> {
+        Arc::new(Cache {
+            catalog,
+            inbox,
+            flights: Mutex::default(),
+            pages: OnceLock::new(),
+            store,
+            store_pool: Pool::new("belady-store", STORE_THREADS, 2),
+            on_changed: OnceLock::new(),
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.
+    pub fn connect(&self, pages: Arc<dyn Pages>, on_changed: Box<dyn Fn(NodeId) + Send + Sync>) {
+        // A second connection of the same source leaves the first one's pages in charge.
+        let _ = self.pages.set(pages);
+        let _ = self.on_changed.set(on_changed);
+    }
+
+    /// Totals since the start.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// The local store, if there is one.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref().map(|(_, store)| store)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called
+    /// at once where the bytes are at hand, else by the thread that brings them.
+    pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        let mut flights = self.lock();
+        match flights.get_mut(&(block, node)) {
+            Some(Flight::Pushing(bytes)) => {
+                let bytes = Arc::clone(bytes);
+                drop(flights);
+                self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
+                waiter(Ok(bytes));
+            }
+            Some(Flight::Fetching(waiters)) => {
+                waiters.push(waiter);
+            }
+            None => {
+                flights.insert((block, node), Flight::Fetching(vec![waiter]));
+                drop(flights);
+                self.inbox.put(Event::Missed { block }, None);
+                match self.catalog.locate(block).filter(|located| located.node == node) {
+                    Some(located) => self.fetch(block, located, Urgency::Demand),
+                    None => self.fail((block, node), Errno::ESTALE),
+                }
+            }
+        }
+    }
+
+    /// The planner wants a block in RAM. Nothing happens where a flight is under way.
+    pub fn prefetch(self: &Arc<Self>, block: BlockId) {
+        let Some(located) = self.catalog.locate(block) else {
+            return self.inbox.put(Event::Failed { block }, None);
+        };
+        let mut flights = self.lock();
+        let Entry::Vacant(slot) = flights.entry((block, located.node)) else { return };
+        slot.insert(Flight::Fetching(Vec::new()));
+        drop(flights);
+        self.fetch(block, located, Urgency::Prefetch);
+    }
+
+    /// Drops a block's pages and tells the planner when that is done.
+    pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
+        let cache = Arc::clone(self);
+        self.store_pool.submit(Urgency::Demand, move || {
+            let _own = OwnThreads::enter();
+            if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
+                pages.discard(at.node, &at.path, at.offset, at.length as u64);
+            }
+            cache.inbox.put(Event::Dropped { block }, None);
+        });
+    }
+
+    /// Writes a block to the local store and tells the planner.
+    pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
+        let cache = Arc::clone(self);
+        self.store_pool.submit(Urgency::Prefetch, move || {
+            let Arrival { node, bytes } = arrival;
+            let done = cache.store.as_ref().is_some_and(|(_, store)| store.put(block, node, &bytes));
+            cache.inbox.put(Event::Placed { block, tier, done }, None);
+        });
+    }
+
+    /// Gives up a block's copy in the local store.
+    pub fn displace(&self, block: BlockId) {
+        if let Some((_, store)) = &self.store {
+            store.remove(block);
+        }
+    }
+
+    fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
+        match &self.store {
+            Some((tier, store)) if store.contains(block, located.node) => {
+                let (cache, store, tier) = (Arc::clone(self), Arc::clone(store), *tier);
+                self.store_pool.submit(urgency, move || match store.get(block, located.node) {
+                    Some(bytes) if bytes.len() == located.length => {
+                        cache.arrived(block, &located, bytes, Place::Tier(tier));
+                    }
+                    _ => {
+                        cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
+                        cache.inbox.put(Event::NotHere { block, tier }, None);
+                        cache.fetch_from_source(block, located, urgency);
+                    }
+                });
+            }
+            _ => self.fetch_from_source(block, located, urgency),
+        }
+    }
+
+    fn fetch_from_source(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
+        let cache = Arc::clone(self);
+        let request = ReadRequest {
+            path: Arc::clone(&located.path),
+            fingerprint: located.fingerprint,
+            offset: located.offset,
+            length: located.length,
+            urgency,
+            deliver: Box::new(move |result| match result {
+                Ok(bytes) => cache.arrived(block, &located, bytes, Place::Source),
+                Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
+                Err(ReadError::Changed) => cache.changed(block, located.node),
+            }),
+        };
+        self.catalog.source().read(vec![request]);
+    }
+
+    /// The bytes of a flight are here. Runs on a thread that may block.
+    fn arrived(&self, block: BlockId, located: &Located, bytes: Vec<u8>, from: Place) {
+        let bytes = Arc::new(bytes);
+        let key = (block, located.node);
+        let before = self.lock().insert(key, Flight::Pushing(Arc::clone(&bytes)));
+        if let Some(Flight::Fetching(waiters)) = before {
+            for waiter in waiters {
+                waiter(Ok(Arc::clone(&bytes)));
+            }
+        }
+        let pushed = match self.pages.get() {
+            Some(pages) => {
+                let _own = OwnThreads::enter();
+                pages.store(located.node, &located.path, located.offset, &bytes)
+            }
+            None => Err(Errno::ENOTCONN),
+        };
+        self.lock().remove(&key);
+        match pushed {
+            Ok(()) => {
+                let arrival = Arrival { node: located.node, bytes };
+                self.inbox.put(Event::Arrived { block, from }, Some(arrival));
+            }
+            Err(errno) => {
+                tracing::debug!(?block, %errno, "the kernel did not take a block");
+                self.traffic.push_errors.fetch_add(1, Ordering::Relaxed);
+                self.inbox.put(Event::Failed { block }, None);
+            }
+        }
+    }
+
+    fn fail(&self, key: Key, errno: Errno) {
+        let before = self.lock().remove(&key);
+        self.inbox.put(Event::Failed { block: key.0 }, None);
+        if let Some(Flight::Fetching(waiters)) = before {
+            self.traffic.read_errors.fetch_add(waiters.len() as u64, Ordering::Relaxed);
+            for waiter in waiters {
+                waiter(Err(errno));
+            }
+        }
+    }
+
+    /// The file is another version than the catalog thinks: its readers get `ESTALE`, and the
+    /// next open the new version.
+    fn changed(&self, block: BlockId, node: NodeId) {
+        self.traffic.changed.fetch_add(1, Ordering::Relaxed);
+        if let Some(on_changed) = self.on_changed.get() {
+            on_changed(node);
+        }
+        self.fail((block, node), Errno::ESTALE);
+    }
+}

@@ -1,0 +1,123 @@
+//! Reading the whole tree of the source once, on many threads.
+//!
+//! A parallel filesystem answers a `stat` in half a millisecond and hundreds at once, so the scan
+//! keeps many threads waiting: a job lists a directory and queues its names in chunks, a job stats
+//! a chunk and queues the directories among them. One huge directory is as parallel as many small
+//! ones.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+
+use nix::errno::Errno;
+
+use crate::source::{Kind, Source, Stat};
+
+/// Names that one job stats.
+const CHUNK: usize = 64;
+
+/// A directory as found: its entries, or why they could not be read.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) entries: Vec<(OsString, Stat)>,
+    pub(super) error: Option<Errno>,
+}
+
+enum Job {
+    List(PathBuf),
+    Stat(usize, Vec<OsString>),
+}
+
+#[derive(Default)]
+struct Work {
+    jobs: VecDeque<Job>,
+    /// Jobs queued or being done; the scan ends at 0.
+    open: usize,
+    found: Vec<Found>,
+}
+
+struct Scan<'a> {
+    source: &'a dyn Source,
+    work: Mutex<Work>,
+    wake: Condvar,
+    seen: &'a AtomicU64,
+}
+
+/// Everything below the source's root, directories in any order. Names seen so far are counted in
+/// `seen`.
+pub(super) fn scan(source: &dyn Source, threads: usize, seen: &AtomicU64) -> Vec<Found> {
+    let scan = Scan { source, work: Mutex::default(), wake: Condvar::new(), seen };
+    scan.queue([Job::List(PathBuf::new())]);
+    thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            scope.spawn(|| scan.run());
+        }
+        scan.run();
+    });
+    scan.work.into_inner().unwrap_or_else(PoisonError::into_inner).found
+}
+
+impl Scan<'_> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self, jobs: impl IntoIterator<Item = Job>) {
+        let mut work = self.lock();
+        for job in jobs {
+            work.open += 1;
+            work.jobs.push_back(job);
+            self.wake.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let mut work = self.lock();
+            while work.jobs.is_empty() && work.open > 0 {
+                work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(job) = work.jobs.pop_front() else { return };
+            drop(work);
+            match job {
+                Job::List(path) => self.list(path),
+                Job::Stat(directory, names) => self.stat(directory, &names),
+            }
+            let mut work = self.lock();
+            work.open -= 1;
+            if work.open == 0 {
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    fn list(&self, path: PathBuf) {
+        let (names, error) = match self.source.list(&path) {
+            Ok(names) => (names, None),
+            Err(errno) => (Vec::new(), Some(errno)),
+        };
+        self.seen.fetch_add(names.len() as u64, Ordering::Relaxed);
+        let entries = Vec::with_capacity(names.len());
+        let index = {
+            let mut work = self.lock();
+            work.found.push(Found { path, entries, error });
+            work.found.len() - 1
+        };
+        self.queue(names.chunks(CHUNK).map(|chunk| Job::Stat(index, chunk.to_vec())));
+    }
+
+    fn stat(&self, directory: usize, names: &[OsString]) {
+        let path = self.lock().found[directory].path.clone();
+        let stats = self.source.stat_all(&path, names);
+        // A name that is gone since it was listed is not there.
+        let found = names.iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
+        let found: Vec<_> = found.map(|(name, stat)| (name.clone(), stat)).collect();
+        let directories = found.iter().filter(|(_, stat)| stat.kind == Kind::Directory);
+        self.queue(directories.map(|(name, _)| Job::List(path.join(name))).collect::<Vec<_>>());
+        self.lock().found[directory].entries.extend(found);
+    }
+}

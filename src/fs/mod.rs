@@ -1,0 +1,209 @@
+//! The dataset as a tree of files to read: what every connection of an engine serves.
+//!
+//! Answers come from the catalog; a name whose check is too old is checked at the source on a
+//! thread that may wait, and the reply follows then. Opens and closes are told to the planner,
+//! reads go to the cache block by block. Nothing here knows FUSE.
+
+use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::cache::{Cache, Inbox};
+use crate::catalog::{Attr, Catalog, Changes, Listed, NodeId};
+use crate::ids::BLOCK_BYTES;
+use crate::plan::Event;
+use crate::source::{Kind, Pool, Urgency};
+
+/// Takes the bytes of a read, or its errno.
+pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
+
+/// Threads that wait for the source's metadata.
+const METADATA_THREADS: usize = 16;
+
+/// The read-only tree of one source.
+pub struct Dataset {
+    catalog: Arc<Catalog>,
+    cache: Arc<Cache>,
+    inbox: Arc<Inbox>,
+    metadata: Pool,
+    on_changes: Box<dyn Fn(Changes) + Send + Sync>,
+}
+
+impl Dataset {
+    /// The tree of a catalog. What checks at the source bring to light goes to `on_changes`.
+    pub fn new(
+        catalog: Arc<Catalog>,
+        cache: Arc<Cache>,
+        inbox: Arc<Inbox>,
+        on_changes: Box<dyn Fn(Changes) + Send + Sync>,
+    ) -> Arc<Self> {
+        let metadata = Pool::new("belady-meta", METADATA_THREADS, 4);
+        Arc::new(Dataset { catalog, cache, inbox, metadata, on_changes })
+    }
+
+    /// The catalog behind the tree.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Runs a job that may wait for the source.
+    pub fn wait_for_source(self: &Arc<Self>, job: impl FnOnce(&Dataset) + Send + 'static) {
+        let dataset = Arc::clone(self);
+        self.metadata.submit(Urgency::Demand, move || job(&dataset));
+    }
+
+    fn report(&self, changes: Changes) {
+        if !changes.is_empty() {
+            (self.on_changes)(changes);
+        }
+    }
+
+    /// Looks a name up. `own`: asked by one of our threads, which takes what is known.
+    pub fn lookup(
+        self: &Arc<Self>,
+        parent: NodeId,
+        name: &OsStr,
+        own: bool,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        if let Some(result) = self.catalog.lookup(parent, name, own) {
+            return reply(result);
+        }
+        let name = name.to_os_string();
+        self.wait_for_source(move |dataset| {
+            dataset.report(dataset.catalog.refresh(parent, &name));
+            let result = dataset.catalog.lookup(parent, &name, true);
+            reply(result.unwrap_or(Err(Errno::EIO)));
+        });
+    }
+
+    /// Lists a directory, sorted by name.
+    pub fn list(
+        self: &Arc<Self>,
+        node: NodeId,
+        own: bool,
+        reply: impl FnOnce(Result<Vec<Listed>, Errno>) + Send + 'static,
+    ) {
+        if let Some(result) = self.catalog.list(node, own) {
+            return reply(result);
+        }
+        self.wait_for_source(move |dataset| {
+            dataset.report(dataset.catalog.refresh_directory(node));
+            reply(dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO)));
+        });
+    }
+
+    /// A task opens a file to read it.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past.
+    pub fn open(&self, node: NodeId, task: u32) -> Result<(), Errno> {
+        let (file, _) = self.catalog.file(node)?;
+        self.inbox.put(Event::Opened { task, file }, None);
+        Ok(())
+    }
+
+    /// A handle that [`open`](Self::open) gave is closed.
+    pub fn close(&self, node: NodeId) {
+        // The row stays the same whatever its version is by now.
+        if let Some(file) = node.file() {
+            self.inbox.put(Event::Closed { file }, None);
+        }
+    }
+
+    /// Reads a byte range, cut at the file's end.
+    pub fn read(&self, node: NodeId, offset: u64, size: u32, reply: ReadReply) {
+        let (file, length) = match self.catalog.file(node) {
+            Ok(found) => found,
+            Err(errno) => return reply(Err(errno)),
+        };
+        let end = offset.saturating_add(u64::from(size)).min(length);
+        if offset >= end {
+            return reply(Ok(&[]));
+        }
+        let blocks = self.catalog.layout().blocks_in(file, offset, end - offset);
+        let within = (offset % BLOCK_BYTES) as usize;
+        let wanted = (end - offset) as usize;
+        if blocks.len() == 1 {
+            for block in blocks {
+                return self.cache.read(
+                    block,
+                    node,
+                    Box::new(move |result| match result {
+                        Ok(bytes) => reply(slice(&bytes, within, wanted)),
+                        Err(errno) => reply(Err(errno)),
+                    }),
+                );
+            }
+            return;
+        }
+        let join = Arc::new(Mutex::new(Join {
+            parts: vec![None; blocks.len()],
+            reply: Some(Box::new(move |result| match result {
+                Ok(whole) => reply(slice(whole, within, wanted)),
+                Err(errno) => reply(Err(errno)),
+            })),
+        }));
+        for (index, block) in blocks.enumerate() {
+            let join = Arc::clone(&join);
+            self.cache.read(block, node, Box::new(move |result| Join::take(&join, index, result)));
+        }
+    }
+
+    /// Where a link points.
+    pub fn read_link(
+        self: &Arc<Self>,
+        node: NodeId,
+        reply: impl FnOnce(Result<std::ffi::OsString, Errno>) + Send + 'static,
+    ) {
+        self.wait_for_source(move |dataset| {
+            let path = dataset.catalog.path(node);
+            reply(path.and_then(|path| dataset.catalog.source().read_link(&path)));
+        });
+    }
+
+    /// Whether a node is a regular file.
+    pub fn is_regular(&self, node: NodeId) -> bool {
+        self.catalog.getattr(node).is_ok_and(|attr| attr.stat.kind == Kind::File)
+    }
+}
+
+fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], Errno> {
+    bytes.get(from..from + length).ok_or(Errno::EIO)
+}
+
+/// The blocks of one read that spans several.
+struct Join {
+    parts: Vec<Option<Arc<Vec<u8>>>>,
+    reply: Option<ReadReply>,
+}
+
+impl Join {
+    /// Takes one block; the last one, or the first error, sends the reply.
+    fn take(join: &Mutex<Join>, index: usize, result: Result<Arc<Vec<u8>>, Errno>) {
+        let mut join = join.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Err(errno) => {
+                let reply = join.reply.take();
+                drop(join);
+                if let Some(reply) = reply {
+                    reply(Err(errno));
+                }
+            }
+            Ok(bytes) => {
+                join.parts[index] = Some(bytes);
+                if join.parts.iter().any(Option::is_none) {
+                    return;
+                }
+                let (parts, reply) = (std::mem::take(&mut join.parts), join.reply.take());
+                drop(join);
+                let whole: Vec<u8> =
+                    parts.iter().flatten().flat_map(|part| part.iter().copied()).collect();
+                if let Some(reply) = reply {
+                    reply(Ok(&whole));
+                }
+            }
+        }
+    }
+}

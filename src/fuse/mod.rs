@@ -1,0 +1,165 @@
+//! The kernel's side: requests decoded and answered, pages pushed. The only user of `fuser`.
+//!
+//! 1. [`Connection::mount`] mounts read-only, before any request is served.
+//! 2. Request threads decode a request, ask the [`Dataset`](crate::fs::Dataset), and reply; what
+//!    must wait is replied to by the thread that waits. They never block and never notify.
+//! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
+
+mod convert;
+mod known;
+mod ops;
+mod push;
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Dataset;
+pub use known::KNOWN_BYTES;
+use known::Known;
+use ops::DatasetOps;
+pub use push::Pusher;
+
+/// How a connection is mounted.
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// Name of the source in the mount table.
+    pub source_name: String,
+    /// Whether other users may enter.
+    pub allow_other: bool,
+    /// Threads that answer requests.
+    pub threads: usize,
+    /// Further options of mount(8).
+    pub options: Vec<String>,
+}
+
+/// One mount of a dataset.
+pub struct Connection {
+    session: Option<BackgroundSession>,
+    mountpoint: PathBuf,
+    pusher: Arc<Pusher>,
+}
+
+impl Connection {
+    /// Mounts a dataset and serves it.
+    ///
+    /// # Errors
+    /// What stands in the way of the mount, and what to do about it.
+    pub fn mount(
+        dataset: Arc<Dataset>,
+        mountpoint: &Path,
+        settings: &MountSettings,
+    ) -> Result<Self> {
+        let known = Arc::new(Known::default());
+        let ops = DatasetOps::new(dataset, Arc::clone(&known));
+        let refused = |error: std::io::Error| explain(&error, mountpoint);
+        let session = Session::new(ops, mountpoint, &config(settings)).map_err(refused)?;
+        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
+        let session = session.spawn().map_err(refused)?;
+        let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));
+        Ok(Connection { session: Some(session), mountpoint: mountpoint.to_path_buf(), pusher })
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// The page cache of the mount.
+    pub fn pusher(&self) -> &Arc<Pusher> {
+        &self.pusher
+    }
+
+    /// Whether the kernel has ended the connection: somebody unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// `Busy` where files of the mount are in use.
+    pub fn unmount(&mut self) -> Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        if session.guard.is_finished() {
+            return Ok(());
+        }
+        if let Err(error) = try_unmount(&self.mountpoint) {
+            self.session = Some(session);
+            return Err(error);
+        }
+        // The kernel has let go of the mount; its threads end by themselves.
+        let _ = session.umount_and_join();
+        Ok(())
+    }
+}
+
+/// Unmounts a path as root does, or through `fusermount3`.
+fn try_unmount(mountpoint: &Path) -> Result<()> {
+    use nix::errno::Errno;
+    use nix::mount::{MntFlags, umount2};
+    let busy = || {
+        Error::new(ErrorKind::Busy, format!("{} is in use", mountpoint.display())).hint(
+            "end the programs that use it (`fuser -vm` lists them), or take it away from under \
+             them with `belady umount --force`",
+        )
+    };
+    match umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+        Err(Errno::EBUSY) => Err(busy()),
+        Err(Errno::EPERM) => {
+            let status = std::process::Command::new("fusermount3")
+                .args(["-u", "-q", "--"])
+                .arg(mountpoint)
+                .status();
+            if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err(busy()) }
+        }
+        Err(errno) => Err(Error::new(
+            ErrorKind::Mount,
+            format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()),
+        )),
+    }
+}
+
+fn config(settings: &MountSettings) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::NoAtime,
+        MountOption::DefaultPermissions,
+        MountOption::FSName(settings.source_name.clone()),
+        MountOption::Subtype("belady".into()),
+    ];
+    config.mount_options.extend(settings.options.iter().cloned().map(MountOption::CUSTOM));
+    config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(settings.threads.max(1));
+    config.clone_fd = false;
+    config
+}
+
+/// What to tell people about a mount that failed.
+fn explain(error: &std::io::Error, mountpoint: &Path) -> Error {
+    let at = mountpoint.display();
+    let failed = Error::new(ErrorKind::Mount, format!("cannot mount at {at}: {error}"));
+    if !Path::new("/dev/fuse").exists() {
+        return failed.hint("/dev/fuse is missing; load the module with `modprobe fuse`, or give it to the container (--device /dev/fuse --cap-add SYS_ADMIN)");
+    }
+    match error.raw_os_error() {
+        Some(nix::libc::EACCES | nix::libc::EPERM) => failed.hint(
+            "/dev/fuse cannot be opened or mounting is not permitted; run as root, or install \
+             fuse3 so that fusermount3 can mount for you, and `chmod 666 /dev/fuse`",
+        ),
+        _ if error.to_string().contains("user_allow_other") => {
+            failed.hint("put `user_allow_other` into /etc/fuse.conf, or leave allow-other out")
+        }
+        _ if error.kind() == std::io::ErrorKind::NotFound => failed.hint(
+            "install fuse3: mounting without root needs its fusermount3 on the PATH",
+        ),
+        _ => failed,
+    }
+}

@@ -1,0 +1,141 @@
+//! Where the bytes come from: the directory on the parallel filesystem.
+//!
+//! A [`Source`] lists directories, tells what a name is, and reads byte ranges, any number at once
+//! and completing in any order. What it reads it checks against the [`Fingerprint`] that the
+//! catalog has: bytes of another version of the file are never handed out under this one's name.
+
+mod pool;
+mod posix;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+pub use pool::{Pool, Urgency};
+pub use posix::PosixSource;
+
+/// Identity of one version of a file, opaque outside its source: equal bytes, equal content.
+///
+/// For a POSIX source these are device, inode, size, modification and change time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 40]);
+
+impl std::fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fingerprint(")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(")")
+    }
+}
+
+/// What kind of thing a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, shown but never opened.
+    Fifo,
+    /// A socket, shown but never opened.
+    Socket,
+    /// A character device, shown but never opened.
+    CharDevice,
+    /// A block device, shown but never opened.
+    BlockDevice,
+}
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The kind of the thing.
+    pub kind: Kind,
+    /// Permission bits, with setuid, setgid and sticky.
+    pub mode: u16,
+    /// Number of hard links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device.
+    pub rdev: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Times of last access, modification and change in nanoseconds since 1970.
+    pub atime_ns: i64,
+    /// See `atime_ns`.
+    pub mtime_ns: i64,
+    /// See `atime_ns`.
+    pub ctime_ns: i64,
+    /// Identity of the thing regardless of its version: hard links share it.
+    pub identity: (u64, u64),
+    /// Identity of this version.
+    pub fingerprint: Fingerprint,
+}
+
+/// Why a read gave no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The source's own error.
+    Source(Errno),
+    /// The file is another version than the one asked for.
+    Changed,
+}
+
+/// Takes the bytes of a read, exactly as many as were asked for, or the error. It is called on a
+/// thread that may block.
+pub type Deliver = Box<dyn FnOnce(Result<Vec<u8>, ReadError>) + Send>;
+
+/// One byte range to read.
+pub struct ReadRequest {
+    /// Path below the source's root.
+    pub path: Arc<Path>,
+    /// The version expected.
+    pub fingerprint: Fingerprint,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes; the version has at least `offset + length`.
+    pub length: usize,
+    /// Whether somebody waits.
+    pub urgency: Urgency,
+    /// Takes the bytes.
+    pub deliver: Deliver,
+}
+
+/// A store of files by path that belady reads and never writes.
+///
+/// All but [`read`](Source::read) block; they are called on threads that may.
+pub trait Source: Send + Sync + 'static {
+    /// Names in a directory, in any order.
+    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno>;
+
+    /// What a path is; a link is not followed.
+    fn stat(&self, path: &Path) -> Result<Stat, Errno>;
+
+    /// What several names of one directory are. A name that is gone is an error of its own.
+    fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        names.iter().map(|name| self.stat(&directory.join(name))).collect()
+    }
+
+    /// Where a link points.
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno>;
+
+    /// Names of a path's extended attributes, each ended by a NUL.
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno>;
+
+    /// One extended attribute.
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno>;
+
+    /// Space of the filesystem: blocks, free, available, files, free files, block size, longest
+    /// name.
+    fn space(&self) -> Result<[u64; 7], Errno>;
+
+    /// Starts to read ranges, which complete in any order, each by its own delivery.
+    fn read(&self, requests: Vec<ReadRequest>);
+}

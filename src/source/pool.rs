@@ -1,0 +1,117 @@
+//! Threads that wait for slow things.
+//!
+//! A parallel filesystem answers in milliseconds and takes many requests at once, so reads want
+//! threads that sleep, not cores. Threads start when there is more work than idle threads, up to
+//! a limit. What a reader waits for is taken first; a share of the threads is never given to
+//! prefetches, so that a reader's fetch starts at once even where prefetches hang.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Whether somebody waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// A reader waits: goes before every prefetch.
+    Demand,
+    /// Nobody waits yet.
+    Prefetch,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    demand: VecDeque<Job>,
+    prefetch: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    prefetching: usize,
+    closed: bool,
+}
+
+struct Shared {
+    name: &'static str,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    threads_max: usize,
+    prefetching_max: usize,
+}
+
+/// A queue of blocking jobs and the threads that do them.
+///
+/// What is still queued when the pool is dropped is not done; threads end with the job they are
+/// at, and are not waited for, since that job may hang with the source.
+pub struct Pool(Arc<Shared>);
+
+impl Pool {
+    /// A pool that does at most `prefetching_max` prefetches and `reserved` further jobs at once.
+    pub fn new(name: &'static str, prefetching_max: usize, reserved: usize) -> Self {
+        Pool(Arc::new(Shared {
+            name,
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            threads_max: prefetching_max + reserved,
+            prefetching_max,
+        }))
+    }
+
+    /// Queues a job.
+    pub fn submit(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
+        let mut queue = self.0.lock();
+        match urgency {
+            Urgency::Demand => queue.demand.push_back(Box::new(job)),
+            Urgency::Prefetch => queue.prefetch.push_back(Box::new(job)),
+        }
+        if queue.idle > 0 {
+            self.0.wake.notify_one();
+        } else if queue.threads < self.0.threads_max {
+            let shared = Arc::clone(&self.0);
+            let thread = thread::Builder::new().name(self.0.name.into());
+            // Where no thread can be had, those that there are do the work.
+            if thread.spawn(move || shared.run()).is_ok() {
+                queue.threads += 1;
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.wake.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut queue = self.lock();
+        while !queue.closed {
+            let demand = queue.demand.pop_front();
+            let prefetch = demand.is_none();
+            let job = demand.or_else(|| {
+                let free = queue.prefetching < self.prefetching_max;
+                free.then(|| queue.prefetch.pop_front()).flatten()
+            });
+            let Some(job) = job else {
+                queue.idle += 1;
+                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.idle -= 1;
+                continue;
+            };
+            queue.prefetching += usize::from(prefetch);
+            drop(queue);
+            // A job that panics must not take the thread with it.
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!(pool = self.name, "a job panicked");
+            }
+            queue = self.lock();
+            queue.prefetching -= usize::from(prefetch);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A directory of a mounted filesystem as a source.
+//!
+//! Everything is reached beneath one directory descriptor, opened before anything is mounted:
+//! `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, so that neither a link planted in
+//! the tree nor our own mount over the very same path can lead elsewhere. A read opens the file,
+//! compares `fstat` with the fingerprint, reads, and compares again: bytes are handed out only if
+//! the file was the same version before and after.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise};
+use nix::libc;
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::sys::statvfs::fstatvfs;
+
+use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
+use crate::error::{Error, ErrorKind, Result as UserResult};
+
+/// Threads that only readers who wait are served by.
+const RESERVED_THREADS: usize = 16;
+
+/// A directory, reached by a descriptor.
+pub struct PosixSource {
+    root: Arc<OwnedFd>,
+    pool: Pool,
+}
+
+impl PosixSource {
+    /// Opens the directory; `inflight` prefetches are done at once.
+    pub fn open(directory: &Path, inflight: usize) -> UserResult<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(directory, flags, Mode::empty()).map_err(|errno| {
+            let error = Error::new(
+                ErrorKind::Source,
+                format!("cannot open the source {}: {}", directory.display(), errno.desc()),
+            );
+            match errno {
+                Errno::ENOENT => error.hint("is the parallel filesystem mounted on this node?"),
+                Errno::ENOTDIR => error.hint("SOURCE must be a directory"),
+                Errno::ENOTCONN => error.hint(
+                    "a dead FUSE mount is in the way; remove it with `belady umount --force`",
+                ),
+                _ => error,
+            }
+        })?;
+        let root = Arc::new(root);
+        Ok(PosixSource { root, pool: Pool::new("belady-source", inflight, RESERVED_THREADS) })
+    }
+
+    /// Device and inode of the directory: the same source, whatever its path.
+    pub fn identity(&self) -> UserResult<(u64, u64)> {
+        let stat = fstat(&self.root).map_err(|errno| {
+            Error::new(ErrorKind::Source, format!("cannot stat the source: {}", errno.desc()))
+        })?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// The descriptor that everything is reached beneath.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+/// Opens a path beneath the root without following a link anywhere.
+fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(root, path, how)
+}
+
+fn read_range(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
+    let unchanged = |file: &File| -> Result<(), ReadError> {
+        let stat = fstat(file).map_err(ReadError::Source)?;
+        if fingerprint(&stat) == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
+    };
+    unchanged(&file)?;
+    let mut bytes = vec![0; request.length];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], request.offset + filled as u64) {
+            // The file is shorter than its size says: it has just been cut.
+            Ok(0) => return Err(ReadError::Changed),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+                return Err(ReadError::Source(errno));
+            }
+        }
+    }
+    unchanged(&file)?;
+    // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
+    let _ = posix_fadvise(
+        &file,
+        request.offset as libc::off_t,
+        request.length as libc::off_t,
+        PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+    );
+    Ok(bytes)
+}
+
+fn fingerprint(stat: &FileStat) -> Fingerprint {
+    let mut bytes = [0; 40];
+    let fields = [
+        stat.st_dev,
+        stat.st_ino,
+        stat.st_size as u64,
+        (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64),
+        (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64),
+    ];
+    for (slot, field) in bytes.chunks_exact_mut(8).zip(fields) {
+        slot.copy_from_slice(&field.to_le_bytes());
+    }
+    Fingerprint(bytes)
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+fn convert(stat: &FileStat) -> Stat {
+    let kind = match SFlag::from_bits_truncate(stat.st_mode & libc::S_IFMT) {
+        SFlag::S_IFDIR => Kind::Directory,
+        SFlag::S_IFLNK => Kind::Symlink,
+        SFlag::S_IFIFO => Kind::Fifo,
+        SFlag::S_IFSOCK => Kind::Socket,
+        SFlag::S_IFCHR => Kind::CharDevice,
+        SFlag::S_IFBLK => Kind::BlockDevice,
+        _ => Kind::File,
+    };
+    Stat {
+        kind,
+        mode: (stat.st_mode & 0o7777) as u16,
+        links: stat.st_nlink as u32,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: stat.st_rdev as u32,
+        size: stat.st_size as u64,
+        blocks: stat.st_blocks as u64,
+        atime_ns: nanoseconds(stat.st_atime, stat.st_atime_nsec),
+        mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+        ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+        identity: (stat.st_dev, stat.st_ino),
+        fingerprint: fingerprint(stat),
+    }
+}
+
+impl Source for PosixSource {
+    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+        let fd = open_beneath(self.root(), directory, OFlag::O_DIRECTORY | OFlag::O_RDONLY)?;
+        let mut names = Vec::new();
+        for entry in Dir::from_fd(fd)?.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
+        Ok(names)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
+        Ok(convert(&fstat(fd)?))
+    }
+
+    fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_PATH;
+        let fd = match open_beneath(self.root(), directory, flags) {
+            Ok(fd) => fd,
+            Err(errno) => return vec![Err(errno); names.len()],
+        };
+        let stat = |name: &OsString| {
+            fstatat(&fd, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| convert(&stat))
+        };
+        names.iter().map(stat).collect()
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
+        nix::fcntl::readlinkat(fd, "")
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        let (_fd, path) = self.proc_path(path)?;
+        growing(|buffer| {
+            let (data, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+            // SAFETY: the path ends in a NUL and the buffer is valid for its length.
+            unsafe { libc::listxattr(path.as_ptr(), data, length) }
+        })
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        let (_fd, path) = self.proc_path(path)?;
+        let name = CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)?;
+        growing(|buffer| {
+            let (data, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+            // SAFETY: path and name end in a NUL and the buffer is valid for its length.
+            unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), data, length) }
+        })
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        let space = fstatvfs(&self.root)?;
+        Ok([
+            space.blocks(),
+            space.blocks_free(),
+            space.blocks_available(),
+            space.files(),
+            space.files_free(),
+            space.fragment_size(),
+            space.name_max(),
+        ])
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        for request in requests {
+            let root = Arc::clone(&self.root);
+            self.pool.submit(request.urgency, move || {
+                let result = read_range(root.as_fd(), &request);
+                (request.deliver)(result);
+            });
+        }
+    }
+}
+
+impl PosixSource {
+    /// A path by which calls without a descriptor form reach a file that is opened by `O_PATH`,
+    /// and so without touching FIFOs and devices.
+    fn proc_path(&self, path: &Path) -> Result<(OwnedFd, CString), Errno> {
+        let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
+        let link = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        Ok((fd, link.map_err(|_| Errno::EINVAL)?))
+    }
+}
+
+/// Calls with a larger buffer until the answer fits.
+fn growing(call: impl Fn(&mut [u8]) -> isize) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 256];
+    loop {
+        match Errno::result(call(&mut buffer)) {
+            Ok(length) => {
+                buffer.truncate(length as usize);
+                return Ok(buffer);
+            }
+            Err(Errno::ERANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
