@@ -108,11 +108,8 @@ impl Model {
     /// not go backwards.
     pub(crate) fn admit(&mut self, now: Nanos, request: Request) -> Admission {
         let p = self.params;
-        let slow = if p.tail_p > 0.0 && self.rng.random::<f64>() < p.tail_p {
-            p.tail_x
-        } else {
-            1.0
-        };
+        let slow =
+            if p.tail_p > 0.0 && self.rng.random::<f64>() < p.tail_p { p.tail_x } else { 1.0 };
         let (latency_ms, read) = match request {
             Request::Lookup | Request::Readdir => (p.lookup_ms, None),
             Request::Getattr => (p.getattr_ms, None),
@@ -151,7 +148,8 @@ impl Model {
     /// Queues for a data server at `at` and then for the link, and returns when the last byte is
     /// through.
     fn data(&mut self, now: Nanos, at: Nanos, seek_ms: f64, bytes: u64) -> Nanos {
-        let service = self.nanos(seek_ms, 1e6).saturating_add(self.transfer(bytes, |p| p.stream_mbs));
+        let service =
+            self.nanos(seek_ms, 1e6).saturating_add(self.transfer(bytes, |p| p.stream_mbs));
         let mut served = at;
         for slot in &mut self.slots {
             slot.prune(now);

@@ -66,7 +66,8 @@ fn close_to(got: f64, expected: f64, tolerance: f64) {
 #[test]
 fn idle_costs_nothing() {
     let mut model = Model::new(Preset::Idle.params(), 1);
-    for request in [Request::Lookup, Request::Getattr, Request::Open, Request::Readdir, read(FILE)] {
+    for request in [Request::Lookup, Request::Getattr, Request::Open, Request::Readdir, read(FILE)]
+    {
         assert_eq!(model.admit(7, request).done, 7);
     }
 }
@@ -100,9 +101,8 @@ fn link_caps_many_readers() {
 #[test]
 fn stream_rate_limits_one_stream_only() {
     let params = Params { stream_mbs: 100.0, slots: 8, ..Params::IDLE };
-    let megabytes = |clients| {
-        closed_loop(&mut Model::new(params, 1), clients, 10, &[read(1_000_000)]).rate
-    };
+    let megabytes =
+        |clients| closed_loop(&mut Model::new(params, 1), clients, 10, &[read(1_000_000)]).rate;
     close_to(megabytes(1), 100.0, 0.001);
     close_to(megabytes(8), 800.0, 0.001);
     close_to(megabytes(32), 800.0, 0.01);
