@@ -22,6 +22,10 @@ pub(crate) struct Cli {
     /// What to mount, and how.
     #[command(flatten)]
     pub(crate) mount: Option<MountArgs>,
+    /// Single numbers that differ from the preset. Here because clap takes an optional group of
+    /// arguments only if it has no groups inside.
+    #[command(flatten)]
+    pub(crate) overrides: Overrides,
 }
 
 /// What is not mounting.
@@ -50,9 +54,6 @@ pub(crate) struct MountArgs {
     /// The filesystem to behave like.
     #[arg(long, value_enum, default_value_t = Preset::Busy)]
     pub(crate) preset: Preset,
-    /// Single numbers that differ from the preset.
-    #[command(flatten)]
-    pub(crate) overrides: Overrides,
     /// Seed of the tail.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -172,8 +173,8 @@ mod tests {
     #[test]
     fn overrides_change_single_numbers() {
         let cli = Cli::try_parse_from(["slowpfs", "a", "b", "--open-ms", "7", "--slots=3"]);
-        let mount = cli.expect("it parses").mount.expect("it mounts");
-        let params = mount.overrides.apply(mount.preset.params());
+        let cli = cli.expect("it parses");
+        let params = cli.overrides.apply(cli.mount.expect("it mounts").preset.params());
         let expected = Params { open_ms: 7.0, slots: 3, ..Preset::Busy.params() };
         assert_eq!(params, expected);
     }

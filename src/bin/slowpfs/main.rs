@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.mount) {
         (Some(Command::Ctl { socket, words }), _) => ctl(&socket, &words),
-        (None, Some(args)) => mount::serve(&args),
+        (None, Some(args)) => mount::serve(&args, cli.overrides.apply(args.preset.params())),
         // The parser lets neither through only if its rules contradict each other.
         (None, None) => Err(Cli::command().render_usage().to_string()),
     };

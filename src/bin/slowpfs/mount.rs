@@ -19,7 +19,7 @@ use crate::cli::MountArgs;
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::fs::{Options, SlowFs, Source};
-use crate::model::Model;
+use crate::model::{Model, Params};
 use crate::stats::StatsFile;
 
 /// Why the filesystem stops.
@@ -30,14 +30,14 @@ enum End {
     Session(io::Result<()>),
 }
 
-/// Mounts and serves until a signal or an unmount.
-pub(crate) fn serve(args: &MountArgs) -> Result<(), String> {
+/// Mounts a filesystem of these numbers and serves until a signal or an unmount.
+pub(crate) fn serve(args: &MountArgs, params: Params) -> Result<(), String> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     // Before any thread starts, so that they all inherit it and one thread waits for them.
     signals.thread_block().map_err(|e| format!("cannot block signals: {e}"))?;
     raise_descriptor_limit();
     let mountpoint = check(args)?;
-    let engine = Arc::new(new_engine(args)?);
+    let engine = Arc::new(new_engine(args, params)?);
     let control = args.control.as_deref().map(|path| {
         let control = Control::bind(path).map_err(|e| cannot("listen at", path, &e))?;
         control.serve(engine.clone()).map_err(|e| cannot("listen at", path, &e))?;
@@ -95,8 +95,8 @@ fn check(args: &MountArgs) -> Result<PathBuf, String> {
     Ok(mountpoint)
 }
 
-fn new_engine(args: &MountArgs) -> Result<Engine, String> {
-    let model = Model::new(args.overrides.apply(args.preset.params()), args.seed);
+fn new_engine(args: &MountArgs, params: Params) -> Result<Engine, String> {
+    let model = Model::new(params, args.seed);
     let create = |path: &PathBuf| File::create(path).map_err(|e| cannot("create", path, &e));
     Ok(Engine::new(model, args.trace.as_ref().map(create).transpose()?))
 }
