@@ -4,6 +4,8 @@
 //! Nothing here depends on how fast the machine is: conditions are waited for, with generous
 //! limits that only a broken program reaches.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};

@@ -18,6 +18,8 @@ pub(crate) enum Handle {
     File {
         /// The file.
         file: File,
+        /// The number the kernel has for its inode.
+        ino: u64,
         /// Its path when it was opened.
         path: Arc<Path>,
     },
@@ -52,6 +54,12 @@ impl Handles {
     /// The handle with a number.
     pub(crate) fn get(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
         locked(&self.open).get(&number.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// An open file of an inode, whatever its name is by now.
+    pub(crate) fn of_inode(&self, number: u64) -> Option<Arc<Handle>> {
+        let is_it = |handle: &&Arc<Handle>| matches!(&***handle, Handle::File { ino, .. } if *ino == number);
+        locked(&self.open).values().find(is_it).cloned()
     }
 
     /// Forgets a handle, and returns it.

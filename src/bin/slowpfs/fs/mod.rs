@@ -1,6 +1,7 @@
 //! The filesystem as FUSE sees it: a read-only pass-through that takes its time.
 
 mod attr;
+mod dirs;
 mod handles;
 mod inodes;
 mod ops;
@@ -97,8 +98,8 @@ impl Filesystem for SlowFs {
         locked(&self.inodes).forget(ino.0, count);
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.attributes(ino.0, fh, reply);
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attributes(ino.0, reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {

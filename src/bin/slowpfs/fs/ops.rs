@@ -1,27 +1,26 @@
-//! The operations: admit, do the work on the source, hand over the answer.
+//! The operations on names and files: admit, do the work on the source, hand over the answer.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, OpenAccMode, OpenFlags,
-    ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen, ReplyXattr,
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, OpenAccMode, OpenFlags,
+    ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyXattr,
 };
-use nix::sys::stat::FileStat;
+use nix::sys::stat::{FileStat, fstat};
 
 use super::handles::Handle;
 use super::inodes::{self, CONTROL_DIR, ROOT, STATS_FILE};
-use super::source::{self, Entry, Xattr};
+use super::source::{self, Xattr};
 use super::{SlowFs, attr};
-use crate::engine::Ticket;
 use crate::locked;
 use crate::model::Request;
 use crate::stats::Op;
 
 /// Versions of an inode are not told apart: its number is its identity.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 impl SlowFs {
     /// Resolves a name.
@@ -52,7 +51,7 @@ impl SlowFs {
     }
 
     /// Answers with the attributes of an inode.
-    pub(crate) fn attributes(&self, ino: u64, fh: Option<FileHandle>, reply: ReplyAttr) {
+    pub(crate) fn attributes(&self, ino: u64, reply: ReplyAttr) {
         let ttl = self.options.ttl;
         match ino {
             CONTROL_DIR => return reply.attr(&ttl, &attr::synthetic(ino, FileType::Directory)),
@@ -64,14 +63,10 @@ impl SlowFs {
             Err(error) => return reply.error(error),
         };
         let ticket = self.engine.admit(Op::Getattr, Request::Getattr, ino, &path);
-        let found =
-            ticket.work(|| match fh.map(|fh| self.handles.get(fh)).transpose()?.as_deref() {
-                // The path of an open file may be gone or belong to another file by now.
-                Some(Handle::File { file, .. }) => {
-                    nix::sys::stat::fstat(file).map_err(|e| Errno::from_i32(e as i32))
-                }
-                _ => self.source.stat(&path).and_then(|stat| self.same(ino, stat)).map_err(stale),
-            });
+        let found = ticket.work(|| {
+            let by_path = || self.source.stat(&path).and_then(|stat| self.same(ino, stat));
+            by_path().or_else(|error| self.stat_open(ino).ok_or(stale(error)))
+        });
         let found = found.map(|stat| attr::from_stat(ino, &stat));
         self.engine.finish(ticket, move |error| match error.map_or(found, Err) {
             Ok(attr) => reply.attr(&ttl, &attr),
@@ -96,7 +91,7 @@ impl SlowFs {
         let opened = ticket.work(|| {
             let (file, stat) = self.source.open_file(&path).map_err(stale)?;
             let stat = self.same(ino, stat)?;
-            Ok((Handle::File { file, path }, self.caching(ino, &stat)))
+            Ok((Handle::File { file, ino, path }, self.caching(ino, &stat)))
         });
         let handles = self.handles.clone();
         self.engine.finish(ticket, move |error| match error.map_or(opened, Err) {
@@ -119,7 +114,7 @@ impl SlowFs {
             Err(error) => return reply.error(error),
         };
         let (file, path) = match &*handle {
-            Handle::File { file, path } => (file, path),
+            Handle::File { file, path, .. } => (file, path),
             Handle::Text(text) => return reply.data(part(text.as_bytes(), offset, size)),
             Handle::Dir { .. } | Handle::ControlDir => return reply.error(Errno::EISDIR),
         };
@@ -143,127 +138,6 @@ impl SlowFs {
         if let Some(Handle::File { path, .. }) = self.handles.remove(fh).as_deref() {
             self.engine.released(fh.0, ino, path);
         }
-    }
-
-    /// Opens a directory.
-    pub(crate) fn open_dir(&self, ino: u64, reply: ReplyOpen) {
-        if ino == CONTROL_DIR {
-            return reply.opened(self.handles.add(Handle::ControlDir), FopenFlags::empty());
-        }
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(error) => return reply.error(error),
-        };
-        let ticket = self.engine.admit(Op::Opendir, Request::Readdir, ino, &path);
-        let opened = ticket.work(|| {
-            let stat = self.source.stat(&path).map_err(stale)?;
-            self.same(ino, stat)?;
-            Ok(Handle::Dir { path, entries: Mutex::default() })
-        });
-        let handles = self.handles.clone();
-        self.engine.finish(ticket, move |error| match error.map_or(opened, Err) {
-            Ok(handle) => reply.opened(handles.add(handle), FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        });
-    }
-
-    /// One page of a directory.
-    pub(crate) fn page(&self, ino: u64, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some((ticket, listing)) = self.listing(ino, fh, offset) else {
-            for (at, (attr, name)) in control_listing().into_iter().skip(offset as usize) {
-                let _ = reply.add(attr.ino, at, attr.kind, name);
-            }
-            return reply.ok();
-        };
-        let filled = listing.map(|(_, entries)| {
-            for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
-                if reply.add(INodeNo(entry.ino), at as u64 + 1, entry.kind, &entry.name) {
-                    break;
-                }
-            }
-        });
-        self.engine.finish(ticket, move |error| match error.map_or(filled, Err) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        });
-    }
-
-    /// One page of a directory with the attributes of its entries.
-    pub(crate) fn page_plus(
-        &self,
-        ino: u64,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let Some((ticket, listing)) = self.listing(ino, fh, offset) else {
-            let ttl = &self.options.ttl;
-            for (at, (attr, name)) in control_listing().into_iter().skip(offset as usize) {
-                let _ = reply.add(attr.ino, at, name, ttl, &attr, GENERATION);
-            }
-            return reply.ok();
-        };
-        let filled = listing.map(|(path, entries)| {
-            for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
-                // An entry that is gone by now is left out.
-                let Ok(stat) = self.source.stat(&path.join(&entry.name)) else { continue };
-                if self.add_plus(&mut reply, &path, entry, at as u64 + 1, &stat) {
-                    break;
-                }
-            }
-        });
-        self.engine.finish(ticket, move |error| match error.map_or(filled, Err) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        });
-    }
-
-    /// Adds an entry with its attributes, and says whether the page was full.
-    fn add_plus(
-        &self,
-        reply: &mut ReplyDirectoryPlus,
-        dir: &Path,
-        entry: &Entry,
-        next: u64,
-        stat: &FileStat,
-    ) -> bool {
-        let ttl = &self.options.ttl;
-        let is_dots = matches!(entry.name.as_bytes(), b"." | b"..");
-        let mut inodes = locked(&self.inodes);
-        // The kernel takes no reference to the dots, so they need no number of their own.
-        let number = if is_dots { stat.st_ino } else { inodes.number(stat) };
-        let attr = attr::from_stat(number, stat);
-        let full = reply.add(INodeNo(number), next, &entry.name, ttl, &attr, GENERATION);
-        if !full && !is_dots {
-            inodes.found(number, stat, &dir.join(&entry.name));
-        }
-        full
-    }
-
-    /// Admits one page of a directory and lists it; nothing for the virtual directory.
-    #[expect(clippy::type_complexity, reason = "used twice, here below")]
-    fn listing(
-        &self,
-        ino: u64,
-        fh: FileHandle,
-        offset: u64,
-    ) -> Option<(Ticket, Result<(Arc<Path>, Arc<Vec<Entry>>), Errno>)> {
-        let handle = self.handles.get(fh);
-        if matches!(handle.as_deref(), Ok(Handle::ControlDir)) {
-            return None;
-        }
-        let path = self.path(ino).unwrap_or_else(|_| Path::new("").into());
-        let ticket = self.engine.admit(Op::Readdir, Request::Readdir, ino, &path);
-        let listing = ticket.work(|| {
-            let handle = handle?;
-            let Handle::Dir { path, entries } = &*handle else { return Err(Errno::ENOTDIR) };
-            let mut entries = locked(entries);
-            if offset == 0 {
-                *entries = Arc::new(self.source.list(path)?);
-            }
-            Ok((path.clone(), entries.clone()))
-        });
-        Some((ticket, listing))
     }
 
     /// Reads a symbolic link.
@@ -303,13 +177,21 @@ impl SlowFs {
     }
 
     /// The path of an inode the kernel knows.
-    fn path(&self, ino: u64) -> Result<Arc<Path>, Errno> {
+    pub(super) fn path(&self, ino: u64) -> Result<Arc<Path>, Errno> {
         locked(&self.inodes).path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// The attributes of an inode that has lost its name but is open: it lives until it is closed.
+    fn stat_open(&self, ino: u64) -> Option<FileStat> {
+        match &*self.handles.of_inode(ino)? {
+            Handle::File { file, .. } => fstat(file).ok(),
+            _ => None,
+        }
     }
 
     /// `stat`, if it is still that of inode `ino`. Where another file has taken the name, ESTALE
     /// makes the kernel look the name up again, and the caller gets the new file.
-    fn same(&self, ino: u64, stat: FileStat) -> Result<FileStat, Errno> {
+    pub(super) fn same(&self, ino: u64, stat: FileStat) -> Result<FileStat, Errno> {
         let same = ino == ROOT || locked(&self.inodes).number(&stat) == ino;
         if same { Ok(stat) } else { Err(Errno::ESTALE) }
     }
@@ -329,7 +211,7 @@ impl SlowFs {
 }
 
 /// An inode whose path is gone is stale: the kernel looks the name up again and reports that.
-fn stale(error: Errno) -> Errno {
+pub(super) fn stale(error: Errno) -> Errno {
     let gone = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP];
     if gone.iter().any(|e| e.code() == error.code()) { Errno::ESTALE } else { error }
 }
@@ -342,15 +224,6 @@ fn control_entry(parent: u64, name: &OsStr) -> Option<Result<FileAttr, Errno>> {
         (CONTROL_DIR, _) => Some(Err(Errno::ENOENT)),
         _ => None,
     }
-}
-
-/// The virtual directory: where the next entry is, the attributes and the name of each.
-fn control_listing() -> [(u64, (FileAttr, &'static str)); 3] {
-    [
-        (1, (attr::synthetic(CONTROL_DIR, FileType::Directory), ".")),
-        (2, (attr::synthetic(ROOT, FileType::Directory), "..")),
-        (3, (attr::synthetic(STATS_FILE, FileType::RegularFile), "stats")),
-    ]
 }
 
 /// The bytes of a read.
