@@ -1,2 +1,76 @@
-//! A slow parallel filesystem, by a model.
-fn main() {}
+//! slowpfs: a directory served as a busy parallel filesystem would serve it, by an explicit model.
+//!
+//! A tool for tests and measurements. In the order in which a request passes through it:
+//!
+//! 1. [`mount`] puts the filesystem in place; threads of the FUSE session take requests up.
+//! 2. [`fs`] decodes a request and finds the path it is about.
+//! 3. [`engine`] counts it ([`stats`]), looks for a fault that was asked for ([`fault`]) and asks
+//!    the [`model`] when the operation completes.
+//! 4. [`fs`] does the real work on the source directory.
+//! 5. [`hold`] keeps the answer until its time, so that a few threads are enough for any number of
+//!    operations in flight.
+//!
+//! [`control`] changes the model and the faults while all this runs.
+
+mod cli;
+mod control;
+mod engine;
+mod fault;
+mod fs;
+mod hold;
+mod model;
+mod mount;
+mod stats;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match (cli.command, cli.mount) {
+        (Some(Command::Ctl { socket, words }), _) => ctl(&socket, &words),
+        (None, Some(args)) => mount::serve(&args, cli.overrides.apply(args.preset.params())),
+        // The parser lets neither through only if its rules contradict each other.
+        (None, None) => Err(Cli::command().render_usage().to_string()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("slowpfs: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sends a command, and prints the answer.
+fn ctl(socket: &Path, words: &[String]) -> Result<(), String> {
+    let answer = control::ask(socket, &words.join(" "))
+        .map_err(|e| format!("cannot reach {}: {e}", socket.display()))?;
+    match answer.trim_end().strip_prefix("error: ") {
+        Some(error) => Err(error.to_owned()),
+        None => {
+            print!("{answer}");
+            Ok(())
+        }
+    }
+}
+
+/// Locks. A thread that panicked left nothing half done that others could not live with.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for reading, like [`locked`].
+fn read_locked<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing, like [`locked`].
+fn write_locked<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,172 @@
+//! Faults on purpose: which operations on which paths go wrong, and how.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use fuser::Errno;
+
+use crate::stats::Op;
+use crate::{read_locked, write_locked};
+
+/// How an operation goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It fails with EIO.
+    Eio,
+    /// It fails with ESTALE.
+    Estale,
+    /// It is not answered until the faults are cleared.
+    Hang,
+    /// A read returns half of what there is.
+    Short,
+}
+
+impl Fault {
+    /// The fault called `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "eio" => Some(Self::Eio),
+            "estale" => Some(Self::Estale),
+            "hang" => Some(Self::Hang),
+            "short" => Some(Self::Short),
+            _ => None,
+        }
+    }
+
+    /// The error an operation is answered with, if it is answered with one.
+    pub(crate) fn errno(self) -> Option<Errno> {
+        match self {
+            Self::Eio => Some(Errno::EIO),
+            Self::Estale => Some(Errno::ESTALE),
+            Self::Hang | Self::Short => None,
+        }
+    }
+
+    /// The operations it hits unless the command names others: those that touch data.
+    pub(crate) fn default_ops(self) -> &'static [Op] {
+        match self {
+            Self::Short => &[Op::Read],
+            Self::Eio | Self::Estale | Self::Hang => &[Op::Open, Op::Read],
+        }
+    }
+}
+
+/// One fault and where it applies.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// What happens.
+    pub(crate) fault: Fault,
+    /// A glob over the path relative to the source.
+    pub(crate) pattern: Vec<u8>,
+    /// The operations it happens to.
+    pub(crate) ops: Vec<Op>,
+}
+
+/// The faults in force.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Spares every operation the lock as long as there are none.
+    any: AtomicBool,
+    rules: RwLock<Rules>,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    rules: Vec<Rule>,
+    /// How often they were cleared: tells an operation that met a hang, and comes to wait only
+    /// after the hang was cleared, not to wait.
+    clears: u64,
+}
+
+impl Faults {
+    /// Adds a fault. Where several apply the newest wins.
+    pub(crate) fn add(&self, rule: Rule) {
+        write_locked(&self.rules).rules.push(rule);
+        self.any.store(true, Relaxed);
+    }
+
+    /// Removes all of them, and says how often that was done.
+    pub(crate) fn clear(&self) -> u64 {
+        let mut rules = write_locked(&self.rules);
+        rules.rules.clear();
+        rules.clears += 1;
+        self.any.store(false, Relaxed);
+        rules.clears
+    }
+
+    /// The fault that `op` on `path` meets, and how often faults were cleared before.
+    pub(crate) fn hit(&self, op: Op, path: &Path) -> Option<(Fault, u64)> {
+        if !self.any.load(Relaxed) {
+            return None;
+        }
+        let name = path.as_os_str().as_bytes();
+        let rules = read_locked(&self.rules);
+        let applies = |rule: &&Rule| rule.ops.contains(&op) && glob(&rule.pattern, name);
+        rules.rules.iter().rev().find(applies).map(|rule| (rule.fault, rules.clears))
+    }
+}
+
+/// Whether `pattern` matches all of `name`: `*` is any bytes, slashes included, `?` is one byte.
+fn glob(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where the last star was, and how much of the name it has swallowed so far.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match star {
+                // Let the star swallow one byte more, and try the rest again.
+                Some((at, swallowed)) => {
+                    star = Some((at, swallowed + 1));
+                    p = at + 1;
+                    n = swallowed + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_whole_paths() {
+        let matches = |p: &str, n: &str| glob(p.as_bytes(), n.as_bytes());
+        assert!(matches("*", "") && matches("*", "a/b/c.jpg"));
+        assert!(matches("a/*.jpg", "a/b/c.jpg") && matches("*c.jp?", "a/b/c.jpg"));
+        assert!(matches("a*b*c", "aXbYbZc") && matches("a**", "a"));
+        assert!(!matches("a*b*c", "aXbYbZ") && !matches("?", "") && !matches("a", "ab"));
+        assert!(!matches("", "a") && matches("", ""));
+    }
+
+    #[test]
+    fn newest_rule_for_the_operation_wins() {
+        let faults = Faults::default();
+        let rule = |fault: Fault, pattern: &str| Rule {
+            fault,
+            pattern: pattern.into(),
+            ops: fault.default_ops().to_vec(),
+        };
+        let path = Path::new("x/y");
+        assert_eq!(faults.hit(Op::Read, path), None);
+        faults.add(rule(Fault::Eio, "x/*"));
+        faults.add(rule(Fault::Short, "*"));
+        assert_eq!(faults.hit(Op::Read, path), Some((Fault::Short, 0)));
+        assert_eq!(faults.hit(Op::Open, path), Some((Fault::Eio, 0)));
+        assert_eq!(faults.hit(Op::Lookup, path), None);
+        assert_eq!(faults.clear(), 1);
+        assert_eq!(faults.hit(Op::Open, path), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! The filesystem as FUSE sees it: a read-only pass-through that takes its time.
+
+mod attr;
+mod dirs;
+mod handles;
+mod inodes;
+mod ops;
+mod source;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::engine::Engine;
+use crate::locked;
+use crate::model;
+use crate::stats::Op;
+use handles::Handles;
+use inodes::Inodes;
+pub(crate) use source::Source;
+
+/// What a client of this filesystem may keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// How long the kernel trusts names and attributes.
+    pub(crate) ttl: Duration,
+    /// Pages are kept over opens as long as the file is unchanged.
+    pub(crate) client_cache: bool,
+    /// Every read reaches the filesystem.
+    pub(crate) direct_io: bool,
+    /// Directories are read with the attributes of their entries.
+    pub(crate) readdirplus: bool,
+}
+
+/// The filesystem.
+pub(crate) struct SlowFs {
+    source: Source,
+    engine: Arc<Engine>,
+    options: Options,
+    inodes: Mutex<Inodes>,
+    handles: Arc<Handles>,
+}
+
+impl SlowFs {
+    /// A filesystem over `source`.
+    pub(crate) fn new(source: Source, engine: Arc<Engine>, options: Options) -> io::Result<Self> {
+        let root =
+            source.stat(Path::new("")).map_err(|e| io::Error::from_raw_os_error(e.code()))?;
+        let inodes = Mutex::new(Inodes::new(&root));
+        Ok(Self { source, engine, options, inodes, handles: Arc::default() })
+    }
+}
+
+/// Operations that would write are refused, those that only tell something are answered quietly.
+/// `ro` keeps them away until somebody remounts; fuser logs a warning for those left to it.
+macro_rules! answer {
+    ($errno:ident: $($name:ident($($arg:ty),*) -> $reply:ty;)+) => {
+        $(fn $name(&self, _: &Request, $(_: $arg,)* reply: $reply) {
+            reply.error(Errno::$errno);
+        })+
+    };
+}
+
+impl Filesystem for SlowFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = vec![
+            // Without it the kernel sends lookups in one directory one after the other.
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+        ];
+        if self.options.readdirplus {
+            wanted.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]);
+        }
+        for capability in wanted {
+            // A kernel that lacks one works without.
+            let _ = config.add_capabilities(capability);
+        }
+        // The default of 16 would be a queue in front of the model.
+        let _ = config.set_max_background(512);
+        let _ = config.set_congestion_threshold(512);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.find(parent.0, name, reply);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
+        locked(&self.inodes).forget(ino.0, count);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attributes(ino.0, reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.link_target(ino.0, reply);
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.open_file(ino.0, flags, reply);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.read_file(ino.0, fh, offset, size, reply);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.close(ino.0, fh);
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.open_dir(ino.0, reply);
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, at: u64, reply: ReplyDirectory) {
+        self.page(ino.0, fh, at, reply);
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        at: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.page_plus(ino.0, fh, at, reply);
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.handles.remove(fh);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let request = model::Request::Getattr;
+        let ticket = self.engine.admit(Op::Other, request, ino.0, Path::new(""));
+        let found = ticket.work(|| self.source.statfs());
+        self.engine.finish(ticket, move |error| match error.map_or(found, Err) {
+            Ok(s) => reply.statfs(
+                s.blocks(),
+                s.blocks_free(),
+                s.blocks_available(),
+                s.files(),
+                s.files_free(),
+                u32::try_from(s.block_size()).unwrap_or(4096),
+                u32::try_from(s.name_max()).unwrap_or(255),
+                u32::try_from(s.fragment_size()).unwrap_or(4096),
+            ),
+            Err(error) => reply.error(error),
+        });
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.xattr(ino.0, reply, |path| self.source.getxattr(path, name, size));
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.xattr(ino.0, reply, |path| self.source.listxattr(path, size));
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    answer! { ENOSYS:
+        flush(INodeNo, FileHandle, LockOwner) -> ReplyEmpty;
+        lseek(INodeNo, FileHandle, i64, i32) -> ReplyLseek;
+        poll(INodeNo, FileHandle, PollNotifier, PollEvents, PollFlags) -> ReplyPoll;
+    }
+
+    answer! { ENOTTY:
+        ioctl(INodeNo, FileHandle, IoctlFlags, u32, &[u8], u32) -> ReplyIoctl;
+    }
+
+    answer! { EROFS:
+        setattr(
+            INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>,
+            Option<TimeOrNow>, Option<SystemTime>, Option<FileHandle>, Option<SystemTime>,
+            Option<SystemTime>, Option<SystemTime>, Option<BsdFileFlags>
+        ) -> ReplyAttr;
+        mknod(INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
+        mkdir(INodeNo, &OsStr, u32, u32) -> ReplyEntry;
+        unlink(INodeNo, &OsStr) -> ReplyEmpty;
+        rmdir(INodeNo, &OsStr) -> ReplyEmpty;
+        symlink(INodeNo, &OsStr, &Path) -> ReplyEntry;
+        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
+        link(INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+        create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
+        write(
+            INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>
+        ) -> ReplyWrite;
+        fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
+        setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
+        removexattr(INodeNo, &OsStr) -> ReplyEmpty;
+    }
+}

@@ -1,0 +1,228 @@
+//! Replies that wait for their time.
+//!
+//! The thread that took a request up does the work, wraps the answer in a closure and goes on to
+//! the next request; the closure waits here. One timer thread sleeps until the earliest reply is
+//! due, sends it, and sleeps again, so that any number of operations can be in flight with a few
+//! threads. It sleeps with the finest timer slack the kernel has and never spins: a reply goes out
+//! some tens of microseconds late, never early, and how late is counted.
+//!
+//! Replies of operations that were made to hang wait apart, without a time, until the fault is
+//! cleared (they become due at once) or the filesystem is unmounted (they fail).
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fuser::Errno;
+use nix::sys::prctl;
+
+use crate::locked;
+use crate::model::Nanos;
+use crate::stats::Stats;
+
+/// An answer ready to go: called with `None` it sends what the work gave, with an error that.
+pub(crate) type Reply = Box<dyn FnOnce(Option<Errno>) + Send>;
+
+struct Held {
+    due: Nanos,
+    /// Order of arrival among replies of the same time.
+    sequence: u64,
+    reply: Reply,
+}
+
+impl Ord for Held {
+    /// The heap gives the greatest first, so the earliest is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.due, other.sequence).cmp(&(self.due, self.sequence))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Held {}
+
+#[derive(Default)]
+struct Waiting {
+    due: BinaryHeap<Held>,
+    hung: Vec<Reply>,
+    /// How often the faults were cleared when that was last heard of.
+    clears: u64,
+    sequence: u64,
+    /// Nothing waits any more: the filesystem is about to be unmounted.
+    stopping: bool,
+}
+
+/// The replies that wait, and the clock they wait by.
+pub(crate) struct Hold {
+    epoch: Instant,
+    waiting: Mutex<Waiting>,
+    earlier: Condvar,
+}
+
+impl Hold {
+    /// Nothing waits; the clock starts at zero.
+    pub(crate) fn new() -> Self {
+        Self {
+            epoch: Instant::now(),
+            waiting: Mutex::new(Waiting::default()),
+            earlier: Condvar::new(),
+        }
+    }
+
+    /// The time on the clock of the model.
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
+    }
+
+    /// Sends `reply` at `due`.
+    pub(crate) fn until(&self, due: Nanos, reply: Reply) {
+        let mut waiting = locked(&self.waiting);
+        if waiting.stopping {
+            drop(waiting);
+            return reply(None);
+        }
+        let sequence = waiting.sequence;
+        waiting.sequence += 1;
+        let is_next = waiting.due.peek().is_none_or(|next| due < next.due);
+        waiting.due.push(Held { due, sequence, reply });
+        drop(waiting);
+        if is_next {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Keeps `reply` until the faults, which were cleared `clears` times before, are cleared again.
+    pub(crate) fn hang(&self, clears: u64, reply: Reply) {
+        let mut waiting = locked(&self.waiting);
+        if waiting.stopping {
+            drop(waiting);
+            return reply(Some(Errno::EIO));
+        }
+        if waiting.clears > clears {
+            drop(waiting);
+            return reply(None);
+        }
+        waiting.hung.push(reply);
+    }
+
+    /// Answers what hangs: the faults have been cleared `clears` times now.
+    pub(crate) fn release_hung(&self, clears: u64) {
+        let mut waiting = locked(&self.waiting);
+        waiting.clears = waiting.clears.max(clears);
+        let hung = std::mem::take(&mut waiting.hung);
+        drop(waiting);
+        hung.into_iter().for_each(|reply| reply(None));
+    }
+
+    /// Answers everything now, what hangs with EIO, and lets nothing wait from here on.
+    pub(crate) fn stop(&self) {
+        let mut waiting = locked(&self.waiting);
+        waiting.stopping = true;
+        let rest = std::mem::take(&mut *waiting);
+        waiting.stopping = true;
+        drop(waiting);
+        rest.hung.into_iter().for_each(|reply| reply(Some(Errno::EIO)));
+        rest.due.into_sorted_vec().into_iter().rev().for_each(|held| (held.reply)(None));
+        self.earlier.notify_one();
+    }
+
+    /// The timer thread: sends replies when they are due, until [`Self::stop`].
+    pub(crate) fn run(&self, stats: &Stats) {
+        // The default slack of 50 us would be added to every sleep. Where it cannot be set, the
+        // lateness that is counted shows it.
+        let _ = prctl::set_timerslack(1);
+        let mut waiting = locked(&self.waiting);
+        while !waiting.stopping {
+            let now = self.now();
+            match waiting.due.peek().map(|next| next.due) {
+                Some(due) if due <= now => {
+                    if let Some(held) = waiting.due.pop() {
+                        drop(waiting);
+                        (held.reply)(None);
+                        stats.released(self.now().saturating_sub(due));
+                        waiting = locked(&self.waiting);
+                    }
+                }
+                Some(due) => {
+                    let sleep = Duration::from_nanos(due - now);
+                    let woken = self.earlier.wait_timeout(waiting, sleep);
+                    waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => {
+                    waiting = self.earlier.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use super::*;
+
+    /// A hold with its timer running.
+    fn running() -> (Arc<Hold>, thread::JoinHandle<()>) {
+        let hold = Arc::new(Hold::new());
+        let timer = thread::spawn({
+            let hold = hold.clone();
+            move || hold.run(&Stats::default())
+        });
+        (hold, timer)
+    }
+
+    #[test]
+    fn replies_go_out_in_the_order_of_their_times_and_never_early() {
+        let (hold, timer) = running();
+        let (tx, rx) = mpsc::channel();
+        let base = hold.now() + 20_000_000;
+        for after in [3_000_000, 1_000_000, 2_000_000] {
+            let (tx, hold_too) = (tx.clone(), hold.clone());
+            let reply = move |_| tx.send((after, hold_too.now())).expect("the test listens");
+            hold.until(base + after, Box::new(reply));
+        }
+        let sent: Vec<_> = rx.iter().take(3).collect();
+        assert_eq!(sent.iter().map(|s| s.0).collect::<Vec<_>>(), [1_000_000, 2_000_000, 3_000_000]);
+        assert!(sent.iter().all(|&(after, at)| at >= base + after));
+        hold.stop();
+        timer.join().expect("the timer ends");
+    }
+
+    #[test]
+    fn hung_replies_wait_for_clear_and_fail_at_the_end() {
+        let (hold, timer) = running();
+        let (tx, rx) = mpsc::channel();
+        let reply = || {
+            let tx = tx.clone();
+            Box::new(move |error: Option<Errno>| {
+                tx.send(error.map(Errno::code)).expect("the test listens");
+            })
+        };
+        hold.hang(0, reply());
+        hold.release_hung(1);
+        assert_eq!(rx.recv().expect("an answer"), None);
+        hold.hang(0, reply());
+        assert_eq!(rx.recv().expect("cleared before it came to wait"), None);
+        hold.hang(1, reply());
+        hold.until(Nanos::MAX, reply());
+        hold.stop();
+        hold.hang(1, reply());
+        hold.until(Nanos::MAX, reply());
+        let eio = Some(Errno::EIO.code());
+        assert_eq!(rx.iter().take(4).collect::<Vec<_>>(), [eio, None, eio, None]);
+        timer.join().expect("the timer ends");
+    }
+}
