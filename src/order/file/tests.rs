@@ -51,6 +51,10 @@ fn epochs() {
 fn directives_are_kept_to() {
     assert_eq!(ids("# unique\n# count 2\na\nb\n# epoch 1\nb\na"), [[0, 1], [1, 0]]);
     assert_eq!(error("# unique\na\nb\na"), "line 4: this sample stands twice in its epoch");
+    assert_eq!(
+        error("# unique\n1\n# epoch 1\n# x\n2\n\n1\n2"),
+        "line 8: this sample stands twice in its epoch"
+    );
     let shorter = error("# count 2\na\nb\n# epoch 1\nb\n# epoch 2\na\nb");
     assert_eq!(shorter, "line 6: epoch 1 ends with 1 samples; count says 2");
     assert_eq!(error("a\n# unique"), "line 2: a directive has to stand before the first sample");
