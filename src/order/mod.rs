@@ -1,59 +1,267 @@
-//! Access orders.
+//! Access orders: which sample a job reads when.
+//!
+//! An [`Order`] is one stream's sequence of samples over all its epochs, known before the first of
+//! them is read. It comes to be in this sequence:
+//!
+//! 1. A person names the order in one string; [`OrderSpec`] parses it ([`spec`]).
+//! 2. The caller lists the dataset ([`Listing`]) and reads the files the spec names.
+//! 3. The [index order](index) numbers the files as the job's dataset class does.
+//! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that
+//!    numbering, or an [order file](file) lists the samples outright.
+//! 5. [`Order::epoch`] gives any epoch as a dense array of sample numbers, and [`SampleTable`]
+//!    says what bytes a number stands for.
+//!
+//! Nothing here reads a file, waits or locks: the same inputs give the same order on every machine.
+
+pub mod file;
+pub mod index;
+mod listing;
+mod sample;
+pub mod samplers;
+pub mod spec;
+mod suggest;
+
+pub use listing::{Entry, Listing};
+pub use sample::{Range, Sample, SampleTable};
+pub use spec::OrderSpec;
 
 use std::sync::Arc;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
+use samplers::{Positions, Sampler};
 
-/// A sample: a file or a byte range of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// The file.
-    pub file: FileId,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes; the whole file where there is none.
-    pub length: Option<u64>,
-}
-
-/// Samples by id.
-#[derive(Clone, Debug)]
-pub enum SampleTable {
-    /// The id is the file's number.
-    Files,
-}
-
-impl SampleTable {
-    /// The sample of an id.
-    pub fn get(&self, id: u32) -> Sample {
-        Sample { file: FileId(id), offset: 0, length: None }
-    }
-}
-
-/// One stream's access order over all epochs.
+/// One stream's access order over all epochs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Order {
-    epochs: Vec<Arc<[u32]>>,
+    title: String,
+    epochs: Epochs,
+    samples: Arc<SampleTable>,
+    permutation: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Epochs {
+    /// Positions drawn by a sampler; `index` gives the sample at each position.
+    Drawn { sampler: Sampler, index: Arc<[u32]> },
+    /// Epochs written down, at least one; after the last comes the first.
+    Listed(Arc<[Arc<[u32]>]>),
 }
 
 impl Order {
-    /// Listed.
-    pub fn listed(epochs: Vec<Arc<[u32]>>) -> Self {
-        Order { epochs }
+    /// The order in which `sampler` draws whole files; `index` gives the file at each of its
+    /// positions, and `index_name` says in a word how that was sorted.
+    ///
+    /// # Errors
+    /// When an epoch would be empty or the dataset has 2^32 samples or more.
+    pub fn drawn(sampler: Sampler, index: &[FileId], index_name: &str) -> Result<Self> {
+        let n = u32::try_from(index.len())
+            .map_err(|_| Error::new(ErrorKind::Order, "an order holds fewer than 2^32 samples"))?;
+        if sampler.epoch_len(n) == 0 {
+            let message = format!("the order {sampler} is empty over {} files", grouped(n.into()));
+            return Err(Error::new(ErrorKind::Order, message));
+        }
+        let index: Arc<[u32]> = index.iter().map(|file| file.0).collect();
+        Ok(Order {
+            title: format!("{sampler} over {} files in {index_name} order", grouped(n.into())),
+            permutation: sample::are_unique([&*index]),
+            epochs: Epochs::Drawn { sampler, index },
+            samples: Arc::new(SampleTable::Files),
+        })
     }
-    /// Epoch k.
+
+    /// An order written down: the sample ids of each epoch, as rows of `samples`; `name` says
+    /// where it comes from. After the last epoch comes the first again.
+    ///
+    /// # Errors
+    /// When there is no epoch or an epoch is empty.
+    pub fn listed(name: &str, epochs: Vec<Arc<[u32]>>, samples: SampleTable) -> Result<Self> {
+        if epochs.is_empty() || epochs.iter().any(|epoch| epoch.is_empty()) {
+            return Err(Error::new(ErrorKind::Order, "the order is empty"));
+        }
+        let (shortest, longest) = epochs.iter().fold((usize::MAX, 0), |(low, high), epoch| {
+            (low.min(epoch.len()), high.max(epoch.len()))
+        });
+        let plural = if epochs.len() == 1 { "epoch" } else { "epochs" };
+        let mut title = format!("{name}: {} {plural} of ", grouped(epochs.len() as u64));
+        if shortest < longest {
+            title += &format!("{} to ", grouped(shortest as u64));
+        }
+        title += &format!("{} samples", grouped(longest as u64));
+        Ok(Order {
+            title,
+            permutation: sample::are_unique(epochs.iter().map(|epoch| &**epoch)),
+            epochs: Epochs::Listed(epochs.into()),
+            samples: Arc::new(samples),
+        })
+    }
+
+    /// The sample ids of epoch `k`, in the order they are read; `k` counts from the stream's first
+    /// epoch. Listed orders wrap around after their last epoch.
+    ///
+    /// Costs a permutation of the dataset, for `torch-random` one for every epoch up to `k`:
+    /// [`Order::epochs`] is the way to go through them.
     pub fn epoch(&self, k: u32) -> Arc<[u32]> {
-        self.epochs[k as usize % self.epochs.len()].clone()
+        self.epochs(k).step()
     }
-    /// Samples.
+
+    /// The epochs from `from` on, each as [`Order::epoch`] gives it, without end.
+    pub fn epochs(&self, from: u32) -> EpochIter {
+        let positions = match &self.epochs {
+            Epochs::Drawn { sampler: Sampler::Sequential, .. } | Epochs::Listed(_) => None,
+            Epochs::Drawn { sampler, index } => Some(sampler.epochs(index.len() as u32, from)),
+        };
+        EpochIter { epochs: self.epochs.clone(), positions, next: from }
+    }
+
+    /// How many samples epoch `k` reads, without making it.
+    pub fn epoch_len(&self, k: u32) -> u32 {
+        match &self.epochs {
+            Epochs::Drawn { sampler, index } => sampler.epoch_len(index.len() as u32),
+            Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
+        }
+    }
+
+    /// What the sample ids stand for.
     pub fn samples(&self) -> &SampleTable {
-        &SampleTable::Files
+        &self.samples
     }
-    /// Whether each sample occurs at most once an epoch.
+
+    /// Whether every epoch reads each sample at most once.
     pub fn is_permutation(&self) -> bool {
-        true
+        self.permutation
     }
-    /// In words.
-    pub fn describe(&self) -> String {
-        String::new()
+
+    /// How many epochs are written down; `None` where a sampler draws as many as are asked for.
+    pub fn epochs_listed(&self) -> Option<u32> {
+        match &self.epochs {
+            Epochs::Drawn { .. } => None,
+            Epochs::Listed(epochs) => Some(epochs.len() as u32),
+        }
+    }
+
+    /// The order in plain words, as `status` shows it:
+    /// `torch-distributed seed 3 epoch 0.. world 2 rank 1 over 5,000 files in imagefolder order`.
+    pub fn describe(&self) -> &str {
+        &self.title
+    }
+}
+
+/// The epochs of an [`Order`] one after another: see [`Order::epochs`].
+#[derive(Clone, Debug)]
+pub struct EpochIter {
+    epochs: Epochs,
+    /// The running sampler; `None` where epochs need not be drawn.
+    positions: Option<Positions>,
+    next: u32,
+}
+
+impl EpochIter {
+    fn step(&mut self) -> Arc<[u32]> {
+        let k = self.next;
+        self.next = k.wrapping_add(1);
+        match &self.epochs {
+            Epochs::Listed(epochs) => Arc::clone(&epochs[k as usize % epochs.len()]),
+            Epochs::Drawn { index, .. } => match self.positions.as_mut().and_then(Iterator::next) {
+                Some(positions) => positions.iter().map(|&at| index[at as usize]).collect(),
+                None => Arc::clone(index),
+            },
+        }
+    }
+}
+
+impl Iterator for EpochIter {
+    type Item = Arc<[u32]>;
+
+    /// The next epoch. Never `None`.
+    fn next(&mut self) -> Option<Arc<[u32]>> {
+        Some(self.step())
+    }
+}
+
+/// A number with commas between the thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samplers::{Distributed, Random};
+    use super::*;
+
+    fn files(ids: &[u32]) -> Vec<FileId> {
+        ids.iter().copied().map(FileId).collect()
+    }
+
+    #[test]
+    fn positions_go_through_the_index() {
+        let sampler = Sampler::TorchDistributed(Distributed::default());
+        let ids: Vec<_> = (0..10).map(|i| 100 + i).collect();
+        let order = Order::drawn(sampler, &files(&ids), "path").unwrap();
+        // torch.randperm(10) of seed 0 is 4 1 7 5 3 9 0 8 6 2.
+        assert_eq!(*order.epoch(0), [104, 101, 107, 105, 103, 109, 100, 108, 106, 102]);
+        assert_eq!(order.samples().get(104), Sample::whole(FileId(104)));
+        assert!(order.is_permutation());
+        assert_eq!(order.epochs_listed(), None);
+        assert_eq!(order.epoch_len(3), 10);
+        let words = "torch-distributed seed 0 epoch 0.. world 1 rank 0 over 10 files in path order";
+        assert_eq!(order.describe(), words);
+    }
+
+    #[test]
+    fn going_through_epochs_is_the_same_as_asking_for_each() {
+        for sampler in [Sampler::Sequential, Sampler::TorchRandom(Random::new(7))] {
+            let order = Order::drawn(sampler, &files(&[5, 3, 9, 8]), "path").unwrap();
+            for (k, epoch) in (2..6).zip(order.epochs(2)) {
+                assert_eq!(epoch, order.epoch(k));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_stands_twice_in_the_index_makes_no_permutation() {
+        let order = Order::drawn(Sampler::Sequential, &files(&[1, 2, 1]), "manifest").unwrap();
+        assert!(!order.is_permutation());
+    }
+
+    #[test]
+    fn listed_orders_wrap_around() {
+        let epochs = vec![Arc::from([2, 1]), Arc::from([1, 2, 0])];
+        let order = Order::listed("order file o", epochs, SampleTable::Files).unwrap();
+        assert_eq!(order.epochs_listed(), Some(2));
+        assert_eq!(*order.epoch(2), [2, 1]);
+        assert_eq!(order.epoch_len(5), 3);
+        assert_eq!(order.describe(), "order file o: 2 epochs of 2 to 3 samples");
+        assert_eq!(order.epochs(1).nth(2), Some(order.epoch(1)));
+    }
+
+    #[test]
+    fn empty_orders_are_refused() {
+        assert!(Order::drawn(Sampler::Sequential, &[], "path").is_err());
+        assert!(Order::listed("o", vec![], SampleTable::Files).is_err());
+        let sampler = Distributed { world: 4, drop_last: true, ..Distributed::default() };
+        assert!(Order::drawn(Sampler::TorchDistributed(sampler), &files(&[1]), "path").is_err());
+    }
+
+    #[test]
+    fn a_million_entries_take_four_bytes_each() {
+        let ids: Arc<[u32]> = (0..1_000_000).rev().collect();
+        let order = Order::listed("o", vec![Arc::clone(&ids)], SampleTable::Files).unwrap();
+        assert!(Arc::ptr_eq(&ids, &order.epoch(1)), "an epoch is shared, not copied");
+        assert_eq!(size_of_val(&*order.epoch(0)), 4_000_000);
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let shown = [0, 999, 1000, 1_281_167].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "1,281,167"]);
     }
 }

@@ -1,0 +1,167 @@
+//! Collects the samples of an order file into epochs and holds them to what the file promises.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::FileId;
+use crate::order::sample::IdSet;
+
+/// Where in an order file something stands, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Line(u64),
+    Entry(u64),
+}
+
+impl Place {
+    /// An error about this place.
+    pub(super) fn error(self, message: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Order, format!("{self}: {message}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(number) => write!(f, "line {number}"),
+            Place::Entry(number) => write!(f, "entry {number}"),
+        }
+    }
+}
+
+/// The epochs read so far.
+///
+/// The samples of an epoch are gathered as they stand in the file. Only when it ends are they
+/// looked up and held against each other, in loops over the whole epoch: one by one, 10^7 random
+/// accesses to memory would take longer than everything else. What stays is 4 bytes a sample, and
+/// no more than 8 are held while it is read.
+pub(super) struct Builder<'p> {
+    epochs: Vec<Arc<[u32]>>,
+    current: Vec<u32>,
+    /// What the samples are places of; without it they are sample ids.
+    index: Option<&'p [FileId]>,
+    /// The samples of an epoch, when none may stand twice.
+    seen: Option<IdSet>,
+    count: Option<u64>,
+    /// The number of the current epoch, if a line has given one.
+    label: Option<u64>,
+    /// Samples of the epochs before the current one.
+    before: u64,
+    /// Where the sample stands that so many others stand before.
+    locate: &'p dyn Fn(u64) -> Place,
+}
+
+impl<'p> Builder<'p> {
+    /// For a file of at most `capacity` samples.
+    pub(super) fn new(capacity: usize, locate: &'p dyn Fn(u64) -> Place) -> Self {
+        Builder {
+            epochs: Vec::new(),
+            current: Vec::with_capacity(capacity),
+            index: None,
+            seen: None,
+            count: None,
+            label: None,
+            before: 0,
+            locate,
+        }
+    }
+
+    /// The samples that are pushed are places of this index, and below its length.
+    pub(super) fn with_index(mut self, index: Option<&'p [FileId]>) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Every epoch has to have `count` samples, if it is given.
+    pub(super) fn with_count(mut self, count: Option<u64>) -> Self {
+        self.count = count;
+        self
+    }
+
+    fn has_samples(&self) -> bool {
+        !(self.current.is_empty() && self.epochs.is_empty())
+    }
+
+    /// From here on no sample may stand twice in an epoch.
+    pub(super) fn require_unique(&mut self, place: Place) -> Result<()> {
+        self.check_early(place)?;
+        self.seen = Some(IdSet::default());
+        Ok(())
+    }
+
+    /// Every epoch has to have `count` samples.
+    pub(super) fn require_count(&mut self, count: u64, place: Place) -> Result<()> {
+        self.check_early(place)?;
+        match self.count.replace(count) {
+            Some(other) if other != count => {
+                Err(place.error(format!("count {count}, but another count given is {other}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_early(&self, place: Place) -> Result<()> {
+        if self.has_samples() {
+            return Err(place.error("a directive has to stand before the first sample"));
+        }
+        Ok(())
+    }
+
+    /// Adds a sample to the current epoch.
+    pub(super) fn push(&mut self, sample: u32) {
+        self.current.push(sample);
+    }
+
+    /// Ends the current epoch, if there is one, and begins the one numbered `label`.
+    pub(super) fn begin_epoch(&mut self, label: u64, place: Place) -> Result<()> {
+        if self.has_samples() || self.label.is_some() {
+            self.end_epoch(place)?;
+        }
+        if let Some(before) = self.label.replace(label)
+            && before.checked_add(1) != Some(label)
+        {
+            return Err(place.error(format!("epoch {label} follows epoch {before}")));
+        }
+        Ok(())
+    }
+
+    /// Ends the last epoch, at the file's last line or entry.
+    pub(super) fn finish(mut self, place: Place) -> Result<Vec<Arc<[u32]>>> {
+        self.end_epoch(place)?;
+        Ok(self.epochs)
+    }
+
+    fn end_epoch(&mut self, place: Place) -> Result<()> {
+        let epoch = self.label.unwrap_or(self.epochs.len() as u64);
+        let length = self.current.len() as u64;
+        if length == 0 {
+            return Err(place.error(format!("epoch {epoch} ends without a sample")));
+        }
+        if let Some(count) = self.count
+            && count != length
+        {
+            let message = format!("epoch {epoch} ends with {length} samples; count says {count}");
+            return Err(place.error(message));
+        }
+        let ids: Arc<[u32]> = match self.index {
+            Some(index) => self.current.iter().map(|&at| index[at as usize].0).collect(),
+            None => Arc::from(self.current.as_slice()),
+        };
+        self.check_unique(&ids)?;
+        self.epochs.push(ids);
+        self.current.clear();
+        self.before += length;
+        Ok(())
+    }
+
+    fn check_unique(&mut self, ids: &[u32]) -> Result<()> {
+        let Some(seen) = &mut self.seen else { return Ok(()) };
+        if let Some(at) = ids.iter().position(|id| !seen.insert(*id)) {
+            let place = (self.locate)(self.before + at as u64);
+            return Err(place.error("this sample stands twice in its epoch"));
+        }
+        seen.remove_all(ids);
+        Ok(())
+    }
+}

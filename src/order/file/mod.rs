@@ -1,0 +1,113 @@
+//! Order files: an access order written down.
+//!
+//! **Text.** One sample a line, in the order of access:
+//!
+//! - a path relative to the source, as raw bytes: the whole file;
+//! - `path<TAB>offset<TAB>length`: that byte range of it;
+//! - a decimal number: the file at that place of an [index order](crate::order::index), counted
+//!   from 0. This holds only when every sample line of the file is a number.
+//!
+//! A line `# epoch K` begins an epoch; `K` counts up by one from any number. Two directives may
+//! stand before the first sample: `# unique` (no sample stands twice in an epoch) and `# count N`
+//! (every epoch has exactly `N`). Other lines that begin with `#` are comments. Blank lines do not
+//! count, a carriage return before the end of a line is not part of it, and `./` before a path
+//! shields a name that would read as something else, such as `./#1.png`.
+//!
+//! **Binary.** Places of the index order as little-endian `u32`, one epoch. A file with a NUL byte
+//! among its first 4,096 bytes is binary.
+
+mod builder;
+mod text;
+mod write;
+
+pub use write::{write_epoch, write_text};
+
+use std::sync::Arc;
+
+use super::listing::Listing;
+use super::sample::SampleTable;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::FileId;
+use builder::{Builder, Place};
+
+/// How far into a file a NUL byte tells that it is binary.
+const PROBE_BYTES: usize = 4096;
+
+/// What an order file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// The sample ids of each epoch.
+    pub epochs: Vec<Arc<[u32]>>,
+    /// What the ids stand for.
+    pub samples: SampleTable,
+}
+
+/// Reads an order file, text or binary.
+///
+/// `index` is what numbers count in; it is asked for only if the file is binary or its first
+/// sample is a number. With `count`
+/// every epoch has to have this many samples.
+///
+/// # Errors
+/// With the line or the entry (both counted from 1) and the reason: an unknown path, a number
+/// beyond the index, a range beyond the file, a duplicate, an epoch of another length, an order
+/// without a sample.
+pub fn parse(
+    text: &[u8],
+    listing: &Listing<'_>,
+    index: impl FnOnce() -> Result<Vec<FileId>>,
+    count: Option<u64>,
+) -> Result<Parsed> {
+    if text[..text.len().min(PROBE_BYTES)].contains(&0) {
+        return parse_binary(text, &index()?, count);
+    }
+    // Most files that begin with a number hold nothing else; the whole text is looked at before
+    // that is believed only if they turn out not to.
+    let numbers = text::begins_with_number(text)
+        .then(|| index().and_then(|index| text::parse_numbers(text, &index, count)));
+    if let Some(Ok(parsed)) = numbers {
+        return Ok(parsed);
+    }
+    match (text::Shape::of(text), numbers) {
+        (shape, _) if shape.first_path.is_some() => text::parse_paths(text, &shape, listing, count),
+        (_, Some(numbers)) => numbers,
+        (_, None) => Err(Error::new(ErrorKind::Order, "the order is empty")),
+    }
+}
+
+fn parse_binary(bytes: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
+    let (entries, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        let message = format!(
+            "a binary order file is made of 4-byte entries, and its {} bytes are not a multiple",
+            bytes.len()
+        );
+        let hint = "a text order file holds no NUL byte; was it cut off while it was copied?";
+        return Err(Error::new(ErrorKind::Order, message).hint(hint));
+    }
+    let locate = |before| Place::Entry(before + 1);
+    let mut builder =
+        Builder::new(entries.len(), &locate).with_index(Some(index)).with_count(count);
+    for (number, entry) in (1..).zip(entries) {
+        let place = u32::from_le_bytes(*entry).into();
+        builder.push(checked_number(place, index, Place::Entry(number))?);
+    }
+    let epochs = builder.finish(Place::Entry(entries.len() as u64))?;
+    Ok(Parsed { epochs, samples: SampleTable::Files })
+}
+
+/// A number that is a place of the index.
+fn checked_number(number: u64, index: &[FileId], place: Place) -> Result<u32> {
+    match u32::try_from(number) {
+        Ok(at) if number < index.len() as u64 => Ok(at),
+        _ => {
+            let size = index.len();
+            let message = format!("index {number} is out of range: the dataset has {size} samples");
+            let hint = "indexes count from 0 in the index order the spec gives";
+            Err(place.error(message).hint(hint))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

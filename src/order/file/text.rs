@@ -1,0 +1,254 @@
+//! The text form of order files.
+//!
+//! A text whose first sample is a number is read as numbers in one pass over its bytes. If that
+//! fails, or the first sample is a path, another pass ([`Shape`]) decides between numbers and paths
+//! by all of its lines. No line becomes a string.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::builder::{Builder, Place};
+use super::{Parsed, checked_number};
+use crate::error::{Error, Result};
+use crate::ids::FileId;
+use crate::order::listing::{Entry, Listing, Lookup};
+use crate::order::sample::{Range, SampleTable};
+
+/// A line without its end.
+enum Line<'t> {
+    /// Blank, or a comment.
+    Nothing,
+    /// `# epoch K`
+    Epoch(u64),
+    /// `# unique`
+    Unique,
+    /// `# count N`
+    Count(u64),
+    /// `# epoch` or `# count` with something that is no number.
+    BadNumber(&'t [u8]),
+    Sample(&'t [u8]),
+}
+
+impl<'t> Line<'t> {
+    fn of(line: &'t [u8]) -> Self {
+        match line.first() {
+            Some(b'#') => Line::directive(&line[1..]),
+            // The first byte of nearly every line settles this.
+            Some(byte) if !byte.is_ascii_whitespace() || !line.trim_ascii().is_empty() => {
+                Line::Sample(line)
+            }
+            _ => Line::Nothing,
+        }
+    }
+
+    /// What stands after a `#`; anything that has not the form of a directive is a comment.
+    fn directive(line: &'t [u8]) -> Self {
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let form = (words.next(), words.next(), words.next());
+        let number = |word, directive: fn(u64) -> Line<'t>| {
+            decimal(word).map_or(Line::BadNumber(line), directive)
+        };
+        match form {
+            (Some(b"unique"), None, None) => Line::Unique,
+            (Some(b"epoch"), Some(word), None) => number(word, Line::Epoch),
+            (Some(b"count"), Some(word), None) => number(word, Line::Count),
+            _ => Line::Nothing,
+        }
+    }
+}
+
+/// The lines of a text with their numbers from 1.
+fn lines(text: &[u8]) -> impl Iterator<Item = (u64, Line<'_>)> {
+    let lines = text.split(|byte| *byte == b'\n');
+    (1..).zip(lines.map(|line| Line::of(line.strip_suffix(b"\r").unwrap_or(line))))
+}
+
+/// The number a word of decimal digits is; the greatest there is if it is greater.
+fn decimal(word: &[u8]) -> Option<u64> {
+    if word.is_empty() || !word.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    // 19 digits always fit.
+    let append = |number: u64, byte: &u8| number * 10 + u64::from(byte - b'0');
+    if word.len() <= 19 {
+        return Some(word.iter().fold(0, append));
+    }
+    Some(std::str::from_utf8(word).ok()?.parse().unwrap_or(u64::MAX))
+}
+
+/// The parts of `path<TAB>offset<TAB>length`; `None` for a line of another form.
+pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
+    let second = line.iter().rposition(|byte| *byte == b'\t')?;
+    let length = decimal(&line[second + 1..])?;
+    let first = line[..second].iter().rposition(|byte| *byte == b'\t')?;
+    let offset = decimal(&line[first + 1..second])?;
+    (first > 0).then_some((&line[..first], offset, length))
+}
+
+/// Whether a line that names a file would read as something else.
+pub(super) fn needs_shield(name: &[u8]) -> bool {
+    name.first().is_none_or(|byte| *byte == b'#' || byte.is_ascii_whitespace())
+        || decimal(name.trim_ascii()).is_some()
+}
+
+/// Whether the first sample is a number.
+pub(super) fn begins_with_number(text: &[u8]) -> bool {
+    let first = lines(text).find_map(|(_, line)| match line {
+        Line::Sample(line) => Some(line),
+        _ => None,
+    });
+    first.is_some_and(|line| decimal(line.trim_ascii()).is_some())
+}
+
+/// What the lines of a text are, all in all.
+#[derive(Debug, Default)]
+pub(super) struct Shape {
+    /// The first sample line that is no number; where there is one, all sample lines are paths.
+    pub(super) first_path: Option<u64>,
+    /// Whether any sample is a byte range.
+    ranged: bool,
+}
+
+impl Shape {
+    pub(super) fn of(text: &[u8]) -> Self {
+        let mut shape = Shape::default();
+        for (number, line) in lines(text) {
+            if let Line::Sample(line) = line
+                && decimal(line.trim_ascii()).is_none()
+            {
+                shape.first_path.get_or_insert(number);
+                shape.ranged = shape.ranged || range_form(line).is_some();
+            }
+        }
+        shape
+    }
+}
+
+/// Reads a text whose samples are numbers that count in `index`.
+///
+/// # Errors
+/// Also when a sample is no number.
+pub(super) fn parse_numbers(text: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
+    let epochs = read(text, Some(index), count, |line, place| match decimal(line.trim_ascii()) {
+        Some(number) => checked_number(number, index, place),
+        None => Err(place.error("not a number")),
+    })?;
+    Ok(Parsed { epochs, samples: SampleTable::Files })
+}
+
+/// Reads a text whose samples are paths or byte ranges of them.
+pub(super) fn parse_paths(
+    text: &[u8],
+    shape: &Shape,
+    listing: &Listing<'_>,
+    count: Option<u64>,
+) -> Result<Parsed> {
+    let names = Names { lookup: Lookup::new(listing), first_path: shape.first_path };
+    if !shape.ranged {
+        let epochs = read(text, None, count, |line, place| Ok(names.find(line, place)?.file.0))?;
+        return Ok(Parsed { epochs, samples: SampleTable::Files });
+    }
+    let mut ranges = Ranges::default();
+    let epochs = read(text, None, count, |line, place| {
+        let range = match range_form(line) {
+            Some((path, offset, length)) => {
+                checked_range(names.find(path, place)?, offset, length, place)?
+            }
+            None => {
+                let entry = names.find(line, place)?;
+                Range { file: entry.file, offset: 0, length: entry.size }
+            }
+        };
+        ranges.id(range, place)
+    })?;
+    Ok(Parsed { epochs, samples: SampleTable::Ranges(ranges.rows) })
+}
+
+/// Goes over the lines; `sample` gives what a sample line stands for, a place of the index if there
+/// is one and else a sample id.
+fn read(
+    text: &[u8],
+    index: Option<&[FileId]>,
+    count: Option<u64>,
+    mut sample: impl FnMut(&[u8], Place) -> Result<u32>,
+) -> Result<Vec<Arc<[u32]>>> {
+    let locate = |before| {
+        let mut samples = lines(text).filter(|(_, line)| matches!(line, Line::Sample(_)));
+        Place::Line(samples.nth(before as usize).map_or(0, |(number, _)| number))
+    };
+    let line_feeds = text.iter().filter(|byte| **byte == b'\n').count();
+    let mut builder = Builder::new(line_feeds + 1, &locate).with_index(index).with_count(count);
+    for (number, line) in lines(text) {
+        let place = Place::Line(number);
+        match line {
+            Line::Sample(line) => builder.push(sample(line, place)?),
+            Line::Nothing => {}
+            Line::Epoch(label) => builder.begin_epoch(label, place)?,
+            Line::Unique => builder.require_unique(place)?,
+            Line::Count(count) => builder.require_count(count, place)?,
+            Line::BadNumber(line) => {
+                let shown = String::from_utf8_lossy(line);
+                return Err(place.error(format!("'#{shown}' has to end with a number")));
+            }
+        }
+    }
+    builder.finish(Place::Line(line_feeds as u64 + 1))
+}
+
+/// Finds the files of sample lines.
+struct Names<'l> {
+    lookup: Lookup<'l>,
+    first_path: Option<u64>,
+}
+
+impl<'l> Names<'l> {
+    fn find(&self, path: &[u8], place: Place) -> Result<&'l Entry<'l>> {
+        self.lookup.find(path).ok_or_else(|| self.unknown(path, place))
+    }
+
+    fn unknown(&self, path: &[u8], place: Place) -> Error {
+        let error = place.error(format!("unknown path '{}'", String::from_utf8_lossy(path)));
+        match self.first_path {
+            Some(first) if decimal(path).is_some() => error.hint(format!(
+                "numbers are indexes only when every sample is one, and line {first} is not"
+            )),
+            _ => error.hint(self.lookup.hint(path)),
+        }
+    }
+}
+
+/// A range that lies in its file and is not empty, unless the file is.
+fn checked_range(entry: &Entry<'_>, offset: u64, length: u64, place: Place) -> Result<Range> {
+    // Nothing of an empty file is all of it.
+    if length == 0 && (offset, entry.size) != (0, 0) {
+        return Err(place.error("a range of length 0"));
+    }
+    if offset.checked_add(length).is_none_or(|end| end > entry.size) {
+        let path = String::from_utf8_lossy(entry.path);
+        let size = entry.size;
+        return Err(place.error(format!(
+            "{length} bytes from byte {offset} on reach beyond '{path}', which has {size} bytes"
+        )));
+    }
+    Ok(Range { file: entry.file, offset, length })
+}
+
+/// The ranges seen so far; equal ones get the same id.
+#[derive(Default)]
+struct Ranges {
+    rows: Vec<Range>,
+    ids: HashMap<Range, u32>,
+}
+
+impl Ranges {
+    fn id(&mut self, range: Range, place: Place) -> Result<u32> {
+        if let Some(id) = self.ids.get(&range) {
+            return Ok(*id);
+        }
+        let id = u32::try_from(self.rows.len())
+            .map_err(|_| place.error("an order file holds fewer than 2^32 different ranges"))?;
+        self.ids.insert(range, id);
+        self.rows.push(range);
+        Ok(id)
+    }
+}

@@ -1,0 +1,68 @@
+//! Writes orders in the text form of order files.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::ops;
+
+use super::text::{needs_shield, range_form};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::FileId;
+use crate::order::{Order, SampleTable};
+
+/// Epochs `epochs` of an order as an order file that reads back as the same.
+///
+/// `path` gives the path of a file relative to the source.
+///
+/// # Errors
+/// When a path cannot stand in a text order file; see [`write_epoch`].
+pub fn write_text<'n>(
+    order: &Order,
+    epochs: ops::Range<u32>,
+    path: impl Fn(FileId) -> Cow<'n, [u8]>,
+) -> Result<Vec<u8>> {
+    let mut out = format!("# {}\n", order.describe().escape_debug()).into_bytes();
+    if order.is_permutation() {
+        out.extend_from_slice(b"# unique\n");
+    }
+    for (number, epoch) in epochs.clone().zip(order.epochs(epochs.start)) {
+        write_epoch(&mut out, number, &epoch, order.samples(), &path)?;
+    }
+    Ok(out)
+}
+
+/// Appends one epoch: its `# epoch` line and a line for each sample.
+///
+/// # Errors
+/// When a path holds a line feed, or ends as a byte range does (tab, number, tab, number).
+pub fn write_epoch<'n>(
+    out: &mut Vec<u8>,
+    number: u32,
+    epoch: &[u32],
+    samples: &SampleTable,
+    path: impl Fn(FileId) -> Cow<'n, [u8]>,
+) -> Result<()> {
+    out.extend_from_slice(format!("# epoch {number}\n").as_bytes());
+    for &id in epoch {
+        let sample = samples.get(id);
+        let path = path(sample.file);
+        if path.contains(&b'\n') || range_form(&path).is_some() {
+            let shown = String::from_utf8_lossy(&path).escape_debug().to_string();
+            let message = format!("'{shown}' cannot stand in a text order file");
+            return Err(Error::new(ErrorKind::Order, message)
+                .hint("rename the file, or give the order as indexes"));
+        }
+        if needs_shield(&path) {
+            out.extend_from_slice(b"./");
+        }
+        out.extend_from_slice(&path);
+        if let Some(length) = sample.length {
+            // Writing to a Vec cannot fail.
+            let _ = write!(out, "\t{}\t{length}", sample.offset);
+        } else if path.ends_with(b"\r") {
+            // The reader takes one carriage return off.
+            out.push(b'\r');
+        }
+        out.push(b'\n');
+    }
+    Ok(())
+}

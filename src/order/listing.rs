@@ -1,0 +1,183 @@
+//! The dataset as an order sees it: paths, the files behind them, and their sizes.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use super::suggest;
+use crate::ids::FileId;
+
+/// Listings up to this long are searched whole for a name like an unknown one.
+const SMALL: usize = 5_000;
+
+/// A longer name is not compared with others: the cost is the square of the length.
+const LONG_NAME: usize = 256;
+
+/// A path that leads to a regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The path relative to the source, as raw bytes, without `./` or a slash at either end.
+    pub path: &'a [u8],
+    /// The file that a read of this path reads: of a symbolic link, its target.
+    pub file: FileId,
+    /// The file's size in bytes.
+    pub size: u64,
+}
+
+/// Every path of a dataset that leads to a regular file, in any order.
+///
+/// Paths through symbolic links, to files and to directories, belong to it: loaders follow them.
+#[derive(Clone, Debug, Default)]
+pub struct Listing<'a> {
+    entries: Vec<Entry<'a>>,
+    prefixes: Vec<&'a [u8]>,
+}
+
+impl<'a> Listing<'a> {
+    /// A listing of these entries.
+    pub fn new(entries: Vec<Entry<'a>>) -> Self {
+        Listing { entries, prefixes: Vec::new() }
+    }
+
+    /// Also understands absolute paths below `prefix` (the source, the mount point) where order
+    /// files and manifests name files.
+    pub fn with_prefix(mut self, prefix: &'a [u8]) -> Self {
+        self.prefixes.push(prefix.strip_suffix(b"/").unwrap_or(prefix));
+        self
+    }
+
+    /// The entries, as they were given.
+    pub fn entries(&self) -> &[Entry<'a>] {
+        &self.entries
+    }
+
+    /// A path as someone wrote it, relative to the source: without a known prefix and leading
+    /// `./`.
+    pub(super) fn relative<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        let below = |prefix: &&[u8]| path.strip_prefix(*prefix)?.strip_prefix(b"/");
+        let mut path = self.prefixes.iter().find_map(below).unwrap_or(path);
+        while let Some(rest) = path.strip_prefix(b"./") {
+            path = rest;
+        }
+        path
+    }
+}
+
+/// Finds the entries of a listing by path.
+///
+/// A hash table of row numbers with open addressing: 8 to 16 bytes an entry, one probe as a rule.
+#[derive(Debug)]
+pub(super) struct Lookup<'l> {
+    listing: &'l Listing<'l>,
+    /// Rows of the listing, [`FREE`] where there is none; a power of two of them, half full at
+    /// most.
+    slots: Vec<u32>,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl<'l> Lookup<'l> {
+    /// Makes the table. Of entries with the same path the first is found.
+    pub(super) fn new(listing: &'l Listing<'l>) -> Self {
+        let slots = vec![FREE; (listing.entries.len() * 2).next_power_of_two()];
+        let mut lookup = Lookup { listing, slots };
+        for (row, entry) in listing.entries.iter().enumerate() {
+            let slot = lookup.slot(entry.path);
+            if lookup.slots[slot] == FREE {
+                lookup.slots[slot] = row as u32;
+            }
+        }
+        lookup
+    }
+
+    /// The entry of a path as someone wrote it.
+    pub(super) fn find(&self, path: &[u8]) -> Option<&'l Entry<'l>> {
+        let row = self.slots[self.slot(self.listing.relative(path))];
+        self.listing.entries.get(row as usize)
+    }
+
+    /// The slot where the path is, or the free one where it would be.
+    fn slot(&self, path: &[u8]) -> usize {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(path);
+        let mask = self.slots.len() - 1;
+        let mut slot = hasher.finish() as usize & mask;
+        while let Some(entry) = self.listing.entries.get(self.slots[slot] as usize) {
+            if entry.path == path {
+                break;
+            }
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    /// What to do about a path that is not in the listing.
+    pub(super) fn hint(&self, path: &[u8]) -> String {
+        let path = self.listing.relative(path);
+        match self.misplaced(path).or_else(|| self.misspelt(path)) {
+            Some(known) => format!(
+                "paths are relative to the source; did you mean '{}'?",
+                String::from_utf8_lossy(known)
+            ),
+            None => "paths are relative to the source and are compared byte by byte".to_owned(),
+        }
+    }
+
+    /// The known path that the unknown one is when leading directories are taken off or put on.
+    fn misplaced(&self, path: &[u8]) -> Option<&'l [u8]> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut shorter = slashes.map(|(at, _)| &path[at + 1..]);
+        if let Some(entry) = shorter.find_map(|rest| self.find(rest)) {
+            return Some(entry.path);
+        }
+        let below = |known: &&[u8]| {
+            known.strip_suffix(path).is_some_and(|directory| directory.ends_with(b"/"))
+        };
+        self.listing.entries.iter().map(|entry| entry.path).find(below)
+    }
+
+    /// The known path that is written most like the unknown one.
+    fn misspelt(&self, path: &[u8]) -> Option<&'l [u8]> {
+        let word = std::str::from_utf8(path).ok()?;
+        if word.len() > LONG_NAME || self.listing.entries.len() > SMALL {
+            return None;
+        }
+        let paths = self.listing.entries.iter().map(|entry| entry.path);
+        let words = paths.filter(|path| path.len() <= LONG_NAME);
+        suggest::nearest(word, words.filter_map(|path| std::str::from_utf8(path).ok()))
+            .map(str::as_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing() -> Listing<'static> {
+        let paths: [&[u8]; 3] = [b"train/cat/1.jpg", b"train/dog/2.jpg", b"caf\xe9.png"];
+        let entry = |(row, path)| Entry { path, file: FileId(row as u32 + 10), size: 5 };
+        Listing::new(paths.into_iter().enumerate().map(entry).collect()).with_prefix(b"/data/set/")
+    }
+
+    #[test]
+    fn paths_are_found_as_people_write_them() {
+        let listing = listing();
+        let lookup = Lookup::new(&listing);
+        let find = |path: &[u8]| lookup.find(path).map(|entry| entry.file.0);
+        assert_eq!(find(b"train/dog/2.jpg"), Some(11));
+        assert_eq!(find(b"././train/dog/2.jpg"), Some(11));
+        assert_eq!(find(b"/data/set/train/dog/2.jpg"), Some(11));
+        assert_eq!(find(b"caf\xe9.png"), Some(12));
+        assert_eq!(find(b"/data/settrain/dog/2.jpg"), None);
+        assert_eq!(find(b""), None);
+        assert!(Lookup::new(&Listing::default()).find(b"a").is_none());
+    }
+
+    #[test]
+    fn unknown_paths_get_the_nearest() {
+        let listing = listing();
+        let lookup = Lookup::new(&listing);
+        for path in ["cat/1.jpg", "imagenet/train/cat/1.jpg", "train/cat/l.jpg"] {
+            assert!(lookup.hint(path.as_bytes()).contains("'train/cat/1.jpg'"), "{path}");
+        }
+        assert!(!lookup.hint(b"something/else").contains("did you mean"));
+    }
+}

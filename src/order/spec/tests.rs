@@ -1,0 +1,145 @@
+use super::*;
+use crate::order::{Entry, Sample};
+
+fn parse(text: &str) -> OrderSpec {
+    text.parse().unwrap()
+}
+
+fn error(text: &str) -> String {
+    text.parse::<OrderSpec>().unwrap_err().to_string()
+}
+
+fn listing() -> Listing<'static> {
+    let paths = ["train/b/1.jpg", "train/a/2.jpg", "train/a/x.txt", "val/a/3.jpg", "train/a/4.JPG"];
+    let entry = |(row, path): (usize, &'static str)| Entry {
+        path: path.as_bytes(),
+        file: FileId(row as u32),
+        size: 9,
+    };
+    Listing::new(paths.into_iter().enumerate().map(entry).collect())
+}
+
+#[test]
+fn all_keys_of_all_samplers() {
+    let spec = parse(
+        "torch-distributed:seed=3,epoch=2,world=4,rank=1,drop_last=true,shuffle=false,\
+         set_epoch=false,index=imagefolder,root=train,ext=.jpg,.png,count=5000",
+    );
+    let sampler = Distributed {
+        seed: 3,
+        epoch: 2,
+        world: 4,
+        rank: 1,
+        drop_last: true,
+        shuffle: false,
+        set_epoch: false,
+    };
+    assert_eq!(spec.source, Source::Sampler(Sampler::TorchDistributed(sampler)));
+    assert_eq!(spec.index, IndexSpec::ImageFolder);
+    assert_eq!(spec.filter.ext, [".jpg", ".png"]);
+    assert_eq!((spec.filter.root.as_str(), spec.count), ("train", Some(5000)));
+    let random = Random { seed: u64::MAX, epoch: 1, persistent_workers: true };
+    let spec =
+        parse("torch-random:seed=18446744073709551615,epoch=1,persistent_workers=true,index=path");
+    assert_eq!(spec.source, Source::Sampler(Sampler::TorchRandom(random)));
+    assert_eq!(parse("sequential").source, Source::Sampler(Sampler::Sequential));
+}
+
+#[test]
+fn order_files_are_named_or_recognised() {
+    let path = |text| match parse(text).source {
+        Source::File(path) => path.display().to_string(),
+        Source::Sampler(sampler) => panic!("{text} is {sampler}"),
+    };
+    assert_eq!(path("file:order"), "order");
+    assert_eq!(path("file:a:b,count=3"), "a:b");
+    assert_eq!(path("orders/run:7,index=imagefolder"), "orders/run:7");
+    assert_eq!(path("order.txt"), "order.txt");
+}
+
+#[test]
+fn the_string_form_reads_back() {
+    for text in [
+        "torch-distributed:seed=0",
+        "torch-distributed:seed=7,epoch=3,world=2,rank=0,drop_last=true,index=imagefolder",
+        "torch-distributed:seed=7,shuffle=false,set_epoch=false",
+        "torch-random:seed=42,epoch=2,persistent_workers=true,ext=.jpg,.png,count=10",
+        "sequential",
+        "sequential:index=manifest:lists/a.txt,root=train",
+        "file:orders/a.txt",
+        "file:orders/a.txt,index=imagefolder,count=0",
+    ] {
+        assert_eq!(parse(text).to_string(), text);
+        let json = serde_json::to_string(&parse(text)).unwrap();
+        assert_eq!(json, format!("\"{text}\""));
+        assert_eq!(serde_json::from_str::<OrderSpec>(&json).unwrap(), parse(text));
+    }
+    assert!(serde_json::from_str::<OrderSpec>("\"nothing\"").is_err());
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (text, message) in [
+        ("torch-distributd:seed=1", "did you mean 'torch-distributed'?"),
+        ("torch-radnom:root=a/b", "did you mean 'torch-random'?"),
+        ("sequental", "did you mean 'sequential'?"),
+        ("mine", "known are torch-distributed, torch-random, sequential, file"),
+        ("sequential:seed=1", "sequential has no key 'seed'"),
+        (
+            "torch-random:sede=1,seed=2",
+            "torch-random has no key 'sede'\n  hint: did you mean 'seed'",
+        ),
+        ("torch-random", "a seed is missing"),
+        ("torch-random:seed=-1", "seed=-1: invalid digit"),
+        ("torch-distributed:world=2,rank=2", "rank 2 is not in a world of 2"),
+        ("torch-distributed:world=0", "rank 0 is not in a world of 0"),
+        ("torch-distributed:shuffle=1", "shuffle=1 is neither true nor false"),
+        ("torch-distributed:seed=1,seed=2", "'seed' is given twice"),
+        ("torch-distributed,seed=1", "keys follow 'torch-distributed' after a colon"),
+        ("sequential:path", "'path' is not of the form key=value"),
+        ("sequential:index=imagefoldr", "did you mean 'imagefolder'?"),
+        ("sequential:index=manifest", "write index=manifest:FILE"),
+        ("sequential:ext=.jpg,,", "holds an empty ending"),
+        ("a/b,c.txt", "'c.txt' is not of the form key=value"),
+        ("file:", "a file has no name"),
+    ] {
+        assert!(error(text).starts_with(&format!("order '{text}': ")), "{}", error(text));
+        assert!(error(text).contains(message), "{text} gives {}", error(text));
+    }
+}
+
+#[test]
+fn samplers_resolve_over_their_index() {
+    let spec = parse("sequential:index=imagefolder,root=train,count=3");
+    let order = spec.resolve(&listing(), &[]).unwrap();
+    assert_eq!(*order.epoch(0), [1, 4, 0]);
+    assert_eq!(order.samples().get(1), Sample::whole(FileId(1)));
+    assert_eq!(order.describe(), "sequential over 3 files in imagefolder order");
+    assert!(spec.resolve(&listing(), &[b""]).is_err(), "a file that is not needed");
+}
+
+#[test]
+fn files_are_given_in_the_order_they_are_needed() {
+    let spec = parse("file:o.txt,index=manifest:m.txt");
+    assert_eq!(spec.files_needed(), [Path::new("o.txt"), Path::new("m.txt")]);
+    let manifest = b"val/a/3.jpg\ntrain/b/1.jpg\n";
+    let order = spec.resolve(&listing(), &[b"1\n0\n", manifest]).unwrap();
+    assert_eq!(*order.epoch(0), [0, 3]);
+    assert_eq!(order.describe(), "order file o.txt: 1 epoch of 2 samples");
+    let error = spec.resolve(&listing(), &[b"1\n0\n", b"nothing"]).unwrap_err();
+    assert!(error.message().starts_with("order file o.txt: manifest m.txt: line 1: unknown"));
+}
+
+#[test]
+fn another_count_is_refused_with_both_numbers() {
+    for (spec, numbers, cause) in [
+        ("sequential:count=5001", "has 5 samples and count says 5,001", "root= or ext="),
+        ("sequential:count=4", "has 5 samples and count says 4", "root=train"),
+        ("sequential:index=imagefolder,count=9", "has 4 samples and count says 9", "not images"),
+    ] {
+        let error = parse(spec).resolve(&listing(), &[]).unwrap_err().to_string();
+        assert!(error.contains(numbers) && error.contains(cause), "{error}");
+    }
+    let listed = parse("file:o,count=2").resolve(&listing(), &[b"1"]).unwrap_err();
+    assert_eq!(listed.message(), "order file o: line 1: epoch 0 ends with 1 samples; count says 2");
+}

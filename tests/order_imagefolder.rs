@@ -1,0 +1,123 @@
+//! The ImageFolder index against the torchvision that is installed, on a tree of awkward names.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use belady::ids::FileId;
+use belady::order::index::{Filter, IndexOrder, index_order};
+use belady::order::{Entry, Listing};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Prints the samples of an ImageFolder relative to its root, each as hexadecimal bytes.
+const SCRIPT: &str = r#"
+import os, sys
+from torchvision.datasets import ImageFolder
+for path, _ in ImageFolder(sys.argv[1]).samples:
+    print(os.fsencode(os.path.relpath(path, sys.argv[1])).hex())
+"#;
+
+const CLASSES: [&[u8]; 14] = [
+    b"a",
+    b"a-b",
+    b"a.b",
+    b"a b",
+    b"A",
+    b"Z",
+    b"_",
+    b"~",
+    b"10",
+    b"9",
+    "\u{e9}".as_bytes(),
+    "\u{ffff}".as_bytes(),
+    "\u{1f600}".as_bytes(),
+    b"caf\xe9",
+];
+const DIRECTORIES: [&[u8]; 9] =
+    [b"", b"b", b"b/c", b"b-c", b"b.c", b"b/c.d", b"B", "b/\u{e9}\u{10000}".as_bytes(), b"b\xff"];
+const NAMES: [&[u8]; 14] = [
+    b"1.jpg",
+    b"10.jpg",
+    b"2.JPG",
+    b"-.jpeg",
+    b".png",
+    b"b.png",
+    b"x.Tiff",
+    b"x.webp",
+    b"x.gif",
+    b"x.jpg.txt",
+    b"jpg",
+    "\u{fffd}.bmp".as_bytes(),
+    "\u{1f600}.bmp".as_bytes(),
+    b"\x80\xff.ppm",
+];
+
+fn join(parts: &[&[u8]]) -> Vec<u8> {
+    let parts: Vec<_> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    parts.join(b"/".as_slice())
+}
+
+fn make(root: &Path) -> BTreeSet<Vec<u8>> {
+    let mut paths = BTreeSet::from([b"stray.jpg".to_vec()]);
+    for class in CLASSES {
+        for directory in DIRECTORIES {
+            paths.extend(NAMES.map(|name| join(&[class, directory, name])));
+        }
+    }
+    for path in &paths {
+        let path = root.join(OsStr::from_bytes(path));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"").unwrap();
+    }
+    // Links lead loaders to more paths: a class, a directory in a class, a file.
+    for (target, link) in [("a/b-c", "linked"), ("../Z/B", "a/b.link"), ("../A/1.jpg", "a/0.jpg")] {
+        symlink(target, root.join(link)).unwrap();
+    }
+    paths.extend(NAMES.map(|name| join(&[b"linked", name])));
+    paths.extend(NAMES.map(|name| join(&[b"a/b.link", name])));
+    paths.insert(b"a/0.jpg".to_vec());
+    paths
+}
+
+fn ask_torchvision(root: &Path) -> Vec<Vec<u8>> {
+    let output = Command::new(PYTHON)
+        .args([OsStr::new("-c"), OsStr::new(SCRIPT), root.as_os_str()])
+        .output()
+        .unwrap_or_else(|error| panic!("{PYTHON} does not start ({error}): install python3"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "this test compares with the real torchvision: install python3-torchvision for {PYTHON}\n\
+         {stderr}"
+    );
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| line.chunks(2).map(byte).collect()).collect()
+}
+
+#[test]
+fn the_index_is_torchvisions() {
+    let scratch = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = make(scratch.path()).into_iter().collect();
+    let entry = |(row, path)| Entry { path, file: FileId(row as u32), size: 0 };
+    // The order in which a listing comes must not matter.
+    let paths: Vec<Vec<u8>> = paths.iter().rev().cloned().collect();
+    let listing = Listing::new(paths.iter().map(Vec::as_slice).enumerate().map(entry).collect());
+    let files = index_order(&listing, IndexOrder::ImageFolder, &Filter::default()).unwrap();
+
+    let found: Vec<_> = files.iter().map(|file| paths[file.index()].clone()).collect();
+    let expected = ask_torchvision(scratch.path());
+    assert!(expected.len() > 1000, "{} samples", expected.len());
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let shown = (String::from_utf8_lossy(found), String::from_utf8_lossy(expected));
+        assert_eq!(found, expected, "sample {at}: {shown:?}");
+    }
+    assert_eq!(found.len(), expected.len());
+}
