@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod catalog;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod fs;
 pub mod fuse;

@@ -13,7 +13,7 @@ use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, Listed, NodeId};
 use crate::ids::BLOCK_BYTES;
 use crate::plan::Event;
-use crate::source::{Kind, Pool, Urgency};
+use crate::source::{Pool, Urgency};
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
@@ -163,9 +163,15 @@ impl Dataset {
         });
     }
 
-    /// Whether a node is a regular file.
-    pub fn is_regular(&self, node: NodeId) -> bool {
-        self.catalog.getattr(node).is_ok_and(|attr| attr.stat.kind == Kind::File)
+    /// Checks a file at the source that was found to be another version.
+    pub fn check(self: &Arc<Self>, node: NodeId) {
+        self.wait_for_source(move |dataset| {
+            let Ok(path) = dataset.catalog.path(node) else { return };
+            let (Some(name), Ok(parent)) = (path.file_name(), dataset.catalog.parent(node)) else {
+                return;
+            };
+            dataset.report(dataset.catalog.refresh(parent, name));
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::epoch::Epoch;
 use super::layout::Layout;
 use crate::ids::BlockId;
-use crate::order::Order;
+use crate::order::{EpochIter, Order};
 
 /// How far past the lowest open position a read is still believed: more than 8 workers with two
 /// batches of 256 each run ahead.
@@ -34,6 +34,8 @@ const HEAD: usize = 4096;
 /// A stream's order and the place of its reader in it.
 pub(super) struct Stream {
     order: Arc<Order>,
+    /// The epochs after the next one.
+    epochs: EpochIter,
     number: u32,
     current: Epoch,
     next: Epoch,
@@ -72,9 +74,9 @@ pub struct StreamStatus {
     pub opens_strayed: u64,
 }
 
-fn expand(order: &Order, number: u32, layout: &Layout) -> Epoch {
+fn expand(order: &Order, epochs: &mut EpochIter, layout: &Layout) -> Epoch {
     let samples = order.samples();
-    let ids = order.epoch(number);
+    let ids = epochs.next().unwrap_or_default();
     let mut blocks = Vec::with_capacity(ids.len());
     for &id in ids.iter() {
         let sample = samples.get(id);
@@ -86,9 +88,11 @@ fn expand(order: &Order, number: u32, layout: &Layout) -> Epoch {
 
 impl Stream {
     pub(super) fn new(order: Arc<Order>, layout: &Layout) -> Self {
-        let current = expand(&order, 0, layout);
-        let next = expand(&order, 1, layout);
+        let mut epochs = order.epochs(0);
+        let current = expand(&order, &mut epochs, layout);
+        let next = expand(&order, &mut epochs, layout);
         Stream {
+            epochs,
             first_head: current.head(HEAD).to_vec(),
             number: 0,
             current,
@@ -111,7 +115,7 @@ impl Stream {
             (_, position) => u64::from(self.current.len() - self.current.low() + position),
         };
         StreamStatus {
-            order: self.order.describe(),
+            order: self.order.describe().to_string(),
             epoch: self.number,
             position: self.current.low(),
             length: self.current.len(),
@@ -227,8 +231,9 @@ impl Stream {
 
     fn start_at(&mut self, number: u32, layout: &Layout) {
         self.number = number;
-        self.current = expand(&self.order, number, layout);
-        self.next = expand(&self.order, number + 1, layout);
+        self.epochs = self.order.epochs(number);
+        self.current = expand(&self.order, &mut self.epochs, layout);
+        self.next = expand(&self.order, &mut self.epochs, layout);
         self.cursor = (0, 0);
         self.misses = 0;
         self.diverged = false;
@@ -236,7 +241,7 @@ impl Stream {
 
     fn roll(&mut self, layout: &Layout) {
         self.number += 1;
-        let next = expand(&self.order, self.number + 1, layout);
+        let next = expand(&self.order, &mut self.epochs, layout);
         self.current = std::mem::replace(&mut self.next, next);
         self.cursor = match self.cursor {
             (0, _) => (0, 0),

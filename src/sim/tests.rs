@@ -37,7 +37,7 @@ fn assert_near(name: &str, got: f64, wanted: f64) {
 
 #[test]
 fn one_job_gains_nothing_over_a_fixed_share() {
-    let one = || vec![workload::permutations(SAMPLES, 8, 1)];
+    let one = || vec![workload::permutations(SAMPLES, 8, 1).unwrap()];
     for share in [0.2, 0.5, 0.8] {
         for policy in [PolicyKind::Minio, PolicyKind::Belady, PolicyKind::Auto] {
             let report = theory(one(), share, policy, 8);
@@ -50,7 +50,7 @@ fn one_job_gains_nothing_over_a_fixed_share() {
 
 #[test]
 fn three_jobs_gain_from_their_orders() {
-    let jobs = || (1..=3).map(|seed| workload::permutations(SAMPLES, 8, seed)).collect();
+    let jobs = || (1..=3).map(|seed| workload::permutations(SAMPLES, 8, seed).unwrap()).collect();
     let hits = |policy| theory(jobs(), 0.2, policy, 8).hit_share(1);
     assert_near("belady", hits(PolicyKind::Belady), 0.492);
     assert_near("auto", hits(PolicyKind::Auto), 0.492);
@@ -60,7 +60,7 @@ fn three_jobs_gain_from_their_orders() {
 
 #[test]
 fn a_weighted_sampler_gains_from_its_order() {
-    let order = || vec![workload::weighted(SAMPLES, 8, 0.2, 0.6, 7)];
+    let order = || vec![workload::weighted(SAMPLES, 8, 0.2, 0.6, 7).unwrap()];
     let hits = |policy| theory(order(), 0.2, policy, 8).hit_share(1);
     assert_near("belady", hits(PolicyKind::Belady), 0.688);
     assert_near("minio", hits(PolicyKind::Minio), 0.359);

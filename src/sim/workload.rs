@@ -1,4 +1,6 @@
 //! Orders to simulate: what training jobs do, from a seed.
+//!
+//! Each is refused where it would hold no samples or no epochs.
 
 use std::sync::Arc;
 
@@ -6,21 +8,26 @@ use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::order::Order;
+use crate::error::Result;
+use crate::order::{Order, SampleTable};
+
+fn listed(name: &str, epochs: Vec<Arc<[u32]>>) -> Result<Arc<Order>> {
+    Order::listed(name, epochs, SampleTable::Files).map(Arc::new)
+}
 
 /// A fresh permutation of `samples` for each of `epochs`.
-pub fn permutations(samples: u32, epochs: u32, seed: u64) -> Arc<Order> {
+pub fn permutations(samples: u32, epochs: u32, seed: u64) -> Result<Arc<Order>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let epoch = || {
         let mut order: Vec<u32> = (0..samples).collect();
         order.shuffle(&mut rng);
         order.into()
     };
-    Arc::new(Order::listed(std::iter::repeat_with(epoch).take(epochs as usize).collect()))
+    listed("permutations", std::iter::repeat_with(epoch).take(epochs as usize).collect())
 }
 
 /// Draws with replacement, `share` of them from the first `hot` part of the samples.
-pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> Arc<Order> {
+pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> Result<Arc<Order>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let hot = ((f64::from(samples) * hot) as u32).clamp(1, samples.saturating_sub(1).max(1));
     let mut draw = || match rng.random_bool(share) {
@@ -28,7 +35,7 @@ pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> A
         false => rng.random_range(hot.min(samples - 1)..samples),
     };
     let epochs = (0..epochs).map(|_| (0..samples).map(|_| draw()).collect()).collect();
-    Arc::new(Order::listed(epochs))
+    listed("weighted draws", epochs)
 }
 
 /// A permutation of the new samples with `rehearsed` draws from `buffer` old ones after every
@@ -40,7 +47,7 @@ pub fn rehearsal(
     rehearsed: usize,
     epochs: u32,
     seed: u64,
-) -> Arc<Order> {
+) -> Result<Arc<Order>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut epoch = || {
         let mut order: Vec<u32> = (0..samples).collect();
@@ -52,5 +59,5 @@ pub fn rehearsal(
         }
         mixed.into()
     };
-    Arc::new(Order::listed((0..epochs).map(|_| epoch()).collect()))
+    listed("rehearsal mix", (0..epochs).map(|_| epoch()).collect())
 }

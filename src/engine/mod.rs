@@ -1,0 +1,213 @@
+//! One source, served: its catalog, tiers and planner put together, and kept running.
+//!
+//! 1. [`Engine::start`] scans the source and starts the planner's thread, the only one that ever
+//!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
+//!    comes out.
+//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
+//! 3. Orders are given by name of a stream at any time, [`Engine::set_order`].
+//! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
+
+mod order;
+mod planning;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use crate::cache::{Cache, Inbox, OwnThreads, Store};
+use crate::catalog::{Catalog, Changes};
+use crate::config::{PolicyName, Settings, Start};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Dataset;
+use crate::fuse::{Connection, MountSettings, Pusher};
+use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
+use crate::source::{Pool, PosixSource, Source, Urgency};
+use order::StreamInfo;
+use planning::Published;
+pub use status::{OrderStatus, Status, TierStatus};
+
+/// The tier that the local store is.
+const STORE_TIER: usize = RAM + 1;
+
+/// Everything that serves one source.
+pub struct Engine {
+    settings: Settings,
+    source_path: PathBuf,
+    catalog: Arc<Catalog>,
+    cache: Arc<Cache>,
+    inbox: Arc<Inbox>,
+    dataset: Arc<Dataset>,
+    published: Arc<Mutex<Published>>,
+    streams: Mutex<Vec<StreamInfo>>,
+    connections: Mutex<Vec<Connection>>,
+    planning: Mutex<Option<JoinHandle<()>>>,
+    started: Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Scans the source and gets ready to serve it. Names are counted in `seen` meanwhile.
+    ///
+    /// # Errors
+    /// Where the source cannot be read or the cache directory not be used.
+    pub fn start(
+        settings: Settings,
+        source_path: &Path,
+        source: PosixSource,
+        seen: &AtomicU64,
+    ) -> Result<Arc<Self>> {
+        let threads = settings.source.scan_threads as usize;
+        let source: Arc<dyn Source> = Arc::new(source);
+        let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
+        let catalog = Arc::new(catalog.map_err(|errno| cannot_read(source_path, errno))?);
+        let store = match &settings.cache.disk {
+            Some(disk) => Some((STORE_TIER, Arc::new(Store::open(&disk.dir, disk.min_free_bytes)?))),
+            None => None,
+        };
+        let inbox = Arc::new(Inbox::default());
+        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
+        let published = Arc::new(Mutex::new(Published::default()));
+        let planner = Planner::new(planner_settings(&settings), catalog.layout());
+        let planning = planning::spawn(planner, &inbox, &cache, &published)?;
+        Ok(Arc::new_cyclic(|engine| {
+            let weak = std::sync::Weak::clone(engine);
+            let notifier = Pool::new("belady-notify", 1, 1);
+            let on_changes = move |changes: Changes| {
+                let engine: &std::sync::Weak<Engine> = &weak;
+                if let Some(engine) = engine.upgrade() {
+                    engine.changed(changes, &notifier);
+                }
+            };
+            let dataset = Dataset::new(
+                Arc::clone(&catalog),
+                Arc::clone(&cache),
+                Arc::clone(&inbox),
+                Box::new(on_changes),
+            );
+            Engine {
+                settings,
+                source_path: source_path.to_path_buf(),
+                dataset,
+                catalog,
+                cache,
+                inbox,
+                published,
+                streams: Mutex::default(),
+                connections: Mutex::default(),
+                planning: Mutex::new(Some(planning)),
+                started: Instant::now(),
+            }
+        }))
+    }
+
+    /// Mounts the dataset.
+    ///
+    /// # Errors
+    /// What stands in the way of the mount.
+    pub fn serve(&self, mountpoint: &Path, allow_other: bool) -> Result<()> {
+        let settings = MountSettings {
+            source_name: self.source_path.to_string_lossy().replace(',', "_"),
+            allow_other,
+            threads: self.settings.mount.threads as usize,
+            options: self.settings.mount.options.clone(),
+        };
+        let connection = Connection::mount(Arc::clone(&self.dataset), mountpoint, &settings)?;
+        let pages: Arc<Pusher> = Arc::clone(connection.pusher());
+        let dataset = Arc::clone(&self.dataset);
+        self.cache.connect(pages, Box::new(move |node| dataset.check(node)));
+        lock(&self.connections).push(connection);
+        Ok(())
+    }
+
+    /// Unmounts every connection.
+    ///
+    /// # Errors
+    /// `Busy` where files of a mount are in use; that mount stays.
+    pub fn unmount(&self) -> Result<()> {
+        let mut connections = lock(&self.connections);
+        while let Some(connection) = connections.last_mut() {
+            connection.unmount()?;
+            connections.pop();
+        }
+        Ok(())
+    }
+
+    /// Whether no connection is left: all have been unmounted from outside.
+    pub fn is_over(&self) -> bool {
+        lock(&self.connections).iter().all(Connection::is_over)
+    }
+
+    /// Ends the planner's thread. Nothing is fetched any more.
+    pub fn stop(&self) {
+        self.inbox.close();
+        if let Some(thread) = lock(&self.planning).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the planner's thread panicked");
+        }
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Something at the source is not what it was: the planner, the store and the kernel are told.
+    fn changed(&self, changes: Changes, notifier: &Pool) {
+        if !changes.changed.is_empty() || changes.added {
+            let event = Event::Changed { layout: self.catalog.layout(), files: changes.changed };
+            self.inbox.put(event, None);
+        }
+        let pushers: Vec<Arc<Pusher>> =
+            lock(&self.connections).iter().map(|c| Arc::clone(c.pusher())).collect();
+        // The kernel may ask back before it takes a notification, and may make it wait.
+        notifier.submit(Urgency::Demand, move || {
+            use std::os::unix::ffi::OsStrExt;
+            let _own = OwnThreads::enter();
+            for (pusher, (parent, name)) in
+                pushers.iter().flat_map(|p| changes.names.iter().map(move |name| (p, name)))
+            {
+                match pusher.forget_name(*parent, name.as_bytes()) {
+                    Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                    Err(errno) => tracing::warn!(?name, %errno, "a changed name was not dropped"),
+                }
+            }
+        });
+    }
+}
+
+fn cannot_read(source: &Path, errno: Errno) -> Error {
+    Error::new(
+        ErrorKind::Source,
+        format!("cannot read the source {}: {}", source.display(), errno.desc()),
+    )
+}
+
+/// The planner's settings, as the configuration has them.
+fn planner_settings(settings: &Settings) -> plan::Settings {
+    let mut tiers = vec![Tier { capacity: settings.cache.ram_bytes }];
+    tiers.extend(settings.cache.disk.iter().map(|disk| Tier { capacity: disk.bytes }));
+    plan::Settings {
+        tiers,
+        policy: match settings.cache.policy {
+            None => PolicyKind::Auto,
+            Some(PolicyName::Belady) => PolicyKind::Belady,
+            Some(PolicyName::Lru) => PolicyKind::Lru,
+            Some(PolicyName::Minio) => PolicyKind::Minio,
+            Some(PolicyName::UnreadFirst) => PolicyKind::UnreadFirst,
+            Some(PolicyName::None) => PolicyKind::None,
+        },
+        prefetch: settings.prefetch.enabled,
+        inflight_max: settings.prefetch.inflight,
+        window_bytes: settings.prefetch.window_bytes,
+        start_at_open: settings.prefetch.start == Start::FirstOpen,
+    }
+}

@@ -1,0 +1,122 @@
+//! Orders given to the streams of an engine.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Engine, lock};
+use crate::catalog::Catalog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{FileId, StreamId};
+use crate::order::{Entry, Listing, Order, OrderSpec};
+use crate::plan::Event;
+
+/// Streams that one engine may have.
+const STREAMS_MAX: usize = 1024;
+
+/// What is known of a stream beside what the planner does with it.
+#[derive(Clone, Debug)]
+pub(super) struct StreamInfo {
+    pub(super) name: String,
+    /// The order as it was given; none while there is none.
+    pub(super) spec: Option<String>,
+    /// Why the last order given was refused.
+    pub(super) refused: Option<String>,
+}
+
+/// The regular files of a catalog as an order sees them.
+pub fn with_listing<T>(
+    catalog: &Catalog,
+    prefixes: &[PathBuf],
+    work: impl FnOnce(&Listing<'_>) -> T,
+) -> T {
+    let mut files: Vec<(PathBuf, FileId, u64)> = Vec::new();
+    catalog.for_each_file(|path, file, stat| {
+        if stat.kind == crate::source::Kind::File {
+            files.push((path.to_path_buf(), file, stat.size));
+        }
+    });
+    let entries = files
+        .iter()
+        .map(|(path, file, size)| Entry { path: path.as_os_str().as_bytes(), file: *file, size: *size })
+        .collect();
+    let mut listing = Listing::new(entries);
+    for prefix in prefixes {
+        listing = listing.with_prefix(prefix.as_os_str().as_bytes());
+    }
+    work(&listing)
+}
+
+/// Reads the files that an order names and resolves it.
+///
+/// # Errors
+/// A file that cannot be read, and whatever is wrong with the order, with the line.
+pub fn resolve(spec: &str, listing: &Listing<'_>) -> Result<Order> {
+    let spec: OrderSpec = spec.parse()?;
+    let mut contents = Vec::new();
+    for path in spec.files_needed() {
+        let bytes = std::fs::read(path).map_err(|error| {
+            Error::new(ErrorKind::Order, format!("cannot read {}: {error}", path.display()))
+                .hint("paths of order files are absolute, or relative to where `belady` is run")
+        })?;
+        contents.push(bytes);
+    }
+    let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+    spec.resolve(listing, &contents)
+}
+
+impl Engine {
+    /// Gives a stream its order; a new name is a new stream. Returns the order in plain words.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the order; the stream keeps the one it had.
+    pub fn set_order(&self, name: &str, spec: &str) -> Result<String> {
+        let stream = self.stream(name)?;
+        let mut prefixes = vec![self.source_path.clone()];
+        prefixes.extend(lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()));
+        let resolved = with_listing(&self.catalog, &prefixes, |listing| resolve(spec, listing));
+        let mut streams = lock(&self.streams);
+        let info = &mut streams[stream.index()];
+        match resolved {
+            Ok(order) => {
+                let words = order.describe().to_string();
+                tracing::info!(stream = name, order = words, "order received");
+                (info.spec, info.refused) = (Some(spec.to_string()), None);
+                let order = Arc::new(order);
+                self.inbox.put(Event::Ordered { stream, order }, None);
+                Ok(words)
+            }
+            Err(error) => {
+                info.refused = Some(error.to_string());
+                Err(error.context(format!("stream {name}")))
+            }
+        }
+    }
+
+    /// Takes a stream's order away.
+    ///
+    /// # Errors
+    /// Where there is no such stream.
+    pub fn withdraw_order(&self, name: &str) -> Result<()> {
+        let mut streams = lock(&self.streams);
+        let Some(index) = streams.iter().position(|stream| stream.name == name) else {
+            return Err(Error::new(ErrorKind::Order, format!("there is no stream {name}")));
+        };
+        streams[index].spec = None;
+        self.inbox.put(Event::Withdrawn { stream: StreamId(index as u16) }, None);
+        Ok(())
+    }
+
+    fn stream(&self, name: &str) -> Result<StreamId> {
+        let mut streams = lock(&self.streams);
+        if let Some(index) = streams.iter().position(|stream| stream.name == name) {
+            return Ok(StreamId(index as u16));
+        }
+        if streams.len() >= STREAMS_MAX {
+            let message = format!("there are {STREAMS_MAX} streams already");
+            return Err(Error::new(ErrorKind::Order, message));
+        }
+        streams.push(StreamInfo { name: name.to_string(), spec: None, refused: None });
+        Ok(StreamId(streams.len() as u16 - 1))
+    }
+}

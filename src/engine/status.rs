@@ -1,0 +1,152 @@
+//! What an engine tells of itself.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use super::{Engine, lock};
+use crate::fuse::KNOWN_BYTES;
+use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
+
+/// One tier.
+#[derive(Clone, Debug, Serialize)]
+pub struct TierStatus {
+    /// Bytes it may hold.
+    pub budget: u64,
+    /// Bytes that stay in it.
+    pub kept: u64,
+}
+
+/// One stream and its order.
+#[derive(Clone, Debug, Serialize)]
+pub struct OrderStatus {
+    /// The stream's name.
+    pub stream: String,
+    /// The order as it was given.
+    pub spec: Option<String>,
+    /// Why the last order given was refused.
+    pub refused: Option<String>,
+    /// Where the reader stands.
+    #[serde(flatten)]
+    pub progress: Option<StreamStatus>,
+}
+
+/// The state of an engine. Totals count since the mount.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Version of belady.
+    pub version: &'static str,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The directory served.
+    pub source: String,
+    /// Where it is mounted.
+    pub mountpoints: Vec<String>,
+    /// Seconds since the mount.
+    pub uptime_s: u64,
+    /// How samples reach their readers.
+    pub mode: &'static str,
+    /// How the truth of names and versions is kept.
+    pub consistency: String,
+    /// The policy in force.
+    pub policy: PolicyKind,
+    /// Regular files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The page cache.
+    pub ram: TierStatus,
+    /// The local store.
+    pub disk: Option<TierStatus>,
+    /// State of the local store: `normal`, or what is wrong.
+    pub disk_state: Option<String>,
+    /// Bytes staged in RAM for coming reads, and the most that may be.
+    pub staged: u64,
+    /// See `staged`.
+    pub window: u64,
+    /// Fetches under way.
+    pub fetching: u32,
+    /// Nodes that the kernel knows, and what they cost in bytes.
+    pub known_nodes: u64,
+    /// See `known_nodes`.
+    pub known_bytes: u64,
+    /// Streams and their orders.
+    pub orders: Vec<OrderStatus>,
+    /// What was decided and seen.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Reads that the kernel sent.
+    pub reads: u64,
+    /// Reads that ended in an error.
+    pub read_errors: u64,
+    /// Records of the local store found damaged.
+    pub store_errors: u64,
+    /// Files found changed at the source when they were read.
+    pub changed_files: u64,
+    /// What belady chose by itself at mount.
+    pub decisions: Vec<String>,
+}
+
+impl Engine {
+    /// What the engine tells of itself at this moment.
+    pub fn status(&self) -> Status {
+        let published = lock(&self.published).clone();
+        let connections = lock(&self.connections);
+        let traffic = self.cache.traffic();
+        let known: u64 = connections.iter().map(|c| c.pusher().known() as u64).sum();
+        let (files, bytes) = self.catalog.totals();
+        let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
+        let progress = |index: usize| {
+            let found = published.streams.iter().find(|(id, _)| id.index() == index);
+            found.map(|(_, status)| status.clone())
+        };
+        let streams = lock(&self.streams).clone();
+        let orders = streams.iter().enumerate().map(|(index, stream)| OrderStatus {
+            stream: stream.name.clone(),
+            spec: stream.spec.clone(),
+            refused: stream.refused.clone(),
+            progress: progress(index),
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            source: self.source_path.display().to_string(),
+            mountpoints: connections.iter().map(|c| c.mountpoint().display().to_string()).collect(),
+            uptime_s: self.started.elapsed().as_secs(),
+            mode: "keep-cache",
+            consistency: self.consistency(),
+            policy: published.policy,
+            files,
+            bytes,
+            ram: TierStatus { budget: self.settings.cache.ram_bytes, kept: kept(RAM) },
+            disk: self.settings.cache.disk.as_ref().map(|disk| TierStatus {
+                budget: disk.bytes,
+                kept: kept(super::STORE_TIER),
+            }),
+            disk_state: self.cache.store().map(|store| store.state()),
+            staged: published.accounts.staged,
+            window: published.accounts.window,
+            fetching: published.accounts.fetching,
+            known_nodes: known,
+            known_bytes: known * KNOWN_BYTES,
+            orders: orders.collect(),
+            counters: published.counters,
+            reads: traffic.reads.load(Ordering::Relaxed),
+            read_errors: traffic.read_errors.load(Ordering::Relaxed),
+            store_errors: traffic.store_errors.load(Ordering::Relaxed),
+            changed_files: traffic.changed.load(Ordering::Relaxed),
+            decisions: self.settings.decisions.clone(),
+        }
+    }
+
+    /// How fresh what is served is, in words.
+    pub fn consistency(&self) -> String {
+        match self.settings.source.revalidate {
+            None => "immutable: the source is taken never to change".into(),
+            Some(period) => format!(
+                "revalidate: a change at the source shows within {} s",
+                period.as_secs_f64()
+            ),
+        }
+    }
+}
