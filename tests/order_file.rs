@@ -19,8 +19,11 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Some names, and epochs of rows of them with what may become a byte range.
-fn orders() -> impl Strategy<Value = (BTreeSet<Vec<u8>>, Vec<Vec<(usize, u64, u64)>>)> {
+/// The row of a name, and the offset and length of what may become a byte range.
+type Row = (usize, u64, u64);
+
+/// Some names, and epochs of them.
+fn orders() -> impl Strategy<Value = (BTreeSet<Vec<u8>>, Vec<Vec<Row>>)> {
     btree_set(name(), 1..10).prop_flat_map(|names| {
         let sample = (0..names.len(), 0u64..50, 1u64..50);
         (Just(names), vec(vec(sample, 1..20), 1..4))
@@ -47,11 +50,12 @@ proptest! {
     fn what_is_written_reads_back((names, epochs) in orders(), ranged: bool) {
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let mut rows = Vec::new();
-        let mut id = |&(file, offset, length): &(usize, u64, u64)| {
+        let mut id = |&(file, offset, length): &Row| {
             let file = FileId(file as u32);
             if ranged {
-                rows.push(Range { file, offset, length });
-                rows.len() as u32 - 1
+                let range = Range { file, offset, length };
+                let row = rows.iter().position(|row| *row == range);
+                row.unwrap_or_else(|| { rows.push(range); rows.len() - 1 }) as u32
             } else {
                 file.0
             }

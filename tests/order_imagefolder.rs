@@ -1,5 +1,7 @@
 //! The ImageFolder index against the torchvision that is installed, on a tree of awkward names.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;

@@ -1,5 +1,7 @@
 //! The samplers against the torch that is installed, element by element.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::process::Command;
 
 use belady::order::samplers::{Distributed, Random, Sampler};

@@ -3,6 +3,8 @@
 //! `hash` is over the whole list: `h = h * 1000003 + x` modulo 2^64, from 0. `head` are the first
 //! elements and `tail` the last four.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use belady::order::samplers::torch::{generator, randperm};
 use belady::order::samplers::{Distributed, Random, Sampler};
 use serde_json::Value;

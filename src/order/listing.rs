@@ -98,12 +98,13 @@ impl<'l> Lookup<'l> {
     fn slot(&self, path: &[u8]) -> usize {
         let mut hasher = DefaultHasher::new();
         hasher.write(path);
-        let mut slot = hasher.finish() as usize % self.slots.len();
+        let mask = self.slots.len() - 1;
+        let mut slot = hasher.finish() as usize & mask;
         while let Some(entry) = self.listing.entries.get(self.slots[slot] as usize) {
             if entry.path == path {
                 break;
             }
-            slot = (slot + 1) % self.slots.len();
+            slot = (slot + 1) & mask;
         }
         slot
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::FileId;
 use crate::order::sample::IdSet;
 
 /// Where in an order file something stands, counted from 1.
@@ -31,24 +32,51 @@ impl fmt::Display for Place {
 
 /// The epochs read so far.
 ///
-/// The ids of an epoch are copied once, when it ends and its length is known: what stays is 4 bytes
-/// a sample, and no more than 8 are held while it is read.
-#[derive(Debug)]
-pub(super) struct Builder {
+/// The samples of an epoch are gathered as they stand in the file. Only when it ends are they
+/// looked up and held against each other, in loops over the whole epoch: one by one, 10^7 random
+/// accesses to memory would take longer than everything else. What stays is 4 bytes a sample, and
+/// no more than 8 are held while it is read.
+pub(super) struct Builder<'p> {
     epochs: Vec<Arc<[u32]>>,
     current: Vec<u32>,
-    /// The samples of the current epoch, when none may stand twice.
+    /// What the samples are places of; without it they are sample ids.
+    index: Option<&'p [FileId]>,
+    /// The samples of an epoch, when none may stand twice.
     seen: Option<IdSet>,
     count: Option<u64>,
     /// The number of the current epoch, if a line has given one.
     label: Option<u64>,
+    /// Samples of the epochs before the current one.
+    before: u64,
+    /// Where the sample stands that so many others stand before.
+    locate: &'p dyn Fn(u64) -> Place,
 }
 
-impl Builder {
-    /// For a file of at most `capacity` samples, whose epochs have `count` each.
-    pub(super) fn new(capacity: usize, count: Option<u64>) -> Self {
-        let current = Vec::with_capacity(capacity);
-        Builder { epochs: Vec::new(), current, seen: None, count, label: None }
+impl<'p> Builder<'p> {
+    /// For a file of at most `capacity` samples.
+    pub(super) fn new(capacity: usize, locate: &'p dyn Fn(u64) -> Place) -> Self {
+        Builder {
+            epochs: Vec::new(),
+            current: Vec::with_capacity(capacity),
+            index: None,
+            seen: None,
+            count: None,
+            label: None,
+            before: 0,
+            locate,
+        }
+    }
+
+    /// The samples that are pushed are places of this index, and below its length.
+    pub(super) fn with_index(mut self, index: Option<&'p [FileId]>) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Every epoch has to have `count` samples, if it is given.
+    pub(super) fn with_count(mut self, count: Option<u64>) -> Self {
+        self.count = count;
+        self
     }
 
     fn has_samples(&self) -> bool {
@@ -81,14 +109,8 @@ impl Builder {
     }
 
     /// Adds a sample to the current epoch.
-    pub(super) fn push(&mut self, id: u32, place: Place) -> Result<()> {
-        if let Some(seen) = &mut self.seen
-            && !seen.insert(id)
-        {
-            return Err(place.error("this sample stands twice in its epoch"));
-        }
-        self.current.push(id);
-        Ok(())
+    pub(super) fn push(&mut self, sample: u32) {
+        self.current.push(sample);
     }
 
     /// Ends the current epoch, if there is one, and begins the one numbered `label`.
@@ -122,11 +144,24 @@ impl Builder {
             let message = format!("epoch {epoch} ends with {length} samples; count says {count}");
             return Err(place.error(message));
         }
-        if let Some(seen) = &mut self.seen {
-            seen.remove_all(&self.current);
-        }
-        self.epochs.push(Arc::from(self.current.as_slice()));
+        let ids: Arc<[u32]> = match self.index {
+            Some(index) => self.current.iter().map(|&at| index[at as usize].0).collect(),
+            None => Arc::from(self.current.as_slice()),
+        };
+        self.check_unique(&ids)?;
+        self.epochs.push(ids);
         self.current.clear();
+        self.before += length;
+        Ok(())
+    }
+
+    fn check_unique(&mut self, ids: &[u32]) -> Result<()> {
+        let Some(seen) = &mut self.seen else { return Ok(()) };
+        if let Some(at) = ids.iter().position(|id| !seen.insert(*id)) {
+            let place = (self.locate)(self.before + at as u64);
+            return Err(place.error("this sample stands twice in its epoch"));
+        }
+        seen.remove_all(ids);
         Ok(())
     }
 }

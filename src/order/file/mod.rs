@@ -44,7 +44,8 @@ pub struct Parsed {
 
 /// Reads an order file, text or binary.
 ///
-/// `index` is what numbers count in; it is asked for only if the file holds numbers. With `count`
+/// `index` is what numbers count in; it is asked for only if the file is binary or its first
+/// sample is a number. With `count`
 /// every epoch has to have this many samples.
 ///
 /// # Errors
@@ -60,11 +61,17 @@ pub fn parse(
     if text[..text.len().min(PROBE_BYTES)].contains(&0) {
         return parse_binary(text, &index()?, count);
     }
-    let shape = text::Shape::of(text);
-    match shape.first_path {
-        None if shape.samples == 0 => Err(Error::new(ErrorKind::Order, "the order is empty")),
-        None => text::parse_numbers(text, &shape, &index()?, count),
-        Some(_) => text::parse_paths(text, &shape, listing, count),
+    // Most files that begin with a number hold nothing else; the whole text is looked at before
+    // that is believed only if they turn out not to.
+    let numbers = text::begins_with_number(text)
+        .then(|| index().and_then(|index| text::parse_numbers(text, &index, count)));
+    if let Some(Ok(parsed)) = numbers {
+        return Ok(parsed);
+    }
+    match (text::Shape::of(text), numbers) {
+        (shape, _) if shape.first_path.is_some() => text::parse_paths(text, &shape, listing, count),
+        (_, Some(numbers)) => numbers,
+        (_, None) => Err(Error::new(ErrorKind::Order, "the order is empty")),
     }
 }
 
@@ -78,24 +85,28 @@ fn parse_binary(bytes: &[u8], index: &[FileId], count: Option<u64>) -> Result<Pa
         let hint = "a text order file holds no NUL byte; was it cut off while it was copied?";
         return Err(Error::new(ErrorKind::Order, message).hint(hint));
     }
-    let mut builder = Builder::new(entries.len(), count);
+    let locate = |before| Place::Entry(before + 1);
+    let mut builder =
+        Builder::new(entries.len(), &locate).with_index(Some(index)).with_count(count);
     for (number, entry) in (1..).zip(entries) {
-        let place = Place::Entry(number);
-        let id = file_at(index, u32::from_le_bytes(*entry).into(), place)?;
-        builder.push(id, place)?;
+        let place = u32::from_le_bytes(*entry).into();
+        builder.push(checked_number(place, index, Place::Entry(number))?);
     }
     let epochs = builder.finish(Place::Entry(entries.len() as u64))?;
     Ok(Parsed { epochs, samples: SampleTable::Files })
 }
 
-/// The sample id of the whole file at place `number` of the index.
-fn file_at(index: &[FileId], number: u64, place: Place) -> Result<u32> {
-    let file = usize::try_from(number).ok().and_then(|number| index.get(number));
-    file.map(|file| file.0).ok_or_else(|| {
-        let message =
-            format!("index {number} is out of range: the dataset has {} samples", index.len());
-        place.error(message).hint("indexes count from 0 in the index order the spec gives")
-    })
+/// A number that is a place of the index.
+fn checked_number(number: u64, index: &[FileId], place: Place) -> Result<u32> {
+    match u32::try_from(number) {
+        Ok(at) if number < index.len() as u64 => Ok(at),
+        _ => {
+            let size = index.len();
+            let message = format!("index {number} is out of range: the dataset has {size} samples");
+            let hint = "indexes count from 0 in the index order the spec gives";
+            Err(place.error(message).hint(hint))
+        }
+    }
 }
 
 #[cfg(test)]

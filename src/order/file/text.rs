@@ -1,13 +1,14 @@
 //! The text form of order files.
 //!
-//! A first pass ([`Shape`]) tells numbers from paths and counts the samples; a second one reads
-//! them. Both go over the bytes in place: a file of 10^7 lines makes no string.
+//! A text whose first sample is a number is read as numbers in one pass over its bytes. If that
+//! fails, or the first sample is a path, another pass ([`Shape`]) decides between numbers and paths
+//! by all of its lines. No line becomes a string.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::builder::{Builder, Place};
-use super::{Parsed, file_at};
+use super::{Parsed, checked_number};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::order::listing::{Entry, Listing, Lookup};
@@ -64,13 +65,15 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (u64, Line<'_>)> {
 
 /// The number a word of decimal digits is; the greatest there is if it is greater.
 fn decimal(word: &[u8]) -> Option<u64> {
-    if word.is_empty() {
+    if word.is_empty() || !word.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    word.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        (digit < 10).then(|| number.saturating_mul(10).saturating_add(digit.into()))
-    })
+    // 19 digits always fit.
+    let append = |number: u64, byte: &u8| number * 10 + u64::from(byte - b'0');
+    if word.len() <= 19 {
+        return Some(word.iter().fold(0, append));
+    }
+    Some(std::str::from_utf8(word).ok()?.parse().unwrap_or(u64::MAX))
 }
 
 /// The parts of `path<TAB>offset<TAB>length`; `None` for a line of another form.
@@ -79,7 +82,7 @@ pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
     let length = decimal(&line[second + 1..])?;
     let first = line[..second].iter().rposition(|byte| *byte == b'\t')?;
     let offset = decimal(&line[first + 1..second])?;
-    (first > 0).then_some((&line[..first], offset, length))
+    Some((&line[..first], offset, length))
 }
 
 /// Whether a line that names a file would read as something else.
@@ -88,25 +91,31 @@ pub(super) fn needs_shield(name: &[u8]) -> bool {
         || decimal(name.trim_ascii()).is_some()
 }
 
-/// What a text holds, found by a first pass over it.
+/// Whether the first sample is a number.
+pub(super) fn begins_with_number(text: &[u8]) -> bool {
+    let first = lines(text).find_map(|(_, line)| match line {
+        Line::Sample(line) => Some(line),
+        _ => None,
+    });
+    first.is_some_and(|line| decimal(line.trim_ascii()).is_some())
+}
+
+/// What the lines of a text are, all in all.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
-    pub(super) samples: usize,
     /// The first sample line that is no number; where there is one, all sample lines are paths.
     pub(super) first_path: Option<u64>,
     /// Whether any sample is a byte range.
-    pub(super) ranged: bool,
-    last_line: u64,
+    ranged: bool,
 }
 
 impl Shape {
     pub(super) fn of(text: &[u8]) -> Self {
         let mut shape = Shape::default();
         for (number, line) in lines(text) {
-            shape.last_line = number;
-            let Line::Sample(line) = line else { continue };
-            shape.samples += 1;
-            if decimal(line.trim_ascii()).is_none() {
+            if let Line::Sample(line) = line
+                && decimal(line.trim_ascii()).is_none()
+            {
                 shape.first_path.get_or_insert(number);
                 shape.ranged = shape.ranged || range_form(line).is_some();
             }
@@ -116,14 +125,13 @@ impl Shape {
 }
 
 /// Reads a text whose samples are numbers that count in `index`.
-pub(super) fn parse_numbers(
-    text: &[u8],
-    shape: &Shape,
-    index: &[FileId],
-    count: Option<u64>,
-) -> Result<Parsed> {
-    let epochs = read(text, shape, count, |line, place| {
-        file_at(index, decimal(line.trim_ascii()).unwrap_or(u64::MAX), place)
+///
+/// # Errors
+/// Also when a sample is no number.
+pub(super) fn parse_numbers(text: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
+    let epochs = read(text, Some(index), count, |line, place| match decimal(line.trim_ascii()) {
+        Some(number) => checked_number(number, index, place),
+        None => Err(place.error("not a number")),
     })?;
     Ok(Parsed { epochs, samples: SampleTable::Files })
 }
@@ -137,11 +145,11 @@ pub(super) fn parse_paths(
 ) -> Result<Parsed> {
     let names = Names { lookup: Lookup::new(listing), first_path: shape.first_path };
     if !shape.ranged {
-        let epochs = read(text, shape, count, |line, place| Ok(names.find(line, place)?.file.0))?;
+        let epochs = read(text, None, count, |line, place| Ok(names.find(line, place)?.file.0))?;
         return Ok(Parsed { epochs, samples: SampleTable::Files });
     }
     let mut ranges = Ranges::default();
-    let epochs = read(text, shape, count, |line, place| {
+    let epochs = read(text, None, count, |line, place| {
         let range = match range_form(line) {
             Some((path, offset, length)) => {
                 checked_range(names.find(path, place)?, offset, length, place)?
@@ -156,18 +164,24 @@ pub(super) fn parse_paths(
     Ok(Parsed { epochs, samples: SampleTable::Ranges(ranges.rows) })
 }
 
-/// Goes over the lines; `sample` gives the id of a sample line.
+/// Goes over the lines; `sample` gives what a sample line stands for, a place of the index if there
+/// is one and else a sample id.
 fn read(
     text: &[u8],
-    shape: &Shape,
+    index: Option<&[FileId]>,
     count: Option<u64>,
     mut sample: impl FnMut(&[u8], Place) -> Result<u32>,
 ) -> Result<Vec<Arc<[u32]>>> {
-    let mut builder = Builder::new(shape.samples, count);
+    let locate = |before| {
+        let mut samples = lines(text).filter(|(_, line)| matches!(line, Line::Sample(_)));
+        Place::Line(samples.nth(before as usize).map_or(0, |(number, _)| number))
+    };
+    let line_feeds = text.iter().filter(|byte| **byte == b'\n').count();
+    let mut builder = Builder::new(line_feeds + 1, &locate).with_index(index).with_count(count);
     for (number, line) in lines(text) {
         let place = Place::Line(number);
         match line {
-            Line::Sample(line) => builder.push(sample(line, place)?, place)?,
+            Line::Sample(line) => builder.push(sample(line, place)?),
             Line::Nothing => {}
             Line::Epoch(label) => builder.begin_epoch(label, place)?,
             Line::Unique => builder.require_unique(place)?,
@@ -178,7 +192,7 @@ fn read(
             }
         }
     }
-    builder.finish(Place::Line(shape.last_line))
+    builder.finish(Place::Line(line_feeds as u64 + 1))
 }
 
 /// Finds the files of sample lines.

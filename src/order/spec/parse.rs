@@ -43,7 +43,7 @@ impl FromStr for OrderSpec {
 fn parse(text: &str) -> Result<OrderSpec> {
     let (head, keys) = split(text)?;
     match head {
-        Head::File(path) if path.is_empty() => Err(wrong("a file has no name")),
+        Head::File("") => Err(wrong("a file has no name")),
         Head::File(path) => finish(Source::File(PathBuf::from(path)), FILE, keys),
         Head::Sampler(DISTRIBUTED) => {
             let (sampler, keys) = distributed(keys)?;
