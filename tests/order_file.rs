@@ -53,8 +53,9 @@ proptest! {
         let mut id = |&(file, offset, length): &Row| {
             let file = FileId(file as u32);
             if ranged {
-                rows.push(Range { file, offset, length });
-                rows.len() as u32 - 1
+                let range = Range { file, offset, length };
+                let row = rows.iter().position(|row| *row == range);
+                row.unwrap_or_else(|| { rows.push(range); rows.len() - 1 }) as u32
             } else {
                 file.0
             }

@@ -7,7 +7,7 @@
 //! 2. The caller lists the dataset ([`Listing`]) and reads the files the spec names.
 //! 3. The [index order](index) numbers the files as the job's dataset class does.
 //! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that
-//!    numbering, or an [order file](file) lists the samples outright.
+//!    numbering, or an [order file](mod@crate::order::file) lists the samples outright.
 //! 5. [`Order::epoch`] gives any epoch as a dense array of sample numbers, and [`SampleTable`]
 //!    says what bytes a number stands for.
 //!

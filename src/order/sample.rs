@@ -36,7 +36,7 @@ pub struct Range {
 pub enum SampleTable {
     /// Every sample is a whole file and its id is the file's.
     Files,
-    /// A sample's id is its row here. A whole file is the range of its size.
+    /// A sample's id is its row here; no two rows are equal. A whole file is the range of its size.
     Ranges(Vec<Range>),
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::order::Order;
 use crate::order::listing::Entry;
 use crate::order::sample::Range;
 
@@ -75,6 +76,7 @@ fn ranges() {
     assert_eq!(error("a\nb\t99\t1"), beyond);
     assert!(error("a\t99999999999999999999999\t1").contains("reach beyond"));
     assert!(error("x\t1\t1").starts_with("line 1: unknown path 'x'"));
+    assert!(error("./\t1\t1").starts_with("line 1: unknown path './'"));
 }
 
 #[test]
@@ -124,4 +126,21 @@ fn a_million_lines_are_held_in_four_bytes_each() {
     assert_eq!(parsed.epochs.len(), 1);
     assert_eq!(size_of_val(&*parsed.epochs[0]), 4_000_000);
     assert_eq!(parsed.epochs[0][..3], [999_999, 999_998, 999_997]);
+}
+
+#[test]
+fn names_that_read_as_something_else_are_shielded_or_refused() {
+    let write = |name: &'static [u8]| {
+        let order = Order::listed("o", vec![Arc::from([0])], SampleTable::Files).unwrap();
+        let text = write_text(&order, 0..1, |_| name.into())?;
+        Ok::<_, Error>(text.split(|byte| *byte == b'\n').nth(3).unwrap_or_default().to_vec())
+    };
+    let shielded: [(&[u8], &[u8]); 5] =
+        [(b"#a", b"./#a"), (b"7", b"./7"), (b" ", b"./ "), (b"a\r", b"a\r\r"), (b"a#7", b"a#7")];
+    for (name, line) in shielded {
+        assert_eq!(write(name).unwrap(), line);
+    }
+    for name in [b"a\nb".as_slice(), b"a\t1\t2", b"\t1\t2"] {
+        assert!(write(name).unwrap_err().message().contains("cannot stand"));
+    }
 }

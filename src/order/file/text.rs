@@ -82,7 +82,7 @@ pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
     let length = decimal(&line[second + 1..])?;
     let first = line[..second].iter().rposition(|byte| *byte == b'\t')?;
     let offset = decimal(&line[first + 1..second])?;
-    (first > 0).then_some((&line[..first], offset, length))
+    Some((&line[..first], offset, length))
 }
 
 /// Whether a line that names a file would read as something else.

@@ -55,7 +55,7 @@ pub struct OrderSpec {
 pub enum Source {
     /// A sampler draws it.
     Sampler(Sampler),
-    /// An [order file](file) lists it.
+    /// An [order file](mod@crate::order::file) lists it.
     File(PathBuf),
 }
 
