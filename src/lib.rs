@@ -5,12 +5,15 @@
 
 pub mod cache;
 pub mod catalog;
+pub mod cli;
 pub mod config;
+pub mod control;
 pub mod engine;
 pub mod error;
 pub mod fs;
 pub mod fuse;
 pub mod ids;
+pub mod mount;
 pub mod order;
 pub mod plan;
 pub mod sim;

@@ -1,3 +1,7 @@
 //! The `belady` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    belady::cli::main()
+}

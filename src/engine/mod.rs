@@ -28,6 +28,7 @@ use crate::fuse::{Connection, MountSettings, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use order::StreamInfo;
+pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
 pub use status::{OrderStatus, Status, TierStatus};
 

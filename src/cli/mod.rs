@@ -1,0 +1,78 @@
+//! The command line: one verb a file.
+//!
+//! A verb parses its arguments, asks the rooms below and prints. Results go to stdout, everything
+//! else to stderr. A command ends with the exit code of its [`Error`]'s kind: 2 usage, 3
+//! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
+
+mod config;
+mod mount;
+mod order;
+mod settings;
+mod simulate;
+mod status;
+mod umount;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Error;
+
+/// Reads training data ahead of the loader, in the order the loader will read it.
+#[derive(Debug, Parser)]
+#[command(name = "belady", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Mount a dataset; returns when it serves
+    Mount(mount::Args),
+    /// End a mount
+    Umount(umount::Args),
+    /// Show what mounts are doing
+    Status(status::Args),
+    /// Show, check and set access orders
+    #[command(subcommand)]
+    Order(order::Verb),
+    /// Show and check settings
+    #[command(subcommand)]
+    Config(config::Verb),
+    /// Try cache sizes and policies in virtual time
+    Simulate(simulate::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Mount(args) => mount::run(&args),
+        Verb::Umount(args) => umount::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Order(verb) => order::run(&verb),
+        Verb::Config(verb) => config::run(&verb),
+        Verb::Simulate(args) => simulate::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &Error) -> ExitCode {
+    eprintln!("belady: {error}");
+    ExitCode::from(error.kind().exit_code())
+}
+
+/// Prints a line to stdout; a reader that has gone away is no error.
+fn say(line: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Prints a value as one line of JSON.
+fn say_json(value: &impl serde::Serialize) {
+    say(serde_json::to_string(value).unwrap_or_default());
+}

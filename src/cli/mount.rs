@@ -1,0 +1,209 @@
+//! `belady mount`: in the background by default.
+//!
+//! The command starts itself again as the daemon, with stdout as a pipe: names seen, then either
+//! what is mounted or why not, a line of JSON each. It returns when the mount serves.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+
+use super::settings::SettingsArgs;
+use super::{say, say_json};
+use crate::config::{Control, Settings, render_show};
+use crate::control::MountDirectory;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{self, Plan, Ready, absolute, host};
+
+/// Set in the environment of the daemon that `belady mount` starts.
+const DAEMON: &str = "BELADY_DAEMON";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Directory to serve
+    source: PathBuf,
+    /// Empty directory to mount at, or SOURCE itself
+    mountpoint: PathBuf,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Print what is mounted as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the daemon tells the command that started it.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Told {
+    Seen(u64),
+    Ready(Ready),
+    Failed { code: u8, message: String },
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    if std::env::var_os(DAEMON).is_some() {
+        return daemon(args);
+    }
+    let plan = plan(args)?;
+    mount::prepare(&plan.source, &plan.mountpoint)?;
+    if args.foreground {
+        log_to_stderr(&plan.settings);
+        return watch(&plan, |told| match told {
+            Told::Ready(ready) => announce(&ready, args.json),
+            Told::Seen(_) | Told::Failed { .. } => {}
+        });
+    }
+    start_daemon(args, &plan)
+}
+
+/// Everything checked that can be checked before anything is started.
+fn plan(args: &Args) -> Result<Plan> {
+    let (config, origins) = args.settings.build()?;
+    let directory = config.cache.dir.clone();
+    let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
+    let settings = config.resolve(&host::detect(cache))?;
+    let source = std::fs::canonicalize(&args.source).map_err(|error| {
+        let message = format!("cannot use the source {}: {error}", args.source.display());
+        Error::new(ErrorKind::Source, message)
+            .hint("is the parallel filesystem mounted on this node?")
+    })?;
+    let mountpoint = absolute(&args.mountpoint);
+    if let Some(disk) = &settings.cache.disk {
+        for (what, path) in [("the source", &source), ("the mount point", &mountpoint)] {
+            if disk.dir.starts_with(path) || path.starts_with(&disk.dir) {
+                let message = format!("cache.dir {} overlaps {what}", disk.dir.display());
+                return Err(Error::new(ErrorKind::Config, message)
+                    .hint("put it on a local disk, outside of both"));
+            }
+        }
+    }
+    if let Control::Dir(path) = &settings.mount.control {
+        let message = format!("mount.control = {} is not served", path.display());
+        return Err(Error::new(ErrorKind::Config, message)
+            .hint("the commands `belady status` and `belady order` need no control directory"));
+    }
+    let rendered = render_show(&config, &origins, true);
+    Ok(Plan { source, mountpoint, settings, rendered })
+}
+
+fn announce(ready: &Ready, json: bool) {
+    if json {
+        return say_json(ready);
+    }
+    say(format!("belady {}: {}", env!("CARGO_PKG_VERSION"), ready.line));
+    for note in &ready.notes {
+        say(format!("  {note}"));
+    }
+}
+
+fn log_to_stderr(settings: &Settings) {
+    let filter = EnvFilter::try_from_env("BELADY_LOG").unwrap_or_else(|_| {
+        EnvFilter::try_new(format!("{},fuser=error", settings.log.level)).unwrap_or_default()
+    });
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second subscriber in one process (a test) leaves the first in place.
+    let _ = logs.with_ansi(std::io::stderr().is_terminal()).try_init();
+}
+
+/// Mounts, and tells how it goes until the mount serves; returns when the mount has ended.
+fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
+    let seen = AtomicU64::new(0);
+    let (scanning, over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (tell, seen) = (&tell, &seen);
+        scope.spawn(move || {
+            let pause = Duration::from_millis(200);
+            while over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+                tell(Told::Seen(seen.load(Ordering::Relaxed)));
+            }
+        });
+        mount::run(plan, seen, move |ready| {
+            drop(scanning);
+            tell(Told::Ready(ready.clone()));
+        })
+    })
+}
+
+/// The daemon itself: no terminal, no working directory, stdout a pipe to the command.
+fn daemon(args: &Args) -> Result<()> {
+    // Fails only where the daemon leads a session already.
+    let _ = nix::unistd::setsid();
+    let plan = plan(args)?;
+    log_to_stderr(&plan.settings);
+    let _ = std::env::set_current_dir("/");
+    let tell = |told: Told| {
+        let mut line = serde_json::to_string(&told).unwrap_or_default();
+        line.push('\n');
+        let mut stdout = std::io::stdout();
+        let told = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+        if told.is_err() {
+            // The command was ended before the mount served: nobody wants it.
+            std::process::exit(1);
+        }
+    };
+    let outcome = watch(&plan, tell);
+    if let Err(error) = &outcome {
+        tracing::error!(%error, "ended");
+        let (code, message) = (error.kind().exit_code(), error.to_string());
+        let line = serde_json::to_string(&Told::Failed { code, message }).unwrap_or_default();
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
+    outcome
+}
+
+fn start_daemon(args: &Args, plan: &Plan) -> Result<()> {
+    let directory = MountDirectory::of(&plan.mountpoint);
+    directory.create()?;
+    let log_path = plan.settings.log.file.clone().unwrap_or_else(|| directory.log());
+    let unusable = |what: &str, error: std::io::Error| {
+        Error::new(ErrorKind::Mount, format!("{what}: {error}"))
+    };
+    let log = std::fs::File::create(&log_path)
+        .map_err(|error| unusable(&format!("log {}", log_path.display()), error))?;
+    let program = std::env::current_exe().map_err(|error| unusable("belady itself", error))?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(DAEMON, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| unusable("the daemon cannot be started", error))?;
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} scanning {msg}").unwrap_or_else(|_| {
+        ProgressStyle::default_spinner()
+    }));
+    let told = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
+    for line in told.map_while(std::result::Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(Told::Seen(seen)) => {
+                bar.set_message(format!("{}: {seen} names", plan.source.display()));
+                bar.tick();
+            }
+            Ok(Told::Ready(ready)) => {
+                bar.finish_and_clear();
+                announce(&ready, args.json);
+                return Ok(());
+            }
+            Ok(Told::Failed { code, message }) => {
+                bar.finish_and_clear();
+                eprintln!("belady: {message}");
+                std::process::exit(i32::from(code));
+            }
+            Err(_) => {}
+        }
+    }
+    bar.finish_and_clear();
+    let _ = child.wait();
+    Err(Error::new(ErrorKind::Mount, "the daemon ended before the mount served")
+        .hint(format!("its log is {}", log_path.display())))
+}

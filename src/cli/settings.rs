@@ -1,0 +1,147 @@
+//! From flags, environment and config file to settings: the same for every verb that needs them.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::config::{Config, KEYS, Layers, Origins};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::absolute;
+use crate::order::OrderSpec;
+use crate::order::spec::{IndexSpec, Source};
+
+/// Options of mount(8) and fstab that say nothing to belady.
+const IGNORED: [&str; 11] = [
+    "ro", "nosuid", "nodev", "noatime", "_netdev", "nofail", "auto", "noauto", "user", "nouser",
+    "defaults",
+];
+
+/// Flags that settings come from.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct SettingsArgs {
+    /// Settings file (TOML)
+    #[arg(long, value_name = "FILE", env = "BELADY_CONFIG")]
+    pub(super) config: Option<PathBuf>,
+    /// Set one key, as `cache.ram=4GiB`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    /// Local directory for samples that RAM does not hold; there is no default one
+    #[arg(long, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+    /// Memory to use: 4GiB, 25%, auto
+    #[arg(long, value_name = "SIZE")]
+    pub(super) ram: Option<String>,
+    /// Space to use in the cache directory: 900GiB, 80%, auto
+    #[arg(long, value_name = "SIZE")]
+    pub(super) nvme: Option<String>,
+    /// Access order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`
+    #[arg(long, value_name = "FILE|SPEC")]
+    pub(super) order: Option<String>,
+    /// Access order of one of several readers; may be repeated
+    #[arg(long, value_name = "NAME=FILE|SPEC")]
+    pub(super) stream: Vec<String>,
+    /// Options as in fstab, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub(super) options: Vec<String>,
+}
+
+impl SettingsArgs {
+    /// Puts flag > environment > file > default together.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and whatever is wrong with a setting.
+    pub(super) fn build(&self) -> Result<(Config, Origins)> {
+        let mut layers = Layers::new();
+        let (options, config) = self.mount_options()?;
+        if let Some(path) = config.as_ref().or(self.config.as_ref()) {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                let message = format!("cannot read {}: {error}", path.display());
+                Error::new(ErrorKind::Config, message)
+            })?;
+            layers = layers.file(path.to_string_lossy(), &text);
+        }
+        let env = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        layers = layers.env(env);
+        for option in &options {
+            layers = match option.split_once('=') {
+                Some((key, value)) => layers.flag(key, value, "-o"),
+                None => layers,
+            };
+        }
+        if let Some(directory) = &self.cache_dir {
+            let directory = absolute(directory);
+            layers = layers.flag("cache.dir", directory.to_string_lossy(), "--cache-dir");
+        }
+        if let Some(ram) = &self.ram {
+            layers = layers.flag("cache.ram", ram, "--ram");
+        }
+        if let Some(nvme) = &self.nvme {
+            layers = layers.flag("cache.disk", nvme, "--nvme");
+        }
+        for set in &self.set {
+            layers = layers.set(set);
+        }
+        if let Some(order) = &self.order {
+            layers = layers.stream("default", order, "--order");
+        }
+        for stream in &self.stream {
+            let (name, order) = stream.split_once('=').ok_or_else(|| {
+                Error::new(ErrorKind::Usage, format!("--stream {stream:?} is not NAME=ORDER"))
+            })?;
+            layers = layers.stream(name, order, "--stream");
+        }
+        let (mut config, origins) = layers.build()?;
+        for stream in &mut config.streams {
+            let order = absolute_order(&stream.order);
+            stream.order = order.map_err(|e| e.context(format!("stream {}", stream.name)))?;
+        }
+        Ok((config, origins))
+    }
+
+    /// What `-o` says: settings as `key=value`, and the config file if it names one.
+    fn mount_options(&self) -> Result<(Vec<String>, Option<PathBuf>)> {
+        let (mut settings, mut passed, mut config) = (Vec::new(), Vec::new(), None);
+        for option in self.options.iter().flat_map(|list| list.split(',')) {
+            let name = option.replace('_', "-");
+            match option.split_once('=') {
+                _ if IGNORED.contains(&option) || option.starts_with("x-") => {}
+                None if option.is_empty() => {}
+                None if name == "allow-other" => settings.push("mount.allow-other=true".into()),
+                None if option == "rw" => {
+                    return Err(Error::new(ErrorKind::Usage, "-o rw: the mount is read-only"));
+                }
+                Some(("config", path)) => config = Some(PathBuf::from(path)),
+                Some(("ram", size)) => settings.push(format!("cache.ram={size}")),
+                Some(("nvme", size)) => settings.push(format!("cache.disk={size}")),
+                Some(("cache_dir" | "cache-dir", path)) => {
+                    settings.push(format!("cache.dir={path}"));
+                }
+                Some((key, value)) if KEYS.iter().any(|known| known.name == key) => {
+                    settings.push(format!("{key}={value}"));
+                }
+                _ => passed.push(option.to_string()),
+            }
+        }
+        if !passed.is_empty() {
+            settings.push(format!("mount.options={}", passed.join(",")));
+        }
+        Ok((settings, config))
+    }
+}
+
+/// The order with the files that it names absolute: the daemon does not stay where it was called.
+///
+/// # Errors
+/// Whatever is wrong with the text.
+pub(super) fn absolute_order(text: &str) -> Result<String> {
+    let mut spec: OrderSpec = text.parse()?;
+    let in_place = |path: &mut PathBuf| *path = absolute(Path::new(path));
+    if let Source::File(path) = &mut spec.source {
+        in_place(path);
+    }
+    if let IndexSpec::Manifest(path) = &mut spec.index {
+        in_place(path);
+    }
+    Ok(spec.to_string())
+}

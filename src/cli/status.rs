@@ -1,0 +1,148 @@
+//! `belady status`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::{say, say_json};
+use crate::config::Bytes;
+use crate::control::{self, MountDirectory, Request};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::absolute;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted; all mounts if left out
+    mountpoint: Option<PathBuf>,
+    /// Print JSON: an object for one mount, a list for all
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    if let Some(mountpoint) = &args.mountpoint {
+        let status = ask(&absolute(mountpoint))?;
+        if args.json {
+            say_json(&status);
+        } else {
+            say(render(&status).trim_end());
+        }
+        return Ok(());
+    }
+    let mounts: Vec<(PathBuf, Result<Value>)> = control::running()
+        .into_iter()
+        .map(|running| (running.mountpoint.clone(), ask(&running.mountpoint)))
+        .collect();
+    if args.json {
+        say_json(&mounts.iter().filter_map(|(_, status)| status.as_ref().ok()).collect::<Vec<_>>());
+        return Ok(());
+    }
+    if mounts.is_empty() {
+        say("nothing is mounted");
+    }
+    for (mountpoint, status) in mounts {
+        match status {
+            Ok(status) => say(render(&status)),
+            Err(_) => say(format!(
+                "{at}: its daemon is dead; `belady umount --force {at}` clears it",
+                at = mountpoint.display()
+            )),
+        }
+    }
+    Ok(())
+}
+
+fn ask(mountpoint: &std::path::Path) -> Result<Value> {
+    let socket = MountDirectory::of(mountpoint).socket();
+    if !socket.exists() {
+        let message = format!("nothing of belady is mounted at {}", mountpoint.display());
+        return Err(Error::new(ErrorKind::Mount, message).hint("`belady status` lists what is"));
+    }
+    control::call(&socket, &Request::Status)
+}
+
+fn number(status: &Value, key: &str) -> u64 {
+    status.pointer(key).and_then(Value::as_u64).unwrap_or_default()
+}
+
+fn text<'a>(status: &'a Value, key: &str) -> &'a str {
+    status.pointer(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn human(status: &Value, key: &str) -> String {
+    Bytes(number(status, key)).human()
+}
+
+/// The status for people.
+fn render(status: &Value) -> String {
+    let mut out = String::new();
+    let mountpoints = status["mountpoints"].as_array().map_or(&[][..], Vec::as_slice);
+    let at: Vec<&str> = mountpoints.iter().filter_map(Value::as_str).collect();
+    let _ = writeln!(out, "{} at {} (pid {})", text(status, "/source"), at.join(", "), number(status, "/pid"));
+    let _ = writeln!(out, "  data     {} files, {}", number(status, "/files"), human(status, "/bytes"));
+    let _ = writeln!(
+        out,
+        "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
+        human(status, "/ram/kept"),
+        human(status, "/ram/budget"),
+        human(status, "/staged"),
+        human(status, "/window"),
+        text(status, "/policy"),
+    );
+    if status["disk"].is_object() {
+        let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
+        let _ = writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
+    }
+    let opens = number(status, "/opens");
+    let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;
+    let _ = writeln!(
+        out,
+        "  opens    {opens}: {:.1} % ready, {:.1} % on the way, {:.1} % cold",
+        share("/hits"),
+        share("/late"),
+        share("/cold"),
+    );
+    let _ = writeln!(
+        out,
+        "  source   {} read, {} blocks ahead and {} on demand; {} from disk; {} lost, {} failed",
+        human(status, "/source_bytes"),
+        number(status, "/prefetched"),
+        number(status, "/demanded"),
+        human(status, "/tier_bytes"),
+        number(status, "/lost"),
+        number(status, "/failed"),
+    );
+    let orders = status["orders"].as_array().map_or(&[][..], Vec::as_slice);
+    if orders.is_empty() {
+        let _ = writeln!(out, "  order    unknown: samples are kept as they are read");
+    }
+    for order in orders {
+        render_order(&mut out, order);
+    }
+    out
+}
+
+fn render_order(out: &mut String, order: &Value) {
+    let name = text(order, "/stream");
+    if order["order"].is_string() {
+        let state = if order["following"] == Value::Bool(true) {
+            format!("{} ahead", number(order, "/ahead"))
+        } else {
+            "DIVERGED: what is read is not what the order says; caching without it".into()
+        };
+        let _ = writeln!(
+            out,
+            "  order    {name}: {}\n           epoch {}, {} of {}, {state}; {} opens predicted, {} not",
+            text(order, "/order"),
+            number(order, "/epoch"),
+            number(order, "/position"),
+            number(order, "/length"),
+            number(order, "/opens_predicted"),
+            number(order, "/opens_strayed"),
+        );
+    }
+    if let Some(refused) = order["refused"].as_str() {
+        let _ = writeln!(out, "  order    {name}: REFUSED: {refused}");
+    }
+}

@@ -1,0 +1,37 @@
+//! `belady umount`.
+
+use std::path::PathBuf;
+
+use crate::control::{self, MountDirectory, Request};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{absolute, clear, is_dead};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+    /// Take it away from under programs that use it, and clear a dead mount
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mountpoint = absolute(&args.mountpoint);
+    let directory = MountDirectory::of(&mountpoint);
+    let socket = directory.socket();
+    if socket.exists() {
+        match control::call(&socket, &Request::Unmount) {
+            Ok(_) => return Ok(()),
+            Err(error) if !args.force && error.kind() == ErrorKind::Busy => return Err(error),
+            Err(error) if !args.force && !is_dead(&mountpoint) => return Err(error),
+            Err(_) => {}
+        }
+    } else if !args.force && !is_dead(&mountpoint) {
+        let message = format!("nothing of belady is mounted at {}", mountpoint.display());
+        return Err(Error::new(ErrorKind::Mount, message)
+            .hint("`belady status` lists what is; --force clears a mount that has no daemon"));
+    }
+    clear(&mountpoint)?;
+    directory.clear();
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! How commands talk to a running daemon: one line of JSON each way over a Unix socket.
+//!
+//! Every mount has a directory of its own under the runtime directory, named after its mount
+//! point, with the socket, the log and a note of what is mounted. Only its owner can enter.
+
+mod protocol;
+mod runtime;
+mod server;
+
+pub use protocol::{Request, call};
+pub use runtime::{MountDirectory, Running, running};
+pub use server::serve;

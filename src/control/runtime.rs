@@ -1,0 +1,117 @@
+//! Where the sockets and logs of running mounts are.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a mount's directory says of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The daemon's process.
+    pub pid: u32,
+    /// The directory served.
+    pub source: PathBuf,
+    /// Device and inode of that directory.
+    pub identity: (u64, u64),
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+}
+
+/// The directory of one mount: socket, log and note.
+#[derive(Clone, Debug)]
+pub struct MountDirectory(PathBuf);
+
+/// `$XDG_RUNTIME_DIR/belady`, `/run/belady` for root, else `/tmp/belady-UID`.
+fn runtime_directory() -> PathBuf {
+    let user = nix::unistd::geteuid();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if !directory.is_empty() => PathBuf::from(directory).join("belady"),
+        _ if user.is_root() => PathBuf::from("/run/belady"),
+        _ => PathBuf::from(format!("/tmp/belady-{user}")),
+    }
+}
+
+/// Makes a directory that only its owner can enter, or checks that it is one.
+fn private(directory: &Path) -> Result<()> {
+    let refuse = |what: String| {
+        Error::new(ErrorKind::Mount, format!("{}: {what}", directory.display()))
+            .hint("set XDG_RUNTIME_DIR to a directory of your own")
+    };
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| refuse(format!("cannot be made: {error}")))?;
+    let found = fs::symlink_metadata(directory).map_err(|error| refuse(error.to_string()))?;
+    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(refuse("is not a directory of yours".into()));
+    }
+    Ok(())
+}
+
+impl MountDirectory {
+    /// The directory of the mount at a path, whether it exists or not.
+    pub fn of(mountpoint: &Path) -> Self {
+        // FNV-1a: the same name in every version of belady.
+        let hash = mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+            (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        MountDirectory(runtime_directory().join(format!("{hash:016x}")))
+    }
+
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// Where it cannot be made, or belongs to someone else.
+    pub fn create(&self) -> Result<()> {
+        private(&runtime_directory())?;
+        private(&self.0)
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+
+    /// The log of a daemon in the background.
+    pub fn log(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    /// Notes what is mounted.
+    ///
+    /// # Errors
+    /// Where the note cannot be written.
+    pub fn note(&self, running: &Running) -> Result<()> {
+        let text = serde_json::to_vec(running).unwrap_or_default();
+        let temporary = self.0.join("mount.json.new");
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, self.0.join("mount.json")))
+            .map_err(|error| {
+                Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display()))
+            })
+    }
+
+    /// What the note says, if there is one.
+    pub fn running(&self) -> Option<Running> {
+        serde_json::from_slice(&fs::read(self.0.join("mount.json")).ok()?).ok()
+    }
+
+    /// Removes socket and note; the log stays for those who want to know.
+    pub fn clear(&self) {
+        for name in ["socket", "mount.json"] {
+            let _ = fs::remove_file(self.0.join(name));
+        }
+    }
+}
+
+/// Every mount that has a note, dead ones included.
+pub fn running() -> Vec<Running> {
+    let Ok(entries) = fs::read_dir(runtime_directory()) else { return Vec::new() };
+    let mut found: Vec<Running> =
+        entries.flatten().filter_map(|entry| MountDirectory(entry.path()).running()).collect();
+    found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    found
+}

@@ -1,0 +1,167 @@
+//! The life of a mount: checked, started, served, ended.
+//!
+//! 1. [`prepare`] looks at the mount point: a dead mount is cleared away, one in use is refused.
+//! 2. [`run`] opens the source (before anything covers it), starts the [`Engine`], gives the
+//!    streams their orders, mounts, and opens the control socket. Then it says that it serves.
+//! 3. It waits for a signal, a command, or an unmount from outside, and takes everything down.
+
+mod access;
+pub mod host;
+mod point;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::Settings;
+use crate::control::{self, MountDirectory, Request, Running};
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::source::PosixSource;
+pub use point::{clear, is_dead, prepare};
+
+/// What to mount.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The directory to serve, absolute.
+    pub source: PathBuf,
+    /// Where to mount it, absolute; may be the source itself.
+    pub mountpoint: PathBuf,
+    /// The settings.
+    pub settings: Settings,
+    /// The settings as `belady config show` prints them.
+    pub rendered: String,
+}
+
+/// What a mount says when it serves.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Ready {
+    /// One line that says what is mounted where.
+    pub line: String,
+    /// Further lines: the choices made, the orders received.
+    pub notes: Vec<String>,
+}
+
+/// Mounts and serves until it is ended. `seen` counts names while the source is scanned, `ready`
+/// is called once when the mount serves.
+///
+/// # Errors
+/// Whatever stands in the way; nothing is left mounted then.
+pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<()> {
+    let directory = MountDirectory::of(&plan.mountpoint);
+    directory.create()?;
+    if plan.settings.mount.allow_other {
+        access::check(&plan.source, plan.settings.mount.force_allow_other)?;
+    }
+    let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
+    let identity = source.identity()?;
+    let engine = Engine::start(plan.settings.clone(), &plan.source, source, seen)?;
+    let served = serve(plan, &engine, &directory, identity, ready);
+    directory.clear();
+    engine.stop();
+    served
+}
+
+fn serve(
+    plan: &Plan,
+    engine: &Arc<Engine>,
+    directory: &MountDirectory,
+    identity: (u64, u64),
+    ready: impl FnOnce(&Ready),
+) -> Result<()> {
+    let mut notes = plan.settings.decisions.clone();
+    for stream in &plan.settings.streams {
+        let words = engine.set_order(&stream.name, &stream.order)?;
+        notes.push(format!("order of {}: {words}", stream.name));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
+    let (end, ended) = mpsc::channel(1);
+    engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
+    let outcome = runtime.block_on(async {
+        let handler = Handler { engine: Arc::clone(engine), rendered: plan.rendered.clone(), end };
+        let _server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+        directory.note(&Running {
+            pid: std::process::id(),
+            source: plan.source.clone(),
+            identity,
+            mountpoint: plan.mountpoint.clone(),
+        })?;
+        notes.push(engine.consistency());
+        let (at, from) = (plan.mountpoint.display(), plan.source.display());
+        ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
+        wait(engine, ended).await
+    });
+    // A mount that is in use when a signal comes is taken away all the same.
+    if engine.unmount().is_err() {
+        clear(&plan.mountpoint)?;
+    }
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside.
+async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Error::new(ErrorKind::Internal, format!("signals: {error}")))
+    };
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut look = tokio::time::interval(Duration::from_millis(200));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = ended.recv() => return Ok(()),
+            _ = look.tick() => if engine.is_over() { return Ok(()) },
+        }
+    }
+}
+
+/// Answers what commands ask.
+struct Handler {
+    engine: Arc<Engine>,
+    rendered: String,
+    end: mpsc::Sender<()>,
+}
+
+impl Handler {
+    fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Status => serde_json::to_value(self.engine.status())
+                .map_err(|error| Error::new(ErrorKind::Internal, format!("status: {error}"))),
+            Request::Config => Ok(json!(self.rendered)),
+            Request::SetOrder { stream, order } => {
+                self.engine.set_order(&stream, &order).map(|words| json!(words))
+            }
+            Request::WithdrawOrder { stream } => {
+                self.engine.withdraw_order(&stream).map(|()| Value::Null)
+            }
+            Request::Unmount => {
+                self.engine.unmount()?;
+                // The receiver is gone only when the mount is ending already.
+                let _ = self.end.try_send(());
+                Ok(Value::Null)
+            }
+        }
+    }
+}
+
+/// An absolute path to a file that need not exist, links in its directories resolved.
+pub fn absolute(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            std::fs::canonicalize(parent).map_or(absolute.clone(), |parent| parent.join(name))
+        }
+        _ => absolute,
+    }
+}
