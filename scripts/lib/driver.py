@@ -7,6 +7,7 @@ a line before the next epoch; so what is counted between two borders belongs to 
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,14 +34,24 @@ def end_group(process):
     process.wait(30)
 
 
+def close_pipes(process):
+    """Closes our ends, whatever is still unsent."""
+    for pipe in (process.stdin, process.stdout):
+        try:
+            pipe.close()
+        except BrokenPipeError:
+            pass
+
+
 def run_program(command, at_border, env=None):
     """Runs `command`; calls at_border(fields) for each epoch line while the program waits.
 
     Returns what at_border returned, in order.
     """
     results = []
+    errors = tempfile.TemporaryFile("w+")       # a file: a full pipe would stop the program
     process = subprocess.Popen([PYTHON, *map(str, command), "--sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True,
+                               stderr=errors, text=True, start_new_session=True,
                                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})})
     try:
         for line in process.stdout:
@@ -48,18 +59,16 @@ def run_program(command, at_border, env=None):
                 results.append(at_border(fields(line)))
                 process.stdin.write("\n")
                 process.stdin.flush()
-        errors = process.stderr.read().strip()
-        if process.wait() != 0:
-            raise RunError(f"{os.path.basename(command[0])} gave {process.returncode}: {errors[-1500:]}")
-    except BrokenPipeError as e:
-        raise RunError(f"{os.path.basename(command[0])} ended too early: {process.stderr.read()[-1500:]}") from e
+    except BrokenPipeError:
+        pass                                    # it ended while it was spoken to: the exit status tells
+    else:
+        process.wait()
     finally:
         end_group(process)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
+        close_pipes(process)
+    if process.returncode != 0:
+        errors.seek(0)
+        raise RunError(f"{os.path.basename(command[0])} gave {process.returncode}: {errors.read().strip()[-1500:]}")
     return results
 
 

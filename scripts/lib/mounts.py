@@ -16,7 +16,7 @@ import threading
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target"))
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")))
 
 
 class MountError(Exception):
