@@ -53,7 +53,7 @@ class MemoryGroup:
     def enter(self):
         """Moves the calling process in; its children follow."""
         with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
-            f.write("0" if self.peak_file.endswith("memory.peak") else str(os.getpid()))
+            f.write(str(os.getpid()))
 
     def peak(self):
         """The most bytes that were charged at once."""
