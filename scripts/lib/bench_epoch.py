@@ -4,8 +4,8 @@ Goal: tell how near belady comes to what the link allows (cold) and to local fil
 Method: 5,000 imagenet-like JPEGs of about 110 KB behind `slowpfs --preset busy`; a torch DataLoader with 2 workers,
 batches of 64, DistributedSampler; prefetching held until the first open, so that the loader's start is no free head
 start.  Shape A reads and checks, B pauses 50 ms a batch besides, C decodes.  cold is epoch 1, steady the median of
-the later epochs; a row is the median over its mounts.  "bound" is the time of the best of 8, 16 and 32 parallel
-copiers; "ideal bytes" is the data less what the cache can hold, counted in pages.
+the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  "bound" is the
+time of the best of 8, 16 and 32 parallel copiers; "ideal bytes" is the data less what the cache can hold, in pages.
 """
 
 import argparse
@@ -121,28 +121,26 @@ class Rows:
     def middle(self, values):
         return statistics.median(values) if values else None
 
-    def add(self, name, runs, figure, unit="x", part="steady", note=None):
-        """A row: the median of figure(run) over the runs; no value if a figure cannot be had."""
-        try:
-            values = [round(figure(run), 4) for run in runs]
-        except TypeError:                    # something to divide by is missing
-            values = []
+    def add(self, name, runs, figure, unit="x", part="steady", note=None, by=(1.0,)):
+        """A row: the median of figure(run) over `by`, the figure of the same turn to compare with."""
+        values = [round(figure(run) / by[min(turn, len(by) - 1)], 4) for turn, run in enumerate(runs)] if by else []
         row = {"name": name, "value": self.middle(values), "unit": unit, "runs": values, "bar": BARS.get(name)}
         if runs:
             row["idle_percent"] = round(statistics.fmean(run.mean("idle", part) for run in runs), 1)
             row["slowpfs_cpu_us"] = round(statistics.fmean(run.mean("slow_cpu_us", part) for run in runs))
             row["held_late_us_max"] = max(run.held_late_us for run in runs)
         if note or not values:
-            row["note"] = note or "no run"
+            row["note"] = note or ("no run" if not runs else "nothing to compare with")
         self.rows.append(row)
 
-    def copy_time(self):
-        """Seconds of the best number of copiers."""
-        medians = [self.middle([run.cold for run in self.bench.get(f"staged.{n}")]) for n in COPIERS]
-        return min((m for m in medians if m is not None), default=None)
+    def copy_times(self):
+        """By turn, the seconds of the best number of copiers; the best number is the same in all turns."""
+        times = [[run.cold for run in self.bench.get(f"staged.{n}")] for n in COPIERS]
+        return min(filter(None, times), key=self.middle, default=[])
 
     def local(self, shape):
-        return self.middle([run.steady() for run in self.bench.get(f"local.{shape}")])
+        """By turn, the seconds of a warm local epoch."""
+        return [run.steady() for run in self.bench.get(f"local.{shape}")]
 
     def share_missed(self, run):
         """The share of the data that a cache of the run's budget cannot hold."""
@@ -150,23 +148,31 @@ class Rows:
 
     def barred(self):
         """The rows that have a bar."""
-        get, copy = self.bench.get, self.copy_time()
-        full, data = get("belady.A.100"), self.rig.bytes
-        step, decode = self.local("B"), self.local("C")
-        self.add("cold.x_bound", full, lambda r: r.cold_with_scan / copy, part="cold")
+        get, copy, data = self.bench.get, self.copy_times(), self.rig.bytes
+        full, step, decode = get("belady.A.100"), self.local("B"), self.local("C")
+        self.add("cold.x_bound", full, lambda r: r.cold_with_scan, part="cold", by=copy)
         self.add("cold.x_link", full, lambda r: r.cold / (data / LINK), part="cold")
-        self.add("cold.step.x_local", get("belady.B.100"), lambda r: r.cold / step, part="cold")
-        stepped = [get(f"belady.B.{size}") for size in SIZES if get(f"belady.B.{size}")]
-        worst = max(stepped, key=lambda runs: self.middle([r.steady() for r in runs]), default=[])
-        self.add("steady.step.x_local", worst, lambda r: r.steady() / step)
-        self.add("cold.decode.x_local", get("belady.C.100"), lambda r: r.cold / decode, part="cold")
-        self.add("steady.100.decode.x_local", get("belady.C.100"), lambda r: r.steady() / decode)
+        self.add("cold.step.x_local", get("belady.B.100"), lambda r: r.cold, part="cold", by=step)
+        self.worst_step(step)
+        self.add("cold.decode.x_local", get("belady.C.100"), lambda r: r.cold, part="cold", by=decode)
+        self.add("steady.100.decode.x_local", get("belady.C.100"), lambda r: r.steady(), by=decode)
         for size in ("50", "20"):
             runs = get(f"belady.A.{size}")
-            self.add(f"steady.{size}.x_bound", runs, lambda r: r.steady() / (self.share_missed(r) * copy))
+            self.add(f"steady.{size}.x_bound", runs, lambda r: r.steady() / self.share_missed(r), by=copy)
             self.add(f"steady.{size}.x_ideal_bytes", runs, lambda r: r.steady("bytes") / (data * self.share_missed(r)))
-        self.add("steady.0.x_bound", get("belady.A.0"), lambda r: r.steady() / copy)
+        self.add("steady.0.x_bound", get("belady.A.0"), lambda r: r.steady(), by=copy)
         self.memory()
+
+    def worst_step(self, step):
+        """With a step: the cache size that comes off worst."""
+        kept = len(self.rows)
+        for size in SIZES:
+            if self.bench.get(f"belady.B.{size}"):
+                self.add("steady.step.x_local", self.bench.get(f"belady.B.{size}"), lambda r: r.steady(), by=step,
+                         note=f"cache size {size}")
+        if len(self.rows) == kept:
+            self.add("steady.step.x_local", [], None)
+        self.rows[kept:] = [max(self.rows[kept:], key=lambda row: row["value"] or 0)]
 
     def memory(self):
         """The worst of all belady runs."""
@@ -183,6 +189,8 @@ class Rows:
             self.add(f"staged.{n}.s", runs, lambda r: r.cold, "s", "cold")
             self.add(f"staged.{n}.then_epoch.s", [r for r in runs if len(r.epochs) > 1],
                      lambda r: r.cold + r.epochs[1]["seconds"], "s", "cold")
+        self.add("belady.A.100.mount_and_scan.s", self.bench.get("belady.A.100"),
+                 lambda r: r.cold_with_scan - r.cold, "s", "cold")
         for workers in (2, 8, 16):
             self.add(f"direct.{workers}.s", self.bench.get(f"direct.{workers}"), lambda r: r.cold, "s", "cold")
         for name in ["client_cache", "local.A", "local.B", "local.C",

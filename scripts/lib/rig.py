@@ -132,13 +132,15 @@ class Rig:
         return self.on_time(once)
 
     def copy(self, source, target, copiers):
-        """Lists and copies; a user's shell would say the same."""
-        listing = subprocess.Popen(["find", ".", "-type", "f", "-print0"], cwd=source, stdout=subprocess.PIPE)
-        done = subprocess.run(["xargs", "-0", "-n", "25", "-P", str(copiers), "cp", "--parents", "-t", target],
-                              cwd=source, stdin=listing.stdout, check=False)
-        listing.stdout.close()
-        if listing.wait() != 0 or done.returncode != 0:
-            raise RunError(f"copying with {copiers} processes failed")
+        """Makes the folders, then copies the files: what a user's shell would do."""
+        steps = [("d", ["xargs", "-0", "mkdir", "-p"], target),      # one cp racing another for a folder would fail
+                 ("f", ["xargs", "-0", "-n", "25", "-P", str(copiers), "cp", "--parents", "-t", target], source)]
+        for kind, command, where in steps:
+            listing = subprocess.Popen(["find", ".", "-type", kind, "-print0"], cwd=source, stdout=subprocess.PIPE)
+            done = subprocess.run(command, cwd=where, stdin=listing.stdout, check=False)
+            listing.stdout.close()
+            if listing.wait() != 0 or done.returncode != 0:
+                raise RunError(f"copying with {copiers} processes failed")
 
     def belady(self, shape, epochs, ram, disk=0, settings=()):
         """belady over the slow source, with `ram` bytes of memory and `disk` bytes of a cache directory."""
