@@ -43,22 +43,25 @@ def close_pipes(process):
             pass
 
 
-def run_program(command, at_border, env=None):
+def run_program(command, at_border, at_start=None):
     """Runs `command`; calls at_border(fields) for each epoch line while the program waits.
 
+    at_start is called when the program says "ready", that is, when its imports are done.
     Returns what at_border returned, in order.
     """
     results = []
     errors = tempfile.TemporaryFile("w+")       # a file: a full pipe would stop the program
     process = subprocess.Popen([PYTHON, *map(str, command), "--sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=errors, text=True, start_new_session=True,
-                               env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})})
+                               env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     try:
         for line in process.stdout:
             if line.startswith("epoch "):
                 results.append(at_border(fields(line)))
                 process.stdin.write("\n")
                 process.stdin.flush()
+            elif line.startswith("ready") and at_start:
+                at_start()
     except BrokenPipeError:
         pass                                    # it ended while it was spoken to: the exit status tells
     else:

@@ -75,6 +75,7 @@ def read_epoch(loader, step):
 def main():
     args = arguments()
     torch.set_num_threads(1)
+    print("ready", flush=True)
     began = time.perf_counter()
     dataset = ImageFolder(args.data, loader=Reader(args.data, args.decode))
     scan = time.perf_counter() - began

@@ -87,7 +87,8 @@ class Rig:
 
         script = os.path.join(TOP, "scripts", "lib", "loader.py")
         with Watchdog(self.longest, mounts) as dog:
-            done = run_program([script, path, "--epochs", epochs, "--workers", workers, *SHAPES[shape]], border)
+            done = run_program([script, path, "--epochs", epochs, "--workers", workers, *SHAPES[shape]],
+                               border, at_start=meter.percent)
         if dog.bitten or len(done) != epochs:
             raise RunError(f"only {len(done)} of {epochs} epochs")
         return done
