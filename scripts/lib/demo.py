@@ -13,9 +13,9 @@ import os
 import shutil
 import sys
 
-from driver import RunError, files_of, run_program, stopwatch, verify
+from driver import FAILURES, RunError, files_of, run_program, stopwatch, verify
 from make_data import default_files, ensure
-from mounts import TARGET, TOP, Belady, MountError, Slowpfs, Watchdog, exit_on_signals, fresh_dir, say
+from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, exit_on_signals, fresh_dir, say
 
 WAYS = {"direct": "the slow filesystem itself",
         "client_cache": "the same behind a caching client",
@@ -125,7 +125,7 @@ def main():
     elapsed = stopwatch()
     try:
         results = {name: demo.way(name) for name in WAYS}
-    except (MountError, RunError, OSError) as e:
+    except FAILURES as e:
         sys.exit(f"demo: {e}")
     finally:
         demo.clean()

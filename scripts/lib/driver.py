@@ -15,7 +15,11 @@ PYTHON = "/usr/bin/python3"
 
 
 class RunError(Exception):
-    """A training program failed."""
+    """A training program failed, or what it needs."""
+
+
+# All that can go wrong in a run: a filesystem that dies gives readers errors, and counters that are no JSON.
+FAILURES = (RunError, OSError, ValueError, subprocess.SubprocessError)
 
 
 def fields(line):

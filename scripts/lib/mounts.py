@@ -15,11 +15,13 @@ import sys
 import threading
 import time
 
+from driver import RunError
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")))
 
 
-class MountError(Exception):
+class MountError(RunError):
     """A mount did not come up, or ended by itself."""
 
 
