@@ -1,0 +1,72 @@
+"""A memory cgroup of a daemon's own: what the kernel charges to it, page cache included.
+
+Works with cgroup v1's memory controller and with v2; where neither can be used, create() gives None.
+"""
+
+import os
+import time
+
+
+def own_path(controller):
+    """This process's group in the hierarchy of `controller` ("" is v2)."""
+    with open("/proc/self/cgroup") as f:
+        for line in f:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if controller in names.split(","):
+                return path.strip("/")
+    return ""
+
+
+def candidates():
+    """(parent directory, file of the peak) of the hierarchies that may have a memory controller."""
+    for top, controller, peak in [("/sys/fs/cgroup/memory", "memory", "memory.max_usage_in_bytes"),
+                                  ("/sys/fs/cgroup", "", "memory.peak")]:
+        inside = os.path.join(top, own_path(controller))
+        yield inside, peak        # below our own group, so that its limits hold
+        yield top, peak           # v2 refuses children of a group with processes, unless it is the root
+
+
+class MemoryGroup:
+    """One group; make it with create()."""
+
+    def __init__(self, path, peak_file):
+        self.path, self.peak_file = path, os.path.join(path, peak_file)
+
+    @classmethod
+    def create(cls, name):
+        """A new group, or None."""
+        for parent, peak_file in candidates():
+            path = os.path.join(parent, name)
+            try:
+                os.mkdir(path)
+            except OSError:
+                continue
+            group = cls(path, peak_file)
+            if os.path.exists(group.peak_file) and group.takes_processes():
+                return group
+            group.remove()
+        return None
+
+    def takes_processes(self):
+        return os.access(os.path.join(self.path, "cgroup.procs"), os.W_OK)
+
+    def enter(self):
+        """Moves the calling process in; its children follow."""
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
+            f.write(str(os.getpid()))
+
+    def peak(self):
+        """The most bytes that were charged at once."""
+        with open(self.peak_file) as f:
+            return int(f.read())
+
+    def remove(self):
+        """Removes the group once its processes have ended."""
+        for _ in range(50):
+            try:
+                os.rmdir(self.path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.1)

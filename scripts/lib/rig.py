@@ -1,0 +1,178 @@
+"""One measured run of a bench: fresh mounts, the loader, the counters at its epoch borders.
+
+Goal: a run's figures mean what they say.  Method: every run has a slowpfs of its own, whose counters are read at the
+epoch borders; a run in which slowpfs answered late (the machine was short of CPU, so the model did not hold) is
+thrown away and repeated; every sample's identity is checked by the loader; belady runs in a memory cgroup of its own.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+
+from cgroup import MemoryGroup
+from driver import IdleMeter, RunError, files_of, run_program, stopwatch
+from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, fresh_dir, say
+
+ORDER = "torch-distributed:seed=0,world=1,rank=0,index=imagefolder"
+LATE_US = 10_000
+TRIES = 4                                    # the first, and three repetitions of late ones
+SHAPES = {"A": [], "B": ["--step-ms", 50], "C": ["--decode"]}
+MIB = 1 << 20
+
+
+class Run:
+    """The figures of one run."""
+
+    def __init__(self, epochs, held_late_us=0, mount_s=0.0):
+        self.epochs, self.held_late_us, self.mount_s = epochs, held_late_us, mount_s
+        self.memory_over = self.budget = None
+
+    @property
+    def cold(self):
+        """Seconds of the first epoch."""
+        return self.epochs[0]["seconds"]
+
+    @property
+    def cold_with_scan(self):
+        """The first epoch with all listing of directories: ours at the mount, and the loader's."""
+        return self.mount_s + self.epochs[0]["scan"] + self.cold
+
+    def steady(self, field="seconds"):
+        """The median of the later epochs."""
+        return statistics.median(epoch[field] for epoch in self.epochs[1:] or self.epochs)
+
+    def mean(self, field, part):
+        """The mean of `field` over the "cold" epoch or over the "steady" ones."""
+        chosen = self.epochs[:1] if part == "cold" else self.epochs[1:] or self.epochs
+        return statistics.fmean(epoch[field] for epoch in chosen)
+
+
+class Rig:
+    """The data, the scratch directory and the ways to run a loader over the data."""
+
+    def __init__(self, data, repeat_until=None, longest=120):
+        self.data, self.longest, self.repeat_until = data, longest, repeat_until
+        self.elapsed = stopwatch()
+        self.work = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
+        sizes = [os.path.getsize(os.path.join(data, name)) for name in files_of(data)]
+        self.files, self.bytes = len(sizes), sum(sizes)
+        self.pages = sum(-(-size // 4096) * 4096 for size in sizes)
+        self.no_cgroup = False
+
+    def clean(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def warm(self):
+        """Brings the data into the page cache, so that the real disk is no part of the model."""
+        for name in files_of(self.data):
+            with open(os.path.join(self.data, name), "rb") as f:
+                while f.read(MIB):
+                    pass
+
+    def load(self, path, shape, epochs, workers, slow, mounts):
+        """Runs the loader over `path`; gives its epochs, with the counters of `slow` if there is one."""
+        zero = {"open": 0, "bytes": 0, "cpu_us": 0}
+        last, meter = slow.stats() if slow else zero, IdleMeter()
+
+        def border(line):
+            nonlocal last
+            now = slow.stats() if slow else zero
+            counted = {"opens": now["open"] - last["open"], "bytes": now["bytes"] - last["bytes"],
+                       "slow_cpu_us": now["cpu_us"] - last["cpu_us"], "idle": meter.percent()}
+            last = now
+            if line["wrong"] or line["images"] != self.files:
+                raise RunError(f"{line['wrong']:.0f} wrong samples, {line['images']:.0f} of {self.files} read")
+            return {**line, **counted}
+
+        script = os.path.join(TOP, "scripts", "lib", "loader.py")
+        with Watchdog(self.longest, mounts) as dog:
+            done = run_program([script, path, "--epochs", epochs, "--workers", workers, *SHAPES[shape]],
+                               border, at_start=meter.percent)
+        if dog.bitten or len(done) != epochs:
+            raise RunError(f"only {len(done)} of {epochs} epochs")
+        return done
+
+    def on_time(self, once):
+        """Runs `once` until slowpfs kept its times."""
+        for attempt in range(TRIES):
+            run = once()
+            if run.held_late_us <= LATE_US:
+                return run
+            again = attempt < TRIES - 1 and (self.repeat_until is None or self.elapsed() < self.repeat_until)
+            say(f"    slowpfs was {run.held_late_us / 1000:.0f} ms late: {'again' if again else 'kept all the same'}")
+            if not again:
+                return run
+
+    def local(self, shape, epochs):
+        """The files themselves, warm."""
+        return Run(self.load(self.data, shape, epochs, 2, None, []))
+
+    def direct(self, workers, epochs, client_cache=False):
+        """The slow source itself."""
+        def once():
+            with Slowpfs(self.data, os.path.join(self.work, "source"), client_cache) as slow:
+                done = self.load(slow.mountpoint, "A", epochs, workers, slow, [slow])
+                return Run(done, slow.stats()["held_late_us_max"])
+        return self.on_time(once)
+
+    def staged(self, copiers, then_load):
+        """Copies the source with `copiers` processes; the first epoch is the copying, a second one reads the copy."""
+        def once():
+            with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
+                copy = fresh_dir(os.path.join(self.work, "copy"))
+                with Watchdog(self.longest, [slow]):
+                    meter, elapsed = IdleMeter(), stopwatch()
+                    self.copy(slow.mountpoint, copy, copiers)
+                    seconds = elapsed()
+                now = slow.stats()
+                epoch = {"seconds": seconds, "scan": 0.0, "opens": now["open"], "bytes": now["bytes"],
+                         "slow_cpu_us": now["cpu_us"], "idle": meter.percent()}
+                after = self.load(copy, "A", 1, 2, None, []) if then_load else []
+                shutil.rmtree(copy)
+                return Run([epoch, *after], now["held_late_us_max"])
+        return self.on_time(once)
+
+    def copy(self, source, target, copiers):
+        """Makes the folders, then copies the files: what a user's shell would do."""
+        steps = [("d", ["xargs", "-0", "mkdir", "-p"], target),      # one cp racing another for a folder would fail
+                 ("f", ["xargs", "-0", "-n", "25", "-P", str(copiers), "cp", "--parents", "-t", target], source)]
+        for kind, command, where in steps:
+            listing = subprocess.Popen(["find", ".", "-type", kind, "-print0"], cwd=source, stdout=subprocess.PIPE)
+            done = subprocess.run(command, cwd=where, stdin=listing.stdout, check=False)
+            listing.stdout.close()
+            if listing.wait() != 0 or done.returncode != 0:
+                raise RunError(f"copying with {copiers} processes failed")
+
+    def belady(self, shape, epochs, ram, disk=0, settings=()):
+        """belady over the slow source, with `ram` bytes of memory and `disk` bytes of a cache directory."""
+        options = ["--order", ORDER, "--ram", ram, "--set", "prefetch.start=first-open"]
+        for setting in settings:
+            options += ["--set", setting]
+
+        def once():
+            disk_options = []
+            if disk:
+                disk_options = ["--cache-dir", fresh_dir(os.path.join(self.work, "cache")), "--nvme", disk]
+            group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
+            self.no_cgroup = self.no_cgroup or group is None
+            try:
+                return self.belady_once(shape, epochs, ram, options + disk_options, group)
+            finally:
+                if group:
+                    group.remove()
+        return self.on_time(once)
+
+    def belady_once(self, shape, epochs, ram, options, group):
+        """The mounts and the loader of one run of belady()."""
+        with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
+            elapsed = stopwatch()
+            with Belady(slow.mountpoint, os.path.join(self.work, "mount"), options, group) as mount:
+                mount_s = elapsed()
+                done = self.load(mount.mountpoint, shape, epochs, 2, slow, [slow, mount])
+                run = Run(done, slow.stats()["held_late_us_max"], mount_s)
+                run.budget = ram
+                if group:
+                    run.memory_over = (group.peak() - ram) / MIB
+                return run

@@ -1,0 +1,42 @@
+# Sourced by the scripts that need the tools, the packages and the binaries.
+# Goal: from a fresh Debian machine to something that runs, and next to no time when all is there already.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PYTHON=/usr/bin/python3       # Debian's, which sees python3-torch; another may come first on PATH
+PACKAGES=(fuse3 python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
+
+die() {
+    echo "$(basename "$0"): $*" >&2
+    exit 1
+}
+
+# Installs the Debian packages that are missing.
+install_packages() {
+    local missing=() name sudo=
+    command -v dpkg-query >/dev/null || die "this needs Debian or a relative of it (no dpkg-query here)"
+    for name in "${PACKAGES[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || missing+=("$name")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    echo "installing ${missing[*]}" >&2
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo=sudo
+        command -v sudo >/dev/null || die "not root and no sudo; install these yourself: ${missing[*]}"
+    fi
+    $sudo apt-get update -qq >&2 || die "apt-get update failed"
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+        die "apt-get install failed"
+}
+
+# Builds the release binaries.
+build_binaries() {
+    command -v cargo >/dev/null || die "cargo is not on PATH; install Rust first"
+    echo "building the release binaries" >&2
+    (cd "$ROOT" && cargo build --release --bins --quiet) >&2 || die "the build failed"
+}
+
+# FUSE must be there, and usable by this user.
+check_fuse() {
+    [ -e /dev/fuse ] || die "/dev/fuse is missing: FUSE is not available here"
+    [ -r /dev/fuse ] && [ -w /dev/fuse ] || die "/dev/fuse cannot be opened by $(id -un); run this as root"
+}
