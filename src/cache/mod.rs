@@ -188,7 +188,8 @@ impl Cache {
         let cache = Arc::clone(self);
         self.store_pool.submit(Urgency::Prefetch, move || {
             let Arrival { node, bytes } = arrival;
-            let done = cache.store.as_ref().is_some_and(|(_, store)| store.put(block, node, &bytes));
+            let done =
+                cache.store.as_ref().is_some_and(|(_, store)| store.put(block, node, &bytes));
             cache.inbox.put(Event::Placed { block, tier, done }, None);
         });
     }

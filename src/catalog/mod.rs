@@ -106,7 +106,8 @@ impl Catalog {
     ) -> Result<Self, Errno> {
         let root = source.stat(Path::new(""))?;
         let found = scan::scan(&*source, threads, seen);
-        if let Some(errno) = found.iter().find(|d| d.path.as_os_str().is_empty()).and_then(|d| d.error)
+        if let Some(errno) =
+            found.iter().find(|d| d.path.as_os_str().is_empty()).and_then(|d| d.error)
         {
             return Err(errno);
         }
@@ -267,7 +268,8 @@ impl Catalog {
     /// Number of rows and of the bytes of all regular files.
     pub fn totals(&self) -> (u64, u64) {
         let tree = self.read();
-        let regular = |&file: &FileId| tree.row(file).stat.kind == Kind::File && !tree.row(file).gone;
+        let regular =
+            |&file: &FileId| tree.row(file).stat.kind == Kind::File && !tree.row(file).gone;
         let (mut files, mut bytes) = (0, 0);
         for file in tree.files().filter(regular) {
             files += 1;
@@ -314,7 +316,8 @@ impl Catalog {
         }
         let Ok(names) = self.source.list(&path) else { return changes };
         let stats = self.source.stat_all(&path, &names);
-        let found = names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
+        let found =
+            names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
         tree.relist(directory, found.collect(), now, &mut changes);
         tree.update(directory, stat, now, &mut changes);

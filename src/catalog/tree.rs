@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
+use super::Changes;
 use super::node::NodeId;
 use super::scan::Found;
-use super::Changes;
 use crate::ids::FileId;
 use crate::plan::Layout;
 use crate::source::{Kind, Stat};
+
+/// Names of a directory in byte order, each with its row.
+type Names = Vec<(Box<OsStr>, FileId)>;
 
 /// One file, directory or other thing of the source.
 #[derive(Debug)]
@@ -26,7 +29,7 @@ pub(super) struct Row {
     /// The source no longer has it.
     pub(super) gone: bool,
     /// Names by byte order, or why they could not be read; none where they were not read yet.
-    children: Option<Result<Vec<(Box<OsStr>, FileId)>, Errno>>,
+    children: Option<Result<Names, Errno>>,
 }
 
 impl Row {

@@ -179,9 +179,10 @@ fn start_daemon(args: &Args, plan: &Plan) -> Result<()> {
         .spawn()
         .map_err(|error| unusable("the daemon cannot be started", error))?;
     let bar = ProgressBar::new_spinner();
-    bar.set_style(ProgressStyle::with_template("{spinner} scanning {msg}").unwrap_or_else(|_| {
-        ProgressStyle::default_spinner()
-    }));
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} scanning {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
     let told = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
     for line in told.map_while(std::result::Result::ok) {
         match serde_json::from_str(&line) {

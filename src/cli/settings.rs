@@ -60,8 +60,9 @@ impl SettingsArgs {
             })?;
             layers = layers.file(path.to_string_lossy(), &text);
         }
-        let env = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let env = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
         layers = layers.env(env);
         for option in &options {
             layers = match option.split_once('=') {

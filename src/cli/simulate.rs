@@ -101,7 +101,8 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let orders = (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
+    let orders =
+        (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
     let bytes = args.sample_size.0.max(1);
     let count = 1 + orders.iter().flat_map(|order| order.epoch(0).to_vec()).max().unwrap_or(0);
     let count = count.max(args.samples);

@@ -79,8 +79,15 @@ fn render(status: &Value) -> String {
     let mut out = String::new();
     let mountpoints = status["mountpoints"].as_array().map_or(&[][..], Vec::as_slice);
     let at: Vec<&str> = mountpoints.iter().filter_map(Value::as_str).collect();
-    let _ = writeln!(out, "{} at {} (pid {})", text(status, "/source"), at.join(", "), number(status, "/pid"));
-    let _ = writeln!(out, "  data     {} files, {}", number(status, "/files"), human(status, "/bytes"));
+    let _ = writeln!(
+        out,
+        "{} at {} (pid {})",
+        text(status, "/source"),
+        at.join(", "),
+        number(status, "/pid")
+    );
+    let _ =
+        writeln!(out, "  data     {} files, {}", number(status, "/files"), human(status, "/bytes"));
     let _ = writeln!(
         out,
         "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
@@ -92,7 +99,8 @@ fn render(status: &Value) -> String {
     );
     if status["disk"].is_object() {
         let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
-        let _ = writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
+        let _ =
+            writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
     }
     let opens = number(status, "/opens");
     let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;

@@ -55,9 +55,10 @@ impl MountDirectory {
     /// The directory of the mount at a path, whether it exists or not.
     pub fn of(mountpoint: &Path) -> Self {
         // FNV-1a: the same name in every version of belady.
-        let hash = mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
-            (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let hash =
+            mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+                (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+            });
         MountDirectory(runtime_directory().join(format!("{hash:016x}")))
     }
 
@@ -89,9 +90,7 @@ impl MountDirectory {
         let temporary = self.0.join("mount.json.new");
         fs::write(&temporary, text)
             .and_then(|()| fs::rename(&temporary, self.0.join("mount.json")))
-            .map_err(|error| {
-                Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display()))
-            })
+            .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
     }
 
     /// What the note says, if there is one.

@@ -3,10 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::protocol::{Answer, Request};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,15 +17,32 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes that one request may have.
 const REQUEST_MAX: u64 = 1 << 20;
 
-/// Answers requests with `handle`, each on a thread that may block, until the returned task is
-/// aborted. Must be called inside a tokio runtime.
+/// How long the end of a mount waits for answers to be taken.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// A control socket that is being served.
+pub struct Server {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Takes no more requests, and waits for the answers that are on their way.
+    pub async fn finish(self) {
+        let _ = self.stop.send(());
+        let _ = tokio::time::timeout(LAST_ANSWERS, self.task).await;
+    }
+}
+
+/// Answers requests with `handle`, each on a thread that may block. Must be called inside a tokio
+/// runtime.
 ///
 /// # Errors
 /// Where the socket cannot be made.
 pub fn serve(
     socket: &Path,
     handle: impl Fn(Request) -> Result<Value> + Send + Sync + 'static,
-) -> Result<tokio::task::JoinHandle<()>> {
+) -> Result<Server> {
     let refuse = |error: std::io::Error| {
         Error::new(ErrorKind::Mount, format!("control socket {}: {error}", socket.display()))
     };
@@ -30,20 +50,32 @@ pub fn serve(
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(refuse)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(refuse)?;
-    let handle = Arc::new(handle);
-    Ok(tokio::spawn(async move {
-        loop {
-            match listener.accept().await {
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(listen(listener, Arc::new(handle), stopped));
+    Ok(Server { stop, task })
+}
+
+async fn listen<H>(listener: UnixListener, handle: Arc<H>, mut stopped: oneshot::Receiver<()>)
+where
+    H: Fn(Request) -> Result<Value> + Send + Sync + 'static,
+{
+    let mut answers = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = &mut stopped => break,
+            Some(_) = answers.join_next() => {}
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    tokio::spawn(answer(stream, Arc::clone(&handle)));
+                    answers.spawn(answer(stream, Arc::clone(&handle)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "control socket");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
-            }
+            },
         }
-    }))
+    }
+    while answers.join_next().await.is_some() {}
 }
 
 async fn answer<H>(stream: UnixStream, handle: Arc<H>)
@@ -63,9 +95,7 @@ where
     };
     let answer = match result {
         Ok(value) => Answer::Done(value),
-        Err(error) => {
-            Answer::Failed { code: error.kind().exit_code(), message: error.to_string() }
-        }
+        Err(error) => Answer::Failed { code: error.kind().exit_code(), message: error.to_string() },
     };
     let mut text = serde_json::to_vec(&answer).unwrap_or_default();
     text.push(b'\n');

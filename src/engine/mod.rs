@@ -70,7 +70,9 @@ impl Engine {
         let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
         let catalog = Arc::new(catalog.map_err(|errno| cannot_read(source_path, errno))?);
         let store = match &settings.cache.disk {
-            Some(disk) => Some((STORE_TIER, Arc::new(Store::open(&disk.dir, disk.min_free_bytes)?))),
+            Some(disk) => {
+                Some((STORE_TIER, Arc::new(Store::open(&disk.dir, disk.min_free_bytes)?)))
+            }
             None => None,
         };
         let inbox = Arc::new(Inbox::default());

@@ -38,7 +38,11 @@ pub fn with_listing<T>(
     });
     let entries = files
         .iter()
-        .map(|(path, file, size)| Entry { path: path.as_os_str().as_bytes(), file: *file, size: *size })
+        .map(|(path, file, size)| Entry {
+            path: path.as_os_str().as_bytes(),
+            file: *file,
+            size: *size,
+        })
         .collect();
     let mut listing = Listing::new(entries);
     for prefix in prefixes {

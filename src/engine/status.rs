@@ -119,10 +119,12 @@ impl Engine {
             files,
             bytes,
             ram: TierStatus { budget: self.settings.cache.ram_bytes, kept: kept(RAM) },
-            disk: self.settings.cache.disk.as_ref().map(|disk| TierStatus {
-                budget: disk.bytes,
-                kept: kept(super::STORE_TIER),
-            }),
+            disk: self
+                .settings
+                .cache
+                .disk
+                .as_ref()
+                .map(|disk| TierStatus { budget: disk.bytes, kept: kept(super::STORE_TIER) }),
             disk_state: self.cache.store().map(|store| store.state()),
             staged: published.accounts.staged,
             window: published.accounts.window,

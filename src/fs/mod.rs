@@ -125,18 +125,15 @@ impl Dataset {
         let blocks = self.catalog.layout().blocks_in(file, offset, end - offset);
         let within = (offset % BLOCK_BYTES) as usize;
         let wanted = (end - offset) as usize;
-        if blocks.len() == 1 {
-            for block in blocks {
-                return self.cache.read(
-                    block,
-                    node,
-                    Box::new(move |result| match result {
-                        Ok(bytes) => reply(slice(&bytes, within, wanted)),
-                        Err(errno) => reply(Err(errno)),
-                    }),
-                );
-            }
-            return;
+        let mut blocks = blocks.enumerate();
+        if blocks.len() == 1
+            && let Some((_, block)) = blocks.next()
+        {
+            let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| match result {
+                Ok(bytes) => reply(slice(&bytes, within, wanted)),
+                Err(errno) => reply(Err(errno)),
+            };
+            return self.cache.read(block, node, Box::new(waiter));
         }
         let join = Arc::new(Mutex::new(Join {
             parts: vec![None; blocks.len()],
@@ -145,7 +142,7 @@ impl Dataset {
                 Err(errno) => reply(Err(errno)),
             })),
         }));
-        for (index, block) in blocks.enumerate() {
+        for (index, block) in blocks {
             let join = Arc::clone(&join);
             self.cache.read(block, node, Box::new(move |result| Join::take(&join, index, result)));
         }

@@ -157,9 +157,9 @@ fn explain(error: &std::io::Error, mountpoint: &Path) -> Error {
         _ if error.to_string().contains("user_allow_other") => {
             failed.hint("put `user_allow_other` into /etc/fuse.conf, or leave allow-other out")
         }
-        _ if error.kind() == std::io::ErrorKind::NotFound => failed.hint(
-            "install fuse3: mounting without root needs its fusermount3 on the PATH",
-        ),
+        _ if error.kind() == std::io::ErrorKind::NotFound => {
+            failed.hint("install fuse3: mounting without root needs its fusermount3 on the PATH")
+        }
         _ => failed,
     }
 }

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fuser::{
-    Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyXattr, Request,
 };
 
 use super::convert;
@@ -42,7 +43,12 @@ pub(super) struct DatasetOps {
 
 impl DatasetOps {
     pub(super) fn new(dataset: Arc<Dataset>, known: Arc<Known>) -> Self {
-        DatasetOps { dataset, known, listings: Arc::default(), handles: Arc::new(AtomicU64::new(1)) }
+        DatasetOps {
+            dataset,
+            known,
+            listings: Arc::default(),
+            handles: Arc::new(AtomicU64::new(1)),
+        }
     }
 
     fn listing(&self, handle: FileHandle) -> Option<Listing> {

@@ -49,9 +49,8 @@ fn has_acl(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     [c"system.posix_acl_access", c"system.posix_acl_default"].iter().any(|name| {
         // SAFETY: both strings end in a NUL; no buffer is written to with length 0.
-        let length = unsafe {
-            libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0)
-        };
+        let length =
+            unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
         length > 0
     })
 }

@@ -41,7 +41,8 @@ fn cgroup_limit(root: &Path, membership: &str) -> Option<u64> {
     let mut limits = Vec::new();
     for line in membership.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
@@ -96,6 +97,9 @@ mod tests {
 
     #[test]
     fn meminfo_is_in_kibibytes() {
-        assert_eq!(meminfo_bytes("MemTotal:  16 kB\nMemAvailable: 8 kB\n", "MemAvailable:"), Some(8192));
+        assert_eq!(
+            meminfo_bytes("MemTotal:  16 kB\nMemAvailable: 8 kB\n", "MemAvailable:"),
+            Some(8192)
+        );
     }
 }

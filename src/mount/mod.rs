@@ -88,7 +88,7 @@ fn serve(
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     let outcome = runtime.block_on(async {
         let handler = Handler { engine: Arc::clone(engine), rendered: plan.rendered.clone(), end };
-        let _server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         directory.note(&Running {
             pid: std::process::id(),
             source: plan.source.clone(),
@@ -98,7 +98,9 @@ fn serve(
         notes.push(engine.consistency());
         let (at, from) = (plan.mountpoint.display(), plan.source.display());
         ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
-        wait(engine, ended).await
+        let outcome = wait(engine, ended).await;
+        server.finish().await;
+        outcome
     });
     // A mount that is in use when a signal comes is taken away all the same.
     if engine.unmount().is_err() {

@@ -45,9 +45,8 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let same = fs::metadata(source).is_ok_and(|s| (s.dev(), s.ino()) == (found.dev(), found.ino()));
     let empty = fs::read_dir(mountpoint).map(|mut entries| entries.next().is_none());
     if !same && !empty.unwrap_or(true) {
-        return Err(refuse(ErrorKind::Mount, "is not empty").hint(
-            "what is in it would be hidden; use an empty directory, or the source itself",
-        ));
+        return Err(refuse(ErrorKind::Mount, "is not empty")
+            .hint("what is in it would be hidden; use an empty directory, or the source itself"));
     }
     Ok(())
 }

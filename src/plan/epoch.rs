@@ -104,9 +104,11 @@ impl Epoch {
         }
     }
 
-    /// Gives up the open positions below one: what a loader skipped must not hold the rest up.
-    pub(super) fn give_up_below(&mut self, position: u32) {
+    /// Gives up the open positions below one, and adds their blocks to `over`: what a loader
+    /// skipped must not hold the rest up.
+    pub(super) fn give_up_below(&mut self, position: u32, over: &mut Vec<BlockId>) {
         while self.low < position {
+            over.extend(self.block_at(self.low));
             self.reach(self.low);
         }
     }

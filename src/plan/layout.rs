@@ -62,7 +62,10 @@ impl Layout {
     }
 
     /// The blocks of a file, in the order of its bytes.
-    pub fn blocks_of(&self, file: FileId) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
+    pub fn blocks_of(
+        &self,
+        file: FileId,
+    ) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
         let extent = self.files.get(file.index()).copied().unwrap_or_default();
         (extent.first..extent.first + extent.count).map(BlockId)
     }
@@ -76,11 +79,8 @@ impl Layout {
     ) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
         let extent = self.files.get(file.index()).copied().unwrap_or_default();
         let end = offset.saturating_add(length).min(extent.size);
-        let (from, to) = if offset >= end {
-            (0, 0)
-        } else {
-            (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))
-        };
+        let (from, to) =
+            if offset >= end { (0, 0) } else { (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES)) };
         (extent.first + from as u32..extent.first + to as u32).map(BlockId)
     }
 

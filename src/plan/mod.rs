@@ -27,6 +27,7 @@ mod layout;
 mod policy;
 mod residency;
 mod stream;
+mod task;
 mod unread;
 
 #[cfg(test)]
@@ -41,10 +42,11 @@ use crate::ids::{BlockId, FileId, StreamId};
 use crate::order::Order;
 pub use layout::Layout;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
-use residency::Residency;
 pub use residency::RAM;
+use residency::Residency;
 use stream::Stream;
 pub use stream::StreamStatus;
+use task::Task;
 use unread::Unread;
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
@@ -288,12 +290,6 @@ pub struct Planner {
     counters: Counters,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Task {
-    stream: Option<StreamId>,
-    recent: [Option<BlockId>; 4],
-}
-
 impl Planner {
     /// A planner for files of this layout.
     pub fn new(settings: Settings, layout: Arc<Layout>) -> Self {
@@ -327,14 +323,16 @@ impl Planner {
                 }
                 self.streams[stream.index()] = Some(follower);
                 self.choose_policy();
+                self.sweep(actions);
             }
             Event::Withdrawn { stream } => {
                 if let Some(slot) = self.streams.get_mut(stream.index()) {
                     *slot = None;
                 }
                 self.choose_policy();
+                self.sweep(actions);
             }
-            Event::Opened { task, file } => self.opened(task, file),
+            Event::Opened { task, file } => self.opened(task, file, actions),
             Event::Missed { block } => self.missed(block, actions),
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
@@ -384,7 +382,7 @@ impl Planner {
         })
     }
 
-    fn opened(&mut self, task: u32, file: FileId) {
+    fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         *self.open.entry(file).or_default() += 1;
         let Some(block) = self.layout.blocks_of(file).next() else { return };
         self.counters.opens += 1;
@@ -399,49 +397,68 @@ impl Planner {
         if self.tasks.len() > TASKS_MAX {
             self.tasks.clear();
         }
-        let reader = self.tasks.entry(task).or_default();
+        let mut reader = self.tasks.remove(&task).unwrap_or_default();
         // A loader may open a file twice (to look at its header, say): one read all the same,
         // unless the order has the second one just here.
-        let again = reader.recent.contains(&Some(block));
-        reader.recent.rotate_right(1);
-        reader.recent[0] = Some(block);
-        let stream = reader.stream;
-        let due = |stream: &Stream| stream.sighting(block).is_some_and(|far| far < DUE);
-        if again && !self.streams.iter().flatten().any(due) {
-            return;
+        let due = |stream: &Stream| stream.sighting(block).is_some_and(|(_, far)| far < DUE);
+        if !reader.opens(block) || self.streams.iter().flatten().any(due) {
+            self.unread.read(block);
+            self.follow(&mut reader, block, actions);
+            self.touch(block);
         }
-        self.unread.read(block);
-        self.follow(task, stream, block);
-        self.touch(block);
+        self.tasks.insert(task, reader);
     }
 
     /// Moves the stream that the open belongs to: the task's own where it can be, else the one
     /// that expects the block soonest.
-    fn follow(&mut self, task: u32, own: Option<StreamId>, block: BlockId) {
+    fn follow(&mut self, reader: &mut Task, block: BlockId, actions: &mut Vec<Action>) {
         let sighting = |index: usize| self.streams.get(index)?.as_ref()?.sighting(block);
-        let expected = own.filter(|stream| sighting(stream.index()).is_some()).or_else(|| {
+        let own = reader.stream.filter(|stream| sighting(stream.index()).is_some());
+        let expecting = || {
             (0..self.streams.len())
-                .filter_map(|index| sighting(index).map(|distance| (distance, index)))
+                .filter_map(|index| sighting(index).map(|(_, far)| (far, index)))
                 .min()
                 .map(|(_, index)| StreamId(index as u16))
-        });
-        if let Some(id) = expected {
-            if let Some(reader) = self.tasks.get_mut(&task) {
-                reader.stream = Some(id);
+        };
+        let mut read = false;
+        if let Some(id) = own.or_else(expecting)
+            && let Some((position, _)) = sighting(id.index())
+            && let Some(stream) = self.streams[id.index()].as_mut()
+        {
+            for position in reader.sees(id, position, stream.len()) {
+                stream.reach(position, self.ticks, &self.layout);
+                read = true;
             }
-            if let Some(stream) = self.streams[id.index()].as_mut() {
-                stream.reach(block, self.ticks, &self.layout);
-            }
-            return;
+        } else {
+            reader.strays();
         }
         let mut changed = false;
+        let mut over = Vec::new();
         for stream in self.streams.iter_mut().flatten() {
-            if stream.contains(block) {
+            if !read && stream.contains(block) {
                 changed |= stream.stray(block, &self.layout);
             }
+            over.append(&mut stream.take_over());
         }
         if changed {
             self.choose_policy();
+            self.sweep(actions);
+        }
+        for block in over {
+            if !self.open.contains_key(&self.layout.file_of(block)) {
+                self.settle(block, actions);
+            }
+        }
+    }
+
+    /// Settles every staged block that nobody holds open: what they were staged for has changed.
+    fn sweep(&mut self, actions: &mut Vec<Action>) {
+        for block in (0..self.layout.blocks() as u32).map(BlockId) {
+            if self.residency.is_staged(block)
+                && !self.open.contains_key(&self.layout.file_of(block))
+            {
+                self.settle(block, actions);
+            }
         }
     }
 
@@ -658,7 +675,11 @@ impl Planner {
             .filter_map(|stream| {
                 let (ticks, epochs) = stream.next_use(block, past_cursor)?;
                 let by_epoch = self.policy == PolicyKind::UnreadFirst;
-                Some(if by_epoch { u64::from(stream.number()) + epochs } else { self.ticks + ticks })
+                Some(if by_epoch {
+                    u64::from(stream.number()) + epochs
+                } else {
+                    self.ticks + ticks
+                })
             })
             .min()
             .map_or(NextUse::Never, NextUse::At)

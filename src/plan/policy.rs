@@ -12,7 +12,7 @@ use crate::ids::BlockId;
 
 /// When a block is expected to be read next, on the planner's clock; later sorts higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NextUse {
+pub(super) enum NextUse {
     /// At this tick, or in this epoch where only the epoch is known.
     At(u64),
     /// No known order reads it again.
@@ -20,7 +20,7 @@ pub enum NextUse {
 }
 
 /// Picks the block to evict from one tier.
-pub trait Policy: Send {
+pub(super) trait Policy: Send {
     /// The block is kept, or was read again, and is expected next at `next`.
     fn touch(&mut self, block: BlockId, next: NextUse);
     /// The block to evict in favour of one that is expected at `incoming`, if any is worth less.
@@ -37,7 +37,7 @@ pub trait Policy: Send {
 /// never in favour of its equal. For one stream that reads everything once an epoch this keeps a
 /// fixed share without churn, and still gives up what no order reads any more.
 #[derive(Debug, Default)]
-pub struct Belady {
+pub(super) struct Belady {
     by_use: BTreeSet<(NextUse, BlockId)>,
     uses: Vec<Option<NextUse>>,
 }
@@ -65,7 +65,7 @@ impl Policy for Belady {
 }
 
 /// Evicts what was read longest ago, for any newcomer.
-pub struct Lru(LruCache<BlockId, ()>);
+pub(super) struct Lru(LruCache<BlockId, ()>);
 
 impl Default for Lru {
     fn default() -> Self {
@@ -89,7 +89,7 @@ impl Policy for Lru {
 
 /// MinIO (CoorDL, VLDB 2021): keep what came first, evict nothing.
 #[derive(Debug, Default)]
-pub struct Minio;
+pub(super) struct Minio;
 
 impl Policy for Minio {
     fn touch(&mut self, _block: BlockId, _next: NextUse) {}

@@ -4,11 +4,13 @@
 //! 2. Each open is mapped to the nearest position not yet reached, within a span that covers what
 //!    a loader's workers run ahead of each other. The next epoch is looked at only when the
 //!    current one is all but over, since a loader finishes an epoch before it starts another.
-//! 3. An open that no such position explains is a *stray*. Strays that follow each other as the
-//!    first positions of an epoch do mean that the job started there (again): the stream is
-//!    anchored anew. Strays that go on mean that the order is wrong: the stream has *diverged*
-//!    and predicts nothing until it is anchored again.
-//! 4. The cursor is the position up to which blocks have been staged.
+//!    Whether the open counts as the read of that position is for its [task](super::task).
+//! 3. An open that no such position explains, or that no trusted task made, is a *stray*. Strays
+//!    that follow each other as the first positions of an epoch do mean that the job started there
+//!    (again): the stream is anchored anew. Nothing but strays means that the order is wrong: the
+//!    stream has *diverged* and predicts nothing until it is anchored again.
+//! 4. The cursor is the position up to which blocks have been staged. Blocks whose reads are over,
+//!    or will not come, are left in `over` for the planner to settle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +24,8 @@ use crate::order::{EpochIter, Order};
 /// batches of 256 each run ahead.
 const SPAN: u32 = 4096;
 
-/// How many of a stream's last opens may be strays before its order is given up.
-const STRAYS_MAX: u32 = 32;
+/// How many opens in a row may be strays before a stream's order is given up.
+const STRAYS_MAX: u32 = 64;
 
 /// How many strays are remembered to look for another start.
 const STRAYS_KEPT: usize = 16;
@@ -43,9 +45,13 @@ pub(super) struct Stream {
     /// Staged up to here: 0 and a position in the current epoch, or 1 and one in the next.
     cursor: (u8, u32),
     strays: VecDeque<BlockId>,
-    /// The last 64 opens of this stream's blocks, a bit each: 1 where it was a stray.
-    misses: u64,
+    /// Strays since the last open that was where the order has it.
+    astray: u32,
     diverged: bool,
+    /// Positions of all epochs before the current one.
+    base: u64,
+    /// Blocks whose staged reads are over.
+    over: Vec<BlockId>,
     matched: u64,
     strayed: u64,
     /// Planner ticks between two opens of this stream, smoothed.
@@ -100,8 +106,10 @@ impl Stream {
             order,
             cursor: (0, 0),
             strays: VecDeque::new(),
-            misses: 0,
+            astray: 0,
             diverged: false,
+            base: 0,
+            over: Vec::new(),
             matched: 0,
             strayed: 0,
             pace: 1.0,
@@ -134,19 +142,27 @@ impl Stream {
         !self.diverged
     }
 
-    /// How many positions past the lowest open one the block is read next, if a read of it now
-    /// would be believed.
-    pub(super) fn sighting(&self, block: BlockId) -> Option<u32> {
+    /// The position, counted over all epochs, at which a read of the block now would be believed,
+    /// and how far past the lowest open position that is.
+    pub(super) fn sighting(&self, block: BlockId) -> Option<(u64, u32)> {
         if self.diverged {
             return None;
         }
         let low = self.current.low();
         if let Some(position) = self.current.next(block, low) {
-            return (position - low <= SPAN).then_some(position - low);
+            let far = position - low;
+            return (far <= SPAN).then_some((self.base + u64::from(position), far));
         }
         let nearly_over = self.current.left() <= 8 + self.current.len() / 50;
         let position = self.next.next(block, 0).filter(|_| nearly_over)?;
-        (position <= SPAN).then_some(self.current.len() - low + position)
+        let far = self.current.len() - low + position;
+        let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
+        (position <= SPAN).then_some((absolute, far))
+    }
+
+    /// Positions of the current epoch.
+    pub(super) fn len(&self) -> u32 {
+        self.current.len()
     }
 
     /// Whether the order ever reads the block.
@@ -154,13 +170,18 @@ impl Stream {
         self.current.contains(block) || self.next.contains(block)
     }
 
-    /// The block was opened where the order has it.
-    pub(super) fn reach(&mut self, block: BlockId, tick: u64, layout: &Layout) {
-        let low = self.current.low();
-        if let Some(position) = self.current.next(block, low) {
+    /// The sample at a position, counted over all epochs, has been opened by a trusted task.
+    pub(super) fn reach(&mut self, absolute: u64, tick: u64, layout: &Layout) {
+        let Some(position) = absolute.checked_sub(self.base) else { return };
+        let length = u64::from(self.current.len());
+        if position < length {
+            let position = position as u32;
+            self.over.extend(self.current.block_at(position));
             self.current.reach(position);
-            self.current.give_up_below(position.saturating_sub(SPAN / 2));
-        } else if let Some(position) = self.next.next(block, 0) {
+            self.current.give_up_below(position.saturating_sub(SPAN / 2), &mut self.over);
+        } else if position - length < u64::from(self.next.len()) {
+            let position = (position - length) as u32;
+            self.over.extend(self.next.block_at(position));
             self.next.reach(position);
             // What the loader left unread (drop_last) must not hold the epoch open.
             if self.next.len() - self.next.left() >= 4 {
@@ -171,7 +192,7 @@ impl Stream {
             self.roll(layout);
         }
         self.matched += 1;
-        self.misses <<= 1;
+        self.astray = 0;
         let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
         if self.last_tick > 0 {
             self.pace += (ticks - self.pace) / 64.0;
@@ -179,11 +200,11 @@ impl Stream {
         self.last_tick = tick;
     }
 
-    /// The block is in the order, but was opened where the order does not have it. Says whether
+    /// The block is in the order, but its open is no read of a position that is due. Says whether
     /// the stream's prediction changed.
     pub(super) fn stray(&mut self, block: BlockId, layout: &Layout) -> bool {
         self.strayed += 1;
-        self.misses = self.misses << 1 | 1;
+        self.astray += 1;
         if !self.strays.contains(&block) {
             self.strays.push_back(block);
             if self.strays.len() > STRAYS_KEPT {
@@ -193,10 +214,15 @@ impl Stream {
         if self.anchor(layout) {
             return true;
         }
-        let diverged = self.misses.count_ones() >= STRAYS_MAX;
+        let diverged = self.astray >= STRAYS_MAX;
         let changed = diverged && !self.diverged;
         self.diverged |= diverged;
         changed
+    }
+
+    /// The blocks whose staged reads are over since the last call.
+    pub(super) fn take_over(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.over)
     }
 
     /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
@@ -230,17 +256,21 @@ impl Stream {
     }
 
     fn start_at(&mut self, number: u32, layout: &Layout) {
+        // Positions of before must not be taken for those of now.
+        self.base += u64::from(self.current.len()) + u64::from(self.next.len());
         self.number = number;
         self.epochs = self.order.epochs(number);
         self.current = expand(&self.order, &mut self.epochs, layout);
         self.next = expand(&self.order, &mut self.epochs, layout);
         self.cursor = (0, 0);
-        self.misses = 0;
+        self.astray = 0;
         self.diverged = false;
     }
 
     fn roll(&mut self, layout: &Layout) {
         self.number += 1;
+        self.base += u64::from(self.current.len());
+        self.current.give_up_below(self.current.len(), &mut self.over);
         let next = expand(&self.order, &mut self.epochs, layout);
         self.current = std::mem::replace(&mut self.next, next);
         self.cursor = match self.cursor {

@@ -136,7 +136,9 @@ impl<'a> World<'a> {
                     }
                     self.at(self.now, Due::Dropped(block));
                 }
-                Action::Place { block, tier } => self.at(self.now + TIER_US, Due::Placed(block, tier)),
+                Action::Place { block, tier } => {
+                    self.at(self.now + TIER_US, Due::Placed(block, tier))
+                }
                 Action::Displace { block, tier } => {
                     self.tiers[tier].remove(&block);
                 }
@@ -188,7 +190,8 @@ impl<'a> World<'a> {
         }
         self.tell(Event::Opened { task, file });
         let worker = &mut self.workers[index];
-        (worker.file, worker.since, worker.waiting, worker.missed) = (Some(file), self.now, 0, false);
+        (worker.file, worker.since, worker.waiting, worker.missed) =
+            (Some(file), self.now, 0, false);
         for block in self.scenario.layout.blocks_of(file) {
             if self.tiers[RAM].contains(&block) {
                 continue;

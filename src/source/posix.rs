@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise};
+use nix::fcntl::{
+    AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise,
+};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;

@@ -90,7 +90,8 @@ impl Store {
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir_in(cache_directory)
             .map_err(|error| {
-                refuse(format!("cannot be written: {error}")).hint("give a writable local directory")
+                refuse(format!("cannot be written: {error}"))
+                    .hint("give a writable local directory")
             })?;
         Ok(Store {
             directory,
@@ -125,7 +126,8 @@ impl Store {
 
     /// Writes a block; false where the disk does not take it. Blocks.
     pub fn put(&self, block: BlockId, node: NodeId, bytes: &[u8]) -> bool {
-        if self.errors.load(Ordering::Relaxed) >= ERRORS_MAX || !self.has_space(bytes.len() as u64) {
+        if self.errors.load(Ordering::Relaxed) >= ERRORS_MAX || !self.has_space(bytes.len() as u64)
+        {
             return false;
         }
         let written = self.reserve(bytes.len()).and_then(|(segment, offset)| {

@@ -1,0 +1,116 @@
+//! Whether a task reads for a stream, or just reads.
+//!
+//! A loader's worker goes through its order: within a batch from one position to the next, and
+//! with several workers in small strides. An indexer, a checksum, a copy touch the same files at
+//! positions that jump about. So a task is trusted when its last steps went a little forward, and
+//! only then do its opens count as reads of the order; those that it made before are counted then.
+
+use crate::ids::{BlockId, StreamId};
+
+/// The longest step that counts as going forward, in positions: more than 64 workers with batches
+/// of one.
+const STEP_MAX: u64 = 64;
+
+/// Steps looked at, and how many of them must go forward.
+const STEPS: u32 = 0b1111;
+const FORWARD_MIN: u32 = 2;
+
+/// Opens remembered until a task is trusted.
+const PENDING_MAX: usize = 8;
+
+/// One reading thread.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Task {
+    /// The stream it was last seen to read for.
+    pub(super) stream: Option<StreamId>,
+    recent: [Option<BlockId>; 4],
+    last: Option<u64>,
+    /// Its last steps, a bit each: 1 where it went forward.
+    steps: u32,
+    pending: Vec<u64>,
+}
+
+impl Task {
+    /// Notes an open; says whether the task has opened the block just before.
+    pub(super) fn opens(&mut self, block: BlockId) -> bool {
+        let again = self.recent.contains(&Some(block));
+        self.recent.rotate_right(1);
+        self.recent[0] = Some(block);
+        again
+    }
+
+    /// The task opened what a stream of `length` positions has at `position`, counted over all
+    /// epochs. Gives the positions that now count as read: none while the task is not trusted.
+    pub(super) fn sees(&mut self, stream: StreamId, position: u64, length: u32) -> Vec<u64> {
+        if self.stream != Some(stream) {
+            self.stream = Some(stream);
+            (self.last, self.steps) = (None, 0);
+            self.pending.clear();
+        }
+        // In a small dataset a step that long is no evidence.
+        let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX);
+        let step = self.last.map(|last| position.wrapping_sub(last));
+        let forward = step.is_some_and(|step| (1..=step_max).contains(&step));
+        self.steps = self.steps << 1 | u32::from(forward);
+        self.last = Some(position);
+        if self.pending.len() == PENDING_MAX {
+            self.pending.remove(0);
+        }
+        self.pending.push(position);
+        if (self.steps & STEPS).count_ones() >= FORWARD_MIN {
+            std::mem::take(&mut self.pending)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The task opened something of its stream that the order does not have there.
+    pub(super) fn strays(&mut self) {
+        self.steps <<= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamId = StreamId(0);
+
+    #[test]
+    fn a_worker_is_trusted_after_two_steps_and_through_its_batches() {
+        let mut task = Task::default();
+        assert!(task.sees(STREAM, 64, 5000).is_empty());
+        assert!(task.sees(STREAM, 65, 5000).is_empty());
+        assert_eq!(task.sees(STREAM, 66, 5000), [64, 65, 66]);
+        assert_eq!(task.sees(STREAM, 67, 5000), [67]);
+        assert_eq!(task.sees(STREAM, 1024, 5000), [1024], "the next batch");
+        assert_eq!(task.sees(STREAM, 1025, 5000), [1025]);
+    }
+
+    #[test]
+    fn strides_of_many_workers_are_steps() {
+        let mut task = Task::default();
+        let read: Vec<u64> = (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000)).collect();
+        assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_who_jumps_about_is_never_trusted() {
+        let mut task = Task::default();
+        let jumps = (0..1000u64).map(|k| k * 7919 % 5000);
+        let read: usize = jumps.map(|position| task.sees(STREAM, position, 5000).len()).sum();
+        assert_eq!(read, 0);
+    }
+
+    #[test]
+    fn a_second_open_is_noticed() {
+        let mut task = Task::default();
+        assert!(!task.opens(BlockId(1)));
+        assert!(!task.opens(BlockId(2)));
+        assert!(task.opens(BlockId(1)));
+        for block in 3..7 {
+            assert!(!task.opens(BlockId(block)));
+        }
+        assert!(!task.opens(BlockId(1)), "long ago");
+    }
+}
