@@ -105,6 +105,11 @@ impl Layout {
         self.range(block).1.next_multiple_of(PAGE_BYTES)
     }
 
+    /// Bytes of all files.
+    pub fn total_bytes(&self) -> u64 {
+        self.files.iter().map(|extent| extent.size).sum()
+    }
+
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
     pub fn mean_pages_bytes(&self) -> u64 {
         let total: u64 = self.files.iter().map(|e| e.size.next_multiple_of(PAGE_BYTES)).sum();

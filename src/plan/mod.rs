@@ -7,7 +7,9 @@
 //!    Where RAM has room to keep the block it is charged as *kept* and the cursor may run through
 //!    the whole epoch; else it is *staged*, and the staged bytes are bounded by the window.
 //! 2. What arrives from the source and will not stay in RAM is offered to the tiers below
-//!    ([`Action::Place`]), where it stays.
+//!    ([`Action::Place`]), where it stays. Where a tier below holds all the data, everything is
+//!    offered to it: the kernel may take pages back at any time, and so nothing is fetched from
+//!    the source twice.
 //! 3. An open moves the stream's position. A read that finds nothing ([`Event::Missed`]) is
 //!    already being fetched by the shell when the planner hears of it: the planner only accounts
 //!    for it. A read never waits for the planner.
@@ -286,6 +288,8 @@ pub struct Planner {
     tasks: BTreeMap<u32, Task>,
     unread: Unread,
     window: u64,
+    /// Whether a tier below RAM has room for all the data.
+    mirrored: bool,
     ticks: u64,
     counters: Counters,
 }
@@ -303,12 +307,13 @@ impl Planner {
             tasks: BTreeMap::new(),
             unread: Unread::new(layout.blocks()),
             window: 0,
+            mirrored: false,
             ticks: 0,
             counters: Counters::default(),
             settings,
             layout,
         };
-        planner.size_window();
+        planner.size_tiers();
         planner.choose_policy();
         planner
     }
@@ -522,10 +527,10 @@ impl Planner {
             return;
         }
         self.residency.finish_fetch(block);
+        if from == Place::Source && (self.mirrored || self.residency.is_staged(block)) {
+            self.place(block, actions);
+        }
         if self.residency.is_staged(block) {
-            if from == Place::Source {
-                self.place(block, actions);
-            }
             if !self.open.contains_key(&self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
@@ -583,7 +588,7 @@ impl Planner {
         }
         let bytes = self.layout.pages_bytes(block);
         let next = self.next_use(block, false);
-        if self.residency.place(block).is_none() && !self.residency.is_placing(block) {
+        if self.may_stay(block) {
             if !self.has_room(bytes)
                 && bytes + self.window <= self.settings.tiers[RAM].capacity
                 && let Some(victim) = self.policies[RAM].victim(next)
@@ -615,8 +620,14 @@ impl Planner {
     /// Charges a block whose fetch begins, as kept if RAM has room for it.
     fn start_fetch(&mut self, block: BlockId) {
         let bytes = self.layout.pages_bytes(block);
-        let keep = self.residency.place(block).is_none() && self.has_room(bytes);
+        let keep = self.may_stay(block) && self.has_room(bytes);
         self.residency.start_fetch(block, bytes, !keep);
+    }
+
+    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
+    fn may_stay(&self, block: BlockId) -> bool {
+        let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
+        self.mirrored || !below
     }
 
     /// Fetches ahead until the fetches under way or the window are at their limit.
@@ -653,7 +664,7 @@ impl Planner {
         if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
             return true;
         }
-        let keep = self.residency.place(block).is_none() && self.has_room(bytes);
+        let keep = self.may_stay(block) && self.has_room(bytes);
         if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
             // What can never fit is left to its reader.
             return bytes > self.window;
@@ -703,9 +714,10 @@ impl Planner {
                 self.residency.clear_tier(tier);
                 self.choose_policy();
             }
+            self.size_tiers();
             return;
         }
-        self.size_window();
+        self.size_tiers();
         let excess: Vec<BlockId> = {
             let mut over = (self.residency.kept[RAM] + self.window).saturating_sub(capacity);
             let layout = &self.layout;
@@ -737,11 +749,14 @@ impl Planner {
             }
         }
         self.layout = layout;
+        self.size_tiers();
         self.residency.grow(self.layout.blocks());
         self.unread.grow(self.layout.blocks());
     }
 
-    fn size_window(&mut self) {
+    fn size_tiers(&mut self) {
+        let total = self.layout.total_bytes();
+        self.mirrored = self.settings.tiers[RAM + 1..].iter().any(|tier| tier.capacity >= total);
         let auto = WINDOW_BLOCKS * self.layout.mean_pages_bytes();
         let wanted = self.settings.window_bytes.unwrap_or(auto);
         self.window = wanted.min(self.settings.tiers[RAM].capacity);
