@@ -5,9 +5,10 @@ use crate::ids::BlockId;
 
 const NONE: u32 = u32::MAX;
 
-/// The blocks of one epoch in the order of their reads, with the positions already reached.
+/// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
+/// at by the planner, and fetched if need be) and already *reached* by the reader.
 ///
-/// 8 bytes an entry where no block repeats: 4 for the order, 4 for the way back.
+/// A good 8 bytes an entry where no block repeats: 4 for the order, 4 for the way back.
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     blocks: Vec<u32>,
@@ -16,8 +17,20 @@ pub(super) struct Epoch {
     /// By position: the next one of the same block. Empty where no block repeats.
     again: Vec<u32>,
     reached: Vec<u64>,
+    /// What is reached is staged too.
+    staged: Vec<u64>,
     low: u32,
     left: u32,
+    /// Positions staged and not reached.
+    ahead: u32,
+}
+
+fn has(bits: &[u64], position: u32) -> bool {
+    bits[position as usize / 64] >> (position % 64) & 1 == 1
+}
+
+fn set(bits: &mut [u64], position: u32) {
+    bits[position as usize / 64] |= 1 << (position % 64);
 }
 
 impl Epoch {
@@ -41,8 +54,10 @@ impl Epoch {
             first,
             again,
             reached: vec![0; length.div_ceil(64)],
+            staged: vec![0; length.div_ceil(64)],
             low: 0,
             left: length as u32,
+            ahead: 0,
         }
     }
 
@@ -71,18 +86,59 @@ impl Epoch {
         self.blocks.get(position as usize).copied().map(BlockId)
     }
 
-    /// Whether a position has been reached.
-    pub(super) fn is_reached(&self, position: u32) -> bool {
-        self.reached[position as usize / 64] >> (position % 64) & 1 == 1
+    /// Positions staged and not reached.
+    pub(super) fn ahead(&self) -> u32 {
+        self.ahead
     }
 
-    /// The first position at or after `from` where the block is still to be read.
-    pub(super) fn next(&self, block: BlockId, from: u32) -> Option<u32> {
+    /// Whether a position has been reached.
+    pub(super) fn is_reached(&self, position: u32) -> bool {
+        has(&self.reached, position)
+    }
+
+    /// The first position of a block that is wanted.
+    fn find(&self, block: BlockId, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let mut position = *self.first.get(block.index())?;
-        while position != NONE && (position < from || self.is_reached(position)) {
+        while position != NONE && !wanted(position) {
             position = self.again.get(position as usize).copied().unwrap_or(NONE);
         }
         (position != NONE).then_some(position)
+    }
+
+    /// The first position where the block is still to be read.
+    pub(super) fn next(&self, block: BlockId) -> Option<u32> {
+        self.find(block, |position| !self.is_reached(position))
+    }
+
+    /// The first position where the block is still to be staged.
+    pub(super) fn next_unstaged(&self, block: BlockId) -> Option<u32> {
+        self.find(block, |position| !has(&self.staged, position))
+    }
+
+    /// Whether the block has been staged for a read that is still to come.
+    pub(super) fn is_pending(&self, block: BlockId) -> bool {
+        let pending = |position| has(&self.staged, position) && !self.is_reached(position);
+        self.find(block, pending).is_some()
+    }
+
+    /// The first position at or after `from` that is still to be staged.
+    pub(super) fn unstaged_from(&self, from: u32) -> Option<u32> {
+        let mut word = from as usize / 64;
+        let mut free = !self.staged.get(word)? & (u64::MAX << (from % 64));
+        while free == 0 {
+            word += 1;
+            free = !*self.staged.get(word)?;
+        }
+        let position = word as u32 * 64 + free.trailing_zeros();
+        (position < self.len()).then_some(position)
+    }
+
+    /// Marks a position as staged.
+    pub(super) fn stage(&mut self, position: u32) {
+        if !has(&self.staged, position) {
+            set(&mut self.staged, position);
+            self.ahead += 1;
+        }
     }
 
     /// Marks a position as reached.
@@ -90,7 +146,9 @@ impl Epoch {
         if self.is_reached(position) {
             return;
         }
-        self.reached[position as usize / 64] |= 1 << (position % 64);
+        self.stage(position);
+        set(&mut self.reached, position);
+        self.ahead -= 1;
         self.left -= 1;
         while self.low < self.len() && self.is_reached(self.low) {
             self.low += 1;
@@ -104,10 +162,12 @@ impl Epoch {
         }
     }
 
-    /// Gives up the open positions below one, and adds their blocks to `over`: what a loader
-    /// skipped must not hold the rest up.
-    pub(super) fn give_up_below(&mut self, position: u32, over: &mut Vec<BlockId>) {
-        while self.low < position {
+    /// Gives up the lowest open positions while more than `most` past them are reached, and adds
+    /// their blocks to `over`: what a loader skipped must not hold the rest up. With 0 everything
+    /// that is open is given up.
+    pub(super) fn give_up_stragglers(&mut self, most: u32, over: &mut Vec<BlockId>) {
+        let past = |epoch: &Self| epoch.len() - epoch.left - epoch.low;
+        while self.low < self.len() && (most == 0 || past(self) > most) {
             over.extend(self.block_at(self.low));
             self.reach(self.low);
         }
@@ -126,27 +186,43 @@ mod tests {
     #[test]
     fn positions_of_a_permutation() {
         let mut epoch = Epoch::new(vec![3, 1, 0], 5);
-        assert_eq!(epoch.next(BlockId(1), 0), Some(1));
-        assert_eq!(epoch.next(BlockId(2), 0), None);
-        assert_eq!(epoch.next(BlockId(99), 0), None);
+        assert_eq!(epoch.next(BlockId(1)), Some(1));
+        assert_eq!(epoch.next(BlockId(2)), None);
+        assert_eq!(epoch.next(BlockId(99)), None);
         epoch.reach(1);
         assert_eq!((epoch.low(), epoch.left()), (0, 2));
         epoch.reach(0);
         epoch.reach(0);
         assert_eq!((epoch.low(), epoch.left()), (2, 1));
-        assert_eq!(epoch.next(BlockId(1), 0), None);
+        assert_eq!(epoch.next(BlockId(1)), None);
     }
 
     #[test]
     fn repeats_are_found_in_turn() {
         let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1], 3);
-        assert_eq!(epoch.next(BlockId(2), 0), Some(0));
-        assert_eq!(epoch.next(BlockId(2), 1), Some(2));
+        assert_eq!(epoch.next(BlockId(2)), Some(0));
         epoch.reach(0);
         epoch.reach(3);
-        assert_eq!(epoch.next(BlockId(2), 0), Some(2));
+        assert_eq!(epoch.next(BlockId(2)), Some(2));
         epoch.reach(2);
-        assert_eq!(epoch.next(BlockId(2), 0), None);
+        assert_eq!(epoch.next(BlockId(2)), None);
         assert!(epoch.contains(BlockId(2)));
+    }
+
+    #[test]
+    fn staged_is_between_unknown_and_reached() {
+        let mut epoch = Epoch::new((0..200).collect(), 200);
+        assert_eq!(epoch.unstaged_from(0), Some(0));
+        (0..130).for_each(|position| epoch.stage(position));
+        assert_eq!((epoch.unstaged_from(3), epoch.ahead()), (Some(130), 130));
+        assert!(epoch.is_pending(BlockId(7)));
+        epoch.reach(7);
+        epoch.reach(150);
+        assert!(!epoch.is_pending(BlockId(7)) && !epoch.is_pending(BlockId(140)));
+        assert_eq!(epoch.next_unstaged(BlockId(140)), Some(140));
+        assert_eq!(epoch.next_unstaged(BlockId(150)), None);
+        assert_eq!((epoch.unstaged_from(150), epoch.ahead()), (Some(151), 129));
+        (130..200).for_each(|position| epoch.stage(position));
+        assert_eq!(epoch.unstaged_from(0), None);
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! In the order it happens:
 //!
-//! 1. A [`Stream`](stream) is given an order. Its cursor runs ahead of its reader; each block that
-//!    it meets and that RAM does not hold becomes a [`Action::Fetch`], many under way at once.
-//!    Where RAM has room to keep the block it is charged as *kept* and the cursor may run through
-//!    the whole epoch; else it is *staged*, and the staged bytes are bounded by the window.
+//! 1. A [`Stream`](stream) is given an order. Ahead of its reader, each block that RAM does not
+//!    hold becomes an [`Action::Fetch`], soonest use first, many under way at once. Where RAM has
+//!    room to keep the block it is charged as *kept*, and staging may run through the whole epoch;
+//!    else it is *staged* for its read alone, and such bytes are bounded by the window.
 //! 2. What arrives from the source and will not stay in RAM is offered to the tiers below
 //!    ([`Action::Place`]), where it stays. Where a tier below holds all the data, everything is
 //!    offered to it: the kernel may take pages back at any time, and so nothing is fetched from
@@ -25,9 +25,11 @@
 //! accounts true.
 
 mod epoch;
+mod event;
 mod layout;
 mod policy;
 mod residency;
+mod staging;
 mod stream;
 mod task;
 mod unread;
@@ -38,10 +40,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ids::{BlockId, FileId, StreamId};
-use crate::order::Order;
+pub use event::{
+    Accounts, Action, Counters, Event, Place, PolicyKind, Settings, Tier, WINDOW_BLOCKS,
+};
 pub use layout::Layout;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
 pub use residency::RAM;
@@ -51,227 +53,11 @@ pub use stream::StreamStatus;
 use task::Task;
 use unread::Unread;
 
-/// How many blocks are fetched ahead inside a file that is read from its start to its end.
-const SEQUENTIAL_AHEAD: u32 = 4;
-
 /// Within how many positions a second open of a file is taken for the read that the order has.
 const DUE: u32 = 8;
 
 /// How many tasks are remembered with the stream that they read for.
 const TASKS_MAX: usize = 4096;
-
-/// Which blocks stay when a tier is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyKind {
-    /// The best for what is known about the order.
-    #[default]
-    Auto,
-    /// Evict what is read again last.
-    Belady,
-    /// Evict what was read longest ago.
-    Lru,
-    /// Keep what came first.
-    Minio,
-    /// Evict what this epoch has read already.
-    UnreadFirst,
-    /// Keep nothing but the window.
-    None,
-}
-
-/// One tier of the cache, from the fastest to the slowest; the first is RAM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tier {
-    /// Bytes it may hold.
-    pub capacity: u64,
-}
-
-/// What the planner is told once.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The tiers, RAM first. A tier below may fail, vanish or not have what it should: the shell
-    /// then reads the source and says so with an event.
-    pub tiers: Vec<Tier>,
-    /// Which blocks stay.
-    pub policy: PolicyKind,
-    /// Whether anything is fetched before it is asked for.
-    pub prefetch: bool,
-    /// Fetches under way at once.
-    pub inflight_max: u32,
-    /// Bytes staged ahead and not kept; none: [`WINDOW_BLOCKS`] blocks of mean size.
-    pub window_bytes: Option<u64>,
-    /// Whether prefetching waits for the first open.
-    pub start_at_open: bool,
-}
-
-/// Blocks of mean size in the window where its bytes are not set: as many as are in flight on a
-/// source with tens of milliseconds, and few against any share that is worth keeping.
-pub const WINDOW_BLOCKS: u64 = 28;
-
-/// Where a block is fetched from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The source.
-    Source,
-    /// A tier below RAM.
-    Tier(usize),
-}
-
-/// What happened.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A stream's order is known.
-    Ordered {
-        /// The stream.
-        stream: StreamId,
-        /// Its order.
-        order: Arc<Order>,
-    },
-    /// A stream's order is withdrawn.
-    Withdrawn {
-        /// The stream.
-        stream: StreamId,
-    },
-    /// A task opened a file to read it.
-    Opened {
-        /// Thread id of the reader.
-        task: u32,
-        /// The file.
-        file: FileId,
-    },
-    /// A read found no pages; the shell has begun a fetch, or joined one.
-    Missed {
-        /// The block read.
-        block: BlockId,
-    },
-    /// The last handle of a file was closed.
-    Closed {
-        /// The file.
-        file: FileId,
-    },
-    /// A fetch has ended and the block's pages are in RAM.
-    Arrived {
-        /// The block.
-        block: BlockId,
-        /// Where its bytes came from.
-        from: Place,
-    },
-    /// A fetch has ended without bytes.
-    Failed {
-        /// The block.
-        block: BlockId,
-    },
-    /// The pages of a block have been dropped.
-    Dropped {
-        /// The block.
-        block: BlockId,
-    },
-    /// A copy has been written to a tier below RAM, or could not be.
-    Placed {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-        /// Whether the copy is there.
-        done: bool,
-    },
-    /// A tier does not have what it should.
-    NotHere {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
-    /// A tier has another capacity from now on; 0: it is gone with all that it held.
-    Resized {
-        /// The tier.
-        tier: usize,
-        /// Bytes.
-        capacity: u64,
-    },
-    /// Files were added or changed. What is cached of the changed ones is void.
-    Changed {
-        /// The layout with the new files and sizes.
-        layout: Arc<Layout>,
-        /// The files that changed.
-        files: Vec<FileId>,
-    },
-}
-
-/// What the shell is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Bring a block into RAM.
-    Fetch {
-        /// The block.
-        block: BlockId,
-        /// Where it is.
-        from: Place,
-    },
-    /// Drop a block's pages.
-    Drop {
-        /// The block.
-        block: BlockId,
-    },
-    /// Write a copy of a block that has just arrived to a tier below RAM.
-    Place {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
-    /// Give up a block's copy in a tier below RAM.
-    Displace {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
-}
-
-/// What has been decided and seen so far; all are totals since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
-    /// Opens of files that have content.
-    pub opens: u64,
-    /// Opens whose first block was in RAM.
-    pub hits: u64,
-    /// Opens whose first block was on its way.
-    pub late: u64,
-    /// Opens whose first block nobody had asked for.
-    pub cold: u64,
-    /// Blocks fetched ahead of their read.
-    pub prefetched: u64,
-    /// Blocks fetched because a read waited.
-    pub demanded: u64,
-    /// Blocks whose pages the kernel had taken back before they were read.
-    pub lost: u64,
-    /// Fetches that failed.
-    pub failed: u64,
-    /// Blocks dropped or evicted from RAM.
-    pub dropped: u64,
-    /// Blocks written to tiers below RAM.
-    pub placed: u64,
-    /// Bytes that came from the source.
-    pub source_bytes: u64,
-    /// Bytes that came from tiers below RAM.
-    pub tier_bytes: u64,
-}
-
-/// Bytes that are charged.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Accounts {
-    /// Kept bytes by tier, RAM first.
-    pub kept: Vec<u64>,
-    /// Bytes staged in RAM for the coming reads.
-    pub staged: u64,
-    /// Bytes being dropped.
-    pub dropping: u64,
-    /// Bytes of the window.
-    pub window: u64,
-    /// Fetches under way.
-    pub fetching: u32,
-}
 
 /// The owner of all decisions about one source's blocks.
 pub struct Planner {
@@ -408,15 +194,18 @@ impl Planner {
         let due = |stream: &Stream| stream.sighting(block).is_some_and(|(_, far)| far < DUE);
         if !reader.opens(block) || self.streams.iter().flatten().any(due) {
             self.unread.read(block);
-            self.follow(&mut reader, block, actions);
-            self.touch(block);
+            self.follow(task, &mut reader, block, actions);
+        }
+        // What is being read is no victim, though its next use may well be the farthest.
+        for block in self.layout.blocks_of(file) {
+            self.policies[RAM].remove(block);
         }
         self.tasks.insert(task, reader);
     }
 
     /// Moves the stream that the open belongs to: the task's own where it can be, else the one
     /// that expects the block soonest.
-    fn follow(&mut self, reader: &mut Task, block: BlockId, actions: &mut Vec<Action>) {
+    fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, actions: &mut Vec<Action>) {
         let sighting = |index: usize| self.streams.get(index)?.as_ref()?.sighting(block);
         let own = reader.stream.filter(|stream| sighting(stream.index()).is_some());
         let expecting = || {
@@ -431,7 +220,7 @@ impl Planner {
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
             for position in reader.sees(id, position, stream.len()) {
-                stream.reach(position, self.ticks, &self.layout);
+                stream.reach(position, task, self.ticks, &self.layout);
                 read = true;
             }
         } else {
@@ -456,17 +245,6 @@ impl Planner {
         }
     }
 
-    /// Settles every staged block that nobody holds open: what they were staged for has changed.
-    fn sweep(&mut self, actions: &mut Vec<Action>) {
-        for block in (0..self.layout.blocks() as u32).map(BlockId) {
-            if self.residency.is_staged(block)
-                && !self.open.contains_key(&self.layout.file_of(block))
-            {
-                self.settle(block, actions);
-            }
-        }
-    }
-
     fn missed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         if self.residency.is_fetching(block) {
             return;
@@ -481,29 +259,6 @@ impl Planner {
         self.read_on(block, actions);
     }
 
-    /// A large file that is read from its start to its end has its next blocks fetched, and what
-    /// lies behind is done with.
-    fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let file = self.layout.file_of(block);
-        let blocks = self.layout.blocks_of(file);
-        let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
-        if blocks.len() < 2 || nth == 0 {
-            return;
-        }
-        let behind = BlockId(block.0 - 1);
-        if !self.residency.is_in(behind, RAM) && !self.residency.is_fetching(behind) {
-            return;
-        }
-        for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
-            self.settle(BlockId(block.0 - back), actions);
-        }
-        if self.settings.prefetch {
-            for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
-                self.try_stage(ahead, actions);
-            }
-        }
-    }
-
     fn closed(&mut self, file: FileId, actions: &mut Vec<Action>) {
         match self.open.get_mut(&file) {
             Some(handles) if *handles > 1 => {
@@ -512,8 +267,12 @@ impl Planner {
             }
             _ => self.open.remove(&file),
         };
+        for stream in self.streams.iter_mut().flatten() {
+            stream.finish_sample(self.layout.blocks_of(file), &self.layout);
+        }
         for block in self.layout.blocks_of(file) {
             self.settle(block, actions);
+            self.touch(block);
         }
     }
 
@@ -534,34 +293,8 @@ impl Planner {
             if !self.open.contains_key(&self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
-        } else {
+        } else if !self.open.contains_key(&self.layout.file_of(block)) {
             self.touch(block);
-        }
-    }
-
-    /// Offers a block that will not stay in RAM to the tiers below.
-    fn place(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let bytes = self.layout.range(block).1;
-        if self.residency.place(block).is_some() || self.residency.is_placing(block) || bytes == 0 {
-            return;
-        }
-        let next = self.next_use(block, true);
-        for tier in RAM + 1..self.settings.tiers.len() {
-            let capacity = self.settings.tiers[tier].capacity;
-            if bytes > capacity {
-                continue;
-            }
-            if self.residency.kept[tier] + bytes > capacity {
-                let Some(victim) = self.policies[tier].victim(next) else { continue };
-                self.policies[tier].remove(victim);
-                self.residency.displace(victim, tier, self.layout.range(victim).1);
-                actions.push(Action::Displace { block: victim, tier });
-            }
-            if self.residency.kept[tier] + bytes <= capacity {
-                self.residency.start_place(block, tier, bytes);
-                actions.push(Action::Place { block, tier });
-                return;
-            }
         }
     }
 
@@ -577,106 +310,7 @@ impl Planner {
         }
     }
 
-    /// Decides about a staged block that nobody holds open: it waits for the reads it was staged
-    /// for, stays, or goes.
-    fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        if !self.residency.is_in(block, RAM)
-            || !self.residency.is_staged(block)
-            || self.streams.iter().flatten().any(|stream| stream.is_pending(block))
-        {
-            return;
-        }
-        let bytes = self.layout.pages_bytes(block);
-        let next = self.next_use(block, false);
-        if self.may_stay(block) {
-            if !self.has_room(bytes)
-                && bytes + self.window <= self.settings.tiers[RAM].capacity
-                && let Some(victim) = self.policies[RAM].victim(next)
-            {
-                self.policies[RAM].remove(victim);
-                self.drop_pages(victim, actions);
-            }
-            if self.has_room(bytes) {
-                self.residency.keep(block, bytes);
-                self.policies[RAM].touch(block, next);
-                return;
-            }
-        }
-        self.drop_pages(block, actions);
-    }
-
-    fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        self.counters.dropped += 1;
-        self.residency.start_drop(block, self.layout.pages_bytes(block));
-        actions.push(Action::Drop { block });
-    }
-
-    /// Whether RAM can keep so many bytes more beside its window.
-    fn has_room(&self, bytes: u64) -> bool {
-        self.policy != PolicyKind::None
-            && self.residency.kept[RAM] + bytes + self.window <= self.settings.tiers[RAM].capacity
-    }
-
-    /// Charges a block whose fetch begins, as kept if RAM has room for it.
-    fn start_fetch(&mut self, block: BlockId) {
-        let bytes = self.layout.pages_bytes(block);
-        let keep = self.may_stay(block) && self.has_room(bytes);
-        self.residency.start_fetch(block, bytes, !keep);
-    }
-
-    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
-    fn may_stay(&self, block: BlockId) -> bool {
-        let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
-        self.mirrored || !below
-    }
-
-    /// Fetches ahead until the fetches under way or the window are at their limit.
-    fn stage(&mut self, actions: &mut Vec<Action>) {
-        if !self.settings.prefetch || self.settings.start_at_open && self.counters.opens == 0 {
-            return;
-        }
-        while self.residency.fetching < self.settings.inflight_max {
-            let nearest = self
-                .streams
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(index, stream)| {
-                    let (block, distance) = stream.as_mut()?.candidate()?;
-                    Some((distance, index, block))
-                })
-                .min();
-            let Some((_, index, block)) = nearest else { return };
-            if !self.try_stage(block, actions) {
-                return;
-            }
-            if let Some(stream) = self.streams[index].as_mut() {
-                stream.advance();
-            }
-        }
-    }
-
-    /// Fetches a block if RAM does not have it; false where it must wait for room.
-    fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
-        if self.residency.is_dropping(block) {
-            return false;
-        }
-        let bytes = self.layout.pages_bytes(block);
-        if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
-            return true;
-        }
-        let keep = self.may_stay(block) && self.has_room(bytes);
-        if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
-            // What can never fit is left to its reader.
-            return bytes > self.window;
-        }
-        self.residency.start_fetch(block, bytes, !keep);
-        self.counters.prefetched += 1;
-        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
-        actions.push(Action::Fetch { block, from });
-        true
-    }
-
-    fn next_use(&self, block: BlockId, past_cursor: bool) -> NextUse {
+    fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
         if !self.streams.iter().flatten().any(Stream::is_following) {
             return NextUse::At(self.unread.next_epoch(block));
         }
@@ -684,7 +318,7 @@ impl Planner {
             .iter()
             .flatten()
             .filter_map(|stream| {
-                let (ticks, epochs) = stream.next_use(block, past_cursor)?;
+                let (ticks, epochs) = stream.next_use(block, unstaged)?;
                 let by_epoch = self.policy == PolicyKind::UnreadFirst;
                 Some(if by_epoch {
                     u64::from(stream.number()) + epochs
@@ -696,7 +330,8 @@ impl Planner {
             .map_or(NextUse::Never, NextUse::At)
     }
 
-    /// Tells the policies of the tiers that keep the block when it is read next.
+    /// Tells the policies of the tiers that keep the block when it is read next; in RAM only once
+    /// nobody has it open.
     fn touch(&mut self, block: BlockId) {
         let next = self.next_use(block, false);
         for tier in 0..self.settings.tiers.len() {
@@ -781,6 +416,9 @@ impl Planner {
         for tier in 0..self.settings.tiers.len() {
             let kept: Vec<BlockId> = self.residency.kept_in(tier).collect();
             for block in kept {
+                if tier == RAM && self.open.contains_key(&self.layout.file_of(block)) {
+                    continue;
+                }
                 let next = self.next_use(block, false);
                 self.policies[tier].touch(block, next);
             }

@@ -127,8 +127,11 @@ impl Residency {
     /// The pages of a block are to be dropped.
     pub(super) fn start_drop(&mut self, block: BlockId, bytes: u64) {
         self.forget(block, bytes);
-        self.put(block, DROPPING, true);
-        self.dropping += bytes;
+        // A block may be fetched and dropped again while a drop of it is under way.
+        if !self.is_dropping(block) {
+            self.put(block, DROPPING, true);
+            self.dropping += bytes;
+        }
     }
 
     pub(super) fn finish_drop(&mut self, block: BlockId, bytes: u64) {

@@ -9,8 +9,10 @@
 //!    that follow each other as the first positions of an epoch do mean that the job started there
 //!    (again): the stream is anchored anew. Nothing but strays means that the order is wrong: the
 //!    stream has *diverged* and predicts nothing until it is anchored again.
-//! 4. The cursor is the position up to which blocks have been staged. Blocks whose reads are over,
-//!    or will not come, are left in `over` for the planner to settle.
+//! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
+//!    batches at the same time, each from its own position on; so the next block to stage is the
+//!    one that is nearest ahead of the *runner* behind it.
+//! 5. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,11 +26,18 @@ use crate::order::{EpochIter, Order};
 /// batches of 256 each run ahead.
 const SPAN: u32 = 4096;
 
+/// How many positions past the lowest open one may be read before that one is given up: more than
+/// workers of one job run ahead of each other by far.
+const STRAGGLE_MAX: u32 = SPAN / 2;
+
 /// How many opens in a row may be strays before a stream's order is given up.
 const STRAYS_MAX: u32 = 64;
 
 /// How many strays are remembered to look for another start.
 const STRAYS_KEPT: usize = 16;
+
+/// How many runners are told apart: more workers than that stage in plain order.
+const RUNNERS_MAX: usize = 64;
 
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
@@ -42,8 +51,12 @@ pub(super) struct Stream {
     current: Epoch,
     next: Epoch,
     first_head: Vec<u32>,
-    /// Staged up to here: 0 and a position in the current epoch, or 1 and one in the next.
-    cursor: (u8, u32),
+    /// Where each task that reads the current epoch stands, and up to where it has been staged.
+    runners: Vec<Runner>,
+    /// Up to where the current and the next epoch have been staged, runners aside.
+    cursors: (u32, u32),
+    /// The candidate: whether it is in the next epoch, and its position.
+    chosen: (bool, u32),
     strays: VecDeque<BlockId>,
     /// Strays since the last open that was where the order has it.
     astray: u32,
@@ -59,6 +72,13 @@ pub(super) struct Stream {
     last_tick: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Runner {
+    task: u32,
+    last: u32,
+    cursor: u32,
+}
+
 /// What is told about a stream in `status`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct StreamStatus {
@@ -70,7 +90,7 @@ pub struct StreamStatus {
     pub position: u32,
     /// Positions of the current epoch.
     pub length: u32,
-    /// Positions past the lowest unread one that have been staged.
+    /// Reads to come that are staged: in RAM or on their way there.
     pub ahead: u64,
     /// Whether what is read is still what the order says.
     pub following: bool,
@@ -104,7 +124,9 @@ impl Stream {
             current,
             next,
             order,
-            cursor: (0, 0),
+            runners: Vec::new(),
+            cursors: (0, 0),
+            chosen: (false, 0),
             strays: VecDeque::new(),
             astray: 0,
             diverged: false,
@@ -118,10 +140,7 @@ impl Stream {
     }
 
     pub(super) fn status(&self) -> StreamStatus {
-        let ahead = match self.cursor {
-            (0, position) => u64::from(position.saturating_sub(self.current.low())),
-            (_, position) => u64::from(self.current.len() - self.current.low() + position),
-        };
+        let ahead = u64::from(self.current.ahead()) + u64::from(self.next.ahead());
         StreamStatus {
             order: self.order.describe().to_string(),
             epoch: self.number,
@@ -149,12 +168,12 @@ impl Stream {
             return None;
         }
         let low = self.current.low();
-        if let Some(position) = self.current.next(block, low) {
+        if let Some(position) = self.current.next(block) {
             let far = position - low;
             return (far <= SPAN).then_some((self.base + u64::from(position), far));
         }
         let nearly_over = self.current.left() <= 8 + self.current.len() / 50;
-        let position = self.next.next(block, 0).filter(|_| nearly_over)?;
+        let position = self.next.next(block).filter(|_| nearly_over)?;
         let far = self.current.len() - low + position;
         let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
         (position <= SPAN).then_some((absolute, far))
@@ -171,14 +190,15 @@ impl Stream {
     }
 
     /// The sample at a position, counted over all epochs, has been opened by a trusted task.
-    pub(super) fn reach(&mut self, absolute: u64, tick: u64, layout: &Layout) {
+    pub(super) fn reach(&mut self, absolute: u64, task: u32, tick: u64, layout: &Layout) {
         let Some(position) = absolute.checked_sub(self.base) else { return };
         let length = u64::from(self.current.len());
         if position < length {
             let position = position as u32;
             self.over.extend(self.current.block_at(position));
             self.current.reach(position);
-            self.current.give_up_below(position.saturating_sub(SPAN / 2), &mut self.over);
+            self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
+            self.run(task, position);
         } else if position - length < u64::from(self.next.len()) {
             let position = (position - length) as u32;
             self.over.extend(self.next.block_at(position));
@@ -186,6 +206,7 @@ impl Stream {
             // What the loader left unread (drop_last) must not hold the epoch open.
             if self.next.len() - self.next.left() >= 4 {
                 self.roll(layout);
+                self.run(task, position);
             }
         }
         if self.current.left() == 0 {
@@ -198,6 +219,48 @@ impl Stream {
             self.pace += (ticks - self.pace) / 64.0;
         }
         self.last_tick = tick;
+    }
+
+    /// The last reader of a file has closed it: with its first block all that follow it in the
+    /// order have been read.
+    pub(super) fn finish_sample(
+        &mut self,
+        blocks: impl ExactSizeIterator<Item = BlockId>,
+        layout: &Layout,
+    ) {
+        if blocks.len() < 2 || self.diverged {
+            return;
+        }
+        for block in blocks.skip(1) {
+            let before = BlockId(block.0 - 1);
+            if let Some(position) = self.current.next(block)
+                && position > 0
+                && self.current.block_at(position - 1) == Some(before)
+                && self.current.is_reached(position - 1)
+            {
+                self.current.reach(position);
+            }
+        }
+        if self.current.left() == 0 {
+            self.roll(layout);
+        }
+    }
+
+    /// A task stands at a position of the current epoch.
+    fn run(&mut self, task: u32, position: u32) {
+        if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
+            // Within a batch the runner goes on; at the next one it starts again behind it.
+            runner.cursor = runner.cursor.max(position + 1);
+            runner.last = position;
+            return;
+        }
+        if self.runners.len() == RUNNERS_MAX {
+            let last = self.runners.iter().enumerate().min_by_key(|(_, runner)| runner.last);
+            if let Some((index, _)) = last {
+                self.runners.swap_remove(index);
+            }
+        }
+        self.runners.push(Runner { task, last: position, cursor: position + 1 });
     }
 
     /// The block is in the order, but its open is no read of a position that is due. Says whether
@@ -248,7 +311,7 @@ impl Stream {
         };
         self.start_at(number, layout);
         for block in std::mem::take(&mut self.strays) {
-            if let Some(position) = self.current.next(block, 0) {
+            if let Some(position) = self.current.next(block) {
                 self.current.reach(position);
             }
         }
@@ -262,7 +325,8 @@ impl Stream {
         self.epochs = self.order.epochs(number);
         self.current = expand(&self.order, &mut self.epochs, layout);
         self.next = expand(&self.order, &mut self.epochs, layout);
-        self.cursor = (0, 0);
+        self.runners.clear();
+        self.cursors = (0, 0);
         self.astray = 0;
         self.diverged = false;
     }
@@ -270,72 +334,68 @@ impl Stream {
     fn roll(&mut self, layout: &Layout) {
         self.number += 1;
         self.base += u64::from(self.current.len());
-        self.current.give_up_below(self.current.len(), &mut self.over);
+        self.current.give_up_stragglers(0, &mut self.over);
         let next = expand(&self.order, &mut self.epochs, layout);
         self.current = std::mem::replace(&mut self.next, next);
-        self.cursor = match self.cursor {
-            (0, _) => (0, 0),
-            (_, position) => (0, position),
-        };
+        self.runners.clear();
+        self.cursors = (self.cursors.1, 0);
     }
 
-    /// The next block to stage, and how many positions past the lowest open one it is read.
+    /// The next block to stage, and how soon it is read: positions past the runner behind it.
     pub(super) fn candidate(&mut self) -> Option<(BlockId, u64)> {
         if self.diverged {
             return None;
         }
-        loop {
-            let (which, position) = self.cursor;
-            let (epoch, before) = match which {
-                0 => (&self.current, 0),
-                _ => (&self.next, u64::from(self.current.len())),
-            };
-            match epoch.block_at(position) {
-                Some(_) if epoch.is_reached(position) => self.cursor.1 += 1,
-                Some(block) => {
-                    let distance = before + u64::from(position);
-                    return Some((block, distance.saturating_sub(u64::from(self.current.low()))));
-                }
-                None if which == 0 => self.cursor = (1, 0),
-                None => return None,
+        let current = &self.current;
+        let mut best: Option<(u32, u32)> = None;
+        let mut offer = |cursor: &mut u32, from: u32| {
+            if let Some(position) = current.unstaged_from(*cursor) {
+                *cursor = position;
+                let soon = position - from;
+                best = Some(best.map_or((soon, position), |best| best.min((soon, position))));
+            } else {
+                *cursor = current.len();
             }
+        };
+        offer(&mut self.cursors.0, current.low());
+        for runner in &mut self.runners {
+            offer(&mut runner.cursor, runner.last);
         }
+        if let Some((soon, position)) = best {
+            self.chosen = (false, position);
+            return Some((current.block_at(position)?, u64::from(soon)));
+        }
+        let position = self.next.unstaged_from(self.cursors.1)?;
+        self.cursors.1 = position;
+        self.chosen = (true, position);
+        let far = u64::from(current.len() - current.low()) + u64::from(position);
+        Some((self.next.block_at(position)?, far))
     }
 
     /// The candidate has been staged or needs not be.
     pub(super) fn advance(&mut self) {
-        self.cursor.1 += 1;
+        let (in_next, position) = self.chosen;
+        if in_next { self.next.stage(position) } else { self.current.stage(position) }
     }
 
     /// Whether the block has been staged for a read that is still to come.
     pub(super) fn is_pending(&self, block: BlockId) -> bool {
-        if self.diverged {
-            return false;
-        }
-        let current_end = if self.cursor.0 == 0 { self.cursor.1 } else { u32::MAX };
-        if self.current.next(block, 0).is_some_and(|position| position < current_end) {
-            return true;
-        }
-        self.cursor.0 == 1 && self.next.next(block, 0).is_some_and(|p| p < self.cursor.1)
+        !self.diverged && (self.current.is_pending(block) || self.next.is_pending(block))
     }
 
-    /// In how many ticks, and how many epochs from now, the block is read next; with
-    /// `past_cursor` only reads count for which it has not been staged yet.
-    pub(super) fn next_use(&self, block: BlockId, past_cursor: bool) -> Option<(u64, u64)> {
+    /// In how many ticks, and how many epochs from now, the block is read next; with `unstaged`
+    /// only reads count for which it has not been staged yet.
+    pub(super) fn next_use(&self, block: BlockId, unstaged: bool) -> Option<(u64, u64)> {
         if self.diverged {
             return None;
         }
-        let (from_current, from_next) = match self.cursor {
-            _ if !past_cursor => (0, 0),
-            (0, position) => (position, 0),
-            (_, position) => (u32::MAX, position),
-        };
+        let next = if unstaged { Epoch::next_unstaged } else { Epoch::next };
         let low = self.current.low();
         let ticks = |positions: u64| (positions as f64 * self.pace) as u64;
-        if let Some(position) = self.current.next(block, from_current) {
+        if let Some(position) = next(&self.current, block) {
             return Some((ticks(u64::from(position.saturating_sub(low))), 0));
         }
-        let position = self.next.next(block, from_next)?;
+        let position = next(&self.next, block)?;
         Some((ticks(u64::from(self.current.len() - low) + u64::from(position)), 1))
     }
 

@@ -1,1 +1,330 @@
+//! The planner against a model of the world, under any sequence of events.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::BLOCK_BYTES;
+use crate::order::Order;
+use crate::order::SampleTable;
+use crate::order::samplers::torch::{generator, randperm};
+
+const FILES: u32 = 24;
+
+fn layout() -> Arc<Layout> {
+    // Small files, an empty one, and one of three blocks.
+    let size = |file: u32| match file {
+        5 => 0,
+        7 => 3 * BLOCK_BYTES - 100,
+        _ => 1000 + u64::from(file) * 700,
+    };
+    Arc::new(Layout::new((0..FILES).map(size)))
+}
+
+fn settings(ram: u64, disk: Option<u64>, policy: PolicyKind) -> Settings {
+    let mut tiers = vec![Tier { capacity: ram }];
+    tiers.extend(disk.map(|capacity| Tier { capacity }));
+    Settings {
+        tiers,
+        policy,
+        prefetch: true,
+        inflight_max: 4,
+        window_bytes: Some(ram / 4),
+        start_at_open: false,
+    }
+}
+
+fn order(seed: u32) -> Arc<Order> {
+    let epoch = |k: u32| (0..FILES).map(|i| (i * 7 + seed + k * 5) % FILES).collect();
+    Arc::new(Order::listed("test", vec![epoch(0), epoch(1)], SampleTable::Files).unwrap())
+}
+
+/// The planner with a world that does what it says, some of it late.
+struct World {
+    planner: Planner,
+    layout: Arc<Layout>,
+    fetching: BTreeSet<BlockId>,
+    dropping: BTreeSet<BlockId>,
+    placing: Vec<(BlockId, usize)>,
+    pages: BTreeSet<BlockId>,
+    open: BTreeMap<FileId, u32>,
+    fetched: u64,
+}
+
+impl World {
+    fn new(settings: Settings) -> Self {
+        let layout = layout();
+        World {
+            planner: Planner::new(settings, layout.clone()),
+            layout,
+            fetching: BTreeSet::new(),
+            dropping: BTreeSet::new(),
+            placing: Vec::new(),
+            pages: BTreeSet::new(),
+            open: BTreeMap::new(),
+            fetched: 0,
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.planner.apply(event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Fetch { block, .. } => {
+                    assert!(!self.pages.contains(&block), "{block:?} is in RAM");
+                    assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
+                }
+                Action::Drop { block } => {
+                    let file = self.layout.file_of(block);
+                    let large = self.layout.blocks_of(file).len() > 1;
+                    assert!(large || !self.open.contains_key(&file), "{block:?} is in use");
+                    self.pages.remove(&block);
+                    self.dropping.insert(block);
+                }
+                Action::Place { block, tier } => self.placing.push((block, tier)),
+                Action::Displace { .. } => {}
+            }
+        }
+    }
+
+    fn open(&mut self, task: u32, file: FileId) {
+        *self.open.entry(file).or_default() += 1;
+        self.tell(Event::Opened { task, file });
+        for block in self.layout.clone().blocks_of(file) {
+            if !self.pages.contains(&block) {
+                self.fetching.insert(block);
+                self.tell(Event::Missed { block });
+            }
+        }
+    }
+
+    fn close(&mut self, file: FileId) {
+        if let Some(handles) = self.open.get_mut(&file) {
+            *handles -= 1;
+            if *handles == 0 {
+                self.open.remove(&file);
+            }
+            self.tell(Event::Closed { file });
+        }
+    }
+
+    fn arrive(&mut self, nth: usize, failed: bool) {
+        let Some(&block) = self.fetching.iter().nth(nth % self.fetching.len().max(1)) else {
+            return;
+        };
+        self.fetching.remove(&block);
+        if failed {
+            return self.tell(Event::Failed { block });
+        }
+        self.fetched += 1;
+        self.pages.insert(block);
+        self.tell(Event::Arrived { block, from: Place::Source });
+    }
+
+    fn finish(&mut self, done: bool) {
+        if let Some(block) = self.dropping.pop_last() {
+            self.tell(Event::Dropped { block });
+        }
+        if let Some((block, tier)) = self.placing.pop() {
+            self.tell(Event::Placed { block, tier, done });
+        }
+    }
+
+    /// The ledger knows exactly what the world holds.
+    fn check(&self) {
+        let accounts = self.planner.accounts();
+        let bytes = |blocks: &mut dyn Iterator<Item = BlockId>| -> u64 {
+            blocks.map(|block| self.layout.pages_bytes(block)).sum()
+        };
+        let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
+        assert_eq!(accounts.kept[RAM] + accounts.staged, held);
+        assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
+        assert_eq!(accounts.fetching as usize, self.fetching.len());
+        let capacity = self.planner.settings.tiers[RAM].capacity;
+        assert!(accounts.kept[RAM] + accounts.window <= capacity || accounts.kept[RAM] == 0);
+    }
+
+    /// Everything under way ends and everyone goes home.
+    fn settle(&mut self) {
+        for file in self.open.clone().into_iter().flat_map(|(f, n)| (0..n).map(move |_| f)) {
+            self.close(file);
+        }
+        for _ in 0..10_000 {
+            self.arrive(0, false);
+            self.finish(true);
+            if self.fetching.is_empty() && self.dropping.is_empty() && self.placing.is_empty() {
+                return;
+            }
+        }
+        panic!("the planner never rests");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(u32, u32),
+    Close(u32),
+    Arrive(usize, bool),
+    Finish(bool),
+    Order(u16, u32),
+    Withdraw(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4u32, 0..FILES).prop_map(|(task, file)| Step::Open(task, file)),
+        6 => (0..FILES).prop_map(Step::Close),
+        8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(n, f)| Step::Arrive(n, f)),
+        6 => any::<bool>().prop_map(Step::Finish),
+        1 => (0..2u16, 0..FILES).prop_map(|(stream, seed)| Step::Order(stream, seed)),
+        1 => (0..2u16).prop_map(Step::Withdraw),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = PolicyKind> {
+    prop_oneof![
+        Just(PolicyKind::Auto),
+        Just(PolicyKind::Belady),
+        Just(PolicyKind::Lru),
+        Just(PolicyKind::Minio),
+        Just(PolicyKind::UnreadFirst),
+        Just(PolicyKind::None),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_ledger_is_true_under_any_events(
+        steps in prop::collection::vec(step(), 1..200),
+        policy in policy(),
+        ram in prop_oneof![Just(0u64), Just(1), Just(4096), 0..4_000_000u64],
+        disk in prop::option::of(0..4_000_000u64),
+    ) {
+        let mut world = World::new(settings(ram, disk, policy));
+        for step in steps {
+            match step {
+                Step::Open(task, file) => world.open(task, FileId(file)),
+                Step::Close(file) => world.close(FileId(file)),
+                Step::Arrive(nth, failed) => world.arrive(nth, failed),
+                Step::Finish(done) => world.finish(done),
+                Step::Order(stream, seed) => {
+                    world.tell(Event::Ordered { stream: StreamId(stream), order: order(seed) });
+                }
+                Step::Withdraw(stream) => {
+                    world.tell(Event::Withdrawn { stream: StreamId(stream) });
+                }
+            }
+            world.check();
+        }
+        world.settle();
+        world.check();
+        let accounts = world.planner.accounts();
+        prop_assert!(accounts.kept[RAM] + accounts.staged <= ram);
+    }
+}
+
+/// A reader that follows its order finds every sample staged, whatever the cache's size, and the
+/// source is read once for each sample that is not kept.
+#[test]
+fn a_known_order_is_staged_ahead_of_its_reader() {
+    for share in [0, 10, 50, 200] {
+        let layout = layout();
+        let total: u64 = (0..FILES)
+            .flat_map(|f| layout.blocks_of(FileId(f)))
+            .map(|block| layout.pages_bytes(block))
+            .sum();
+        let mut plan = settings(total * share / 100, None, PolicyKind::Auto);
+        plan.window_bytes = Some(2 << 20);
+        let mut world = World::new(plan);
+        let order = order(3);
+        world.tell(Event::Ordered { stream: StreamId(0), order: order.clone() });
+        for epoch in 0..4 {
+            for &file in order.epoch(epoch).iter() {
+                while !world.fetching.is_empty() || !world.dropping.is_empty() {
+                    world.arrive(0, false);
+                    world.finish(true);
+                }
+                world.open(1, FileId(file));
+                world.close(FileId(file));
+                world.check();
+            }
+        }
+        world.settle();
+        let counters = world.planner.counters();
+        let (streams, _) = world.planner.streams().next().unwrap();
+        assert_eq!(streams, StreamId(0));
+        if share == 200 {
+            assert_eq!(world.fetched, 25, "everything once: 22 small files and three blocks");
+            assert_eq!(counters.dropped, 0);
+        }
+        if share >= 50 {
+            assert!(counters.cold <= 2, "{share} %: {counters:?}");
+        }
+    }
+}
+
+fn read_all(world: &mut World, task: u32, files: impl Iterator<Item = u32>) {
+    for file in files {
+        world.open(task, FileId(file));
+        while !world.fetching.is_empty() {
+            world.arrive(0, false);
+        }
+        world.close(FileId(file));
+        while !world.dropping.is_empty() || !world.placing.is_empty() {
+            world.finish(true);
+        }
+    }
+}
+
+fn shuffled(files: u32, seed: u64) -> Arc<[u32]> {
+    randperm(files, &mut generator(seed)).into()
+}
+
+#[test]
+fn an_order_that_is_not_followed_is_given_up_and_found_again() {
+    let files = 2000;
+    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
+    let permute = |k| shuffled(files, k);
+    let order = Order::listed("test", (0..3).map(permute).collect(), SampleTable::Files).unwrap();
+    let mut world = World::new(settings(100 * 4096, None, PolicyKind::Auto));
+    world.planner = Planner::new(settings(100 * 4096, None, PolicyKind::Auto), layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    let following = |world: &World| world.planner.streams().next().unwrap().1.following;
+    read_all(&mut world, 1, permute(0).iter().copied().take(50));
+    assert!(following(&world));
+    // Another shuffle altogether.
+    read_all(&mut world, 2, permute(99).iter().copied().take(200));
+    assert!(!following(&world), "{:?}", world.planner.streams().next());
+    // The job starts again from its first epoch.
+    read_all(&mut world, 3, permute(0).iter().copied().take(60));
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following);
+    assert_eq!((status.epoch, status.position), (0, 60));
+}
+
+#[test]
+fn a_reader_on_the_side_does_not_move_the_stream() {
+    let files = 3000;
+    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
+    let permute = |k| shuffled(files, k);
+    let order = Order::listed("test", (0..3).map(permute).collect(), SampleTable::Files).unwrap();
+    let mut world = World::new(settings(8000 * 4096, None, PolicyKind::Auto));
+    world.planner = Planner::new(settings(8000 * 4096, None, PolicyKind::Auto), layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    let epoch = permute(0);
+    for position in 0..1000 {
+        read_all(&mut world, 1, std::iter::once(epoch[position]));
+        // Someone checksums the tree, three files at a time.
+        read_all(&mut world, 2, (0..3).map(|i| (position as u32 * 3 + i) % files));
+    }
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (0, 1000));
+}

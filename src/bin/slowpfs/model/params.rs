@@ -7,9 +7,12 @@ use clap::ValueEnum;
 pub(crate) enum Preset {
     /// No delays at all: what the pass-through itself costs.
     Idle,
-    /// A parallel filesystem that many jobs share. With 110 KB files one reader gets about 100
-    /// files a second, sixteen get about 1,500; one request in a hundred is slow.
+    /// A parallel filesystem that many jobs share. With 110 KB files one reader gets a good 100
+    /// files a second, sixteen get nearly what the link carries, 1,800.
     Busy,
+    /// The same with a heavy tail: one request in a hundred takes twenty times as long. One reader
+    /// gets about 100 files a second, sixteen get about 1,500.
+    Bad,
     /// A remote site: 100 ms round trips and a 200 Mbit/s link, but no queues.
     Wan,
 }
@@ -25,6 +28,7 @@ impl Preset {
         match self {
             Self::Idle => "idle",
             Self::Busy => "busy",
+            Self::Bad => "bad",
             Self::Wan => "wan",
         }
     }
@@ -44,11 +48,9 @@ impl Preset {
                 mds_us: 200.0,
                 mbs: 200.0,
                 stream_mbs: 0.0,
-                // The tail is part of what "busy" means: it takes the mean file from 8.5 to 9.9 ms
-                // and is the difference between "nearly as fast as the link" and 1,500 files/s.
-                tail_p: 0.01,
-                tail_x: 20.0,
+                ..Params::IDLE
             },
+            Self::Bad => Params { tail_p: 0.01, tail_x: 20.0, ..Self::Busy.params() },
             Self::Wan => Params {
                 lookup_ms: 100.0,
                 getattr_ms: 100.0,

@@ -82,7 +82,7 @@ fn open_path_is_lookup_plus_open() {
 
 #[test]
 fn lone_file_on_busy_is_the_sum_of_its_parts() {
-    let mut model = Model::new(Params { tail_p: 0.0, ..Preset::Busy.params() }, 1);
+    let mut model = Model::new(Preset::Busy.params(), 1);
     let alone = closed_loop(&mut model, 1, 10, &whole_file());
     // lookup .5 + .2, open 2 + .2, read 1 + seek 4 + 110 KB at 200 MB/s .55
     close_to(alone.mean_ms, 8.45, 1e-9);
@@ -134,12 +134,14 @@ fn metadata_servers_cap_the_rate() {
 }
 
 #[test]
-fn busy_serves_what_it_says() {
-    let rate = |clients| {
-        closed_loop(&mut Model::new(Preset::Busy.params(), 1), clients, 60, &whole_file()).rate
+fn busy_and_bad_serve_what_they_say() {
+    let rate = |preset: Preset, clients| {
+        closed_loop(&mut Model::new(preset.params(), 1), clients, 60, &whole_file()).rate
     };
-    close_to(rate(1), 100.0, 0.15);
-    close_to(rate(16), 1500.0, 0.10);
+    close_to(rate(Preset::Busy, 1), 1e3 / 8.45, 0.001);
+    close_to(rate(Preset::Busy, 16) * FILE as f64 / 1e6, 200.0, 0.03);
+    close_to(rate(Preset::Bad, 1), 100.0, 0.15);
+    close_to(rate(Preset::Bad, 16), 1500.0, 0.10);
 }
 
 #[test]
@@ -190,7 +192,7 @@ fn tail_hits_the_asked_fraction() {
 #[test]
 fn seed_decides_everything() {
     let run = |seed| {
-        let mut model = Model::new(Preset::Busy.params(), seed);
+        let mut model = Model::new(Preset::Bad.params(), seed);
         closed_loop(&mut model, 16, 5, &whole_file()).mean_ms
     };
     assert_eq!(run(1).to_bits(), run(1).to_bits());

@@ -1,0 +1,222 @@
+//! The planner's language: what it is told, what it says, what it counts.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use crate::ids::{BlockId, FileId, StreamId};
+use crate::order::Order;
+
+/// Which blocks stay when a tier is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyKind {
+    /// The best for what is known about the order.
+    #[default]
+    Auto,
+    /// Evict what is read again last.
+    Belady,
+    /// Evict what was read longest ago.
+    Lru,
+    /// Keep what came first.
+    Minio,
+    /// Evict what this epoch has read already.
+    UnreadFirst,
+    /// Keep nothing but the window.
+    None,
+}
+
+/// One tier of the cache, from the fastest to the slowest; the first is RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// Bytes it may hold.
+    pub capacity: u64,
+}
+
+/// What the planner is told once.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The tiers, RAM first. A tier below may fail, vanish or not have what it should: the shell
+    /// then reads the source and says so with an event.
+    pub tiers: Vec<Tier>,
+    /// Which blocks stay.
+    pub policy: PolicyKind,
+    /// Whether anything is fetched before it is asked for.
+    pub prefetch: bool,
+    /// Fetches under way at once.
+    pub inflight_max: u32,
+    /// Bytes staged ahead and not kept; none: [`WINDOW_BLOCKS`] blocks of mean size.
+    pub window_bytes: Option<u64>,
+    /// Whether prefetching waits for the first open.
+    pub start_at_open: bool,
+}
+
+/// Blocks of mean size in the window where its bytes are not set: as many as are in flight on a
+/// source with tens of milliseconds, and few against any share that is worth keeping.
+pub const WINDOW_BLOCKS: u64 = 40;
+
+/// Where a block is fetched from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The source.
+    Source,
+    /// A tier below RAM.
+    Tier(usize),
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A stream's order is known.
+    Ordered {
+        /// The stream.
+        stream: StreamId,
+        /// Its order.
+        order: Arc<Order>,
+    },
+    /// A stream's order is withdrawn.
+    Withdrawn {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// A task opened a file to read it.
+    Opened {
+        /// Thread id of the reader.
+        task: u32,
+        /// The file.
+        file: FileId,
+    },
+    /// A read found no pages; the shell has begun a fetch, or joined one.
+    Missed {
+        /// The block read.
+        block: BlockId,
+    },
+    /// The last handle of a file was closed.
+    Closed {
+        /// The file.
+        file: FileId,
+    },
+    /// A fetch has ended and the block's pages are in RAM.
+    Arrived {
+        /// The block.
+        block: BlockId,
+        /// Where its bytes came from.
+        from: Place,
+    },
+    /// A fetch has ended without bytes.
+    Failed {
+        /// The block.
+        block: BlockId,
+    },
+    /// The pages of a block have been dropped.
+    Dropped {
+        /// The block.
+        block: BlockId,
+    },
+    /// A copy has been written to a tier below RAM, or could not be.
+    Placed {
+        /// The block.
+        block: BlockId,
+        /// The tier.
+        tier: usize,
+        /// Whether the copy is there.
+        done: bool,
+    },
+    /// A tier does not have what it should.
+    NotHere {
+        /// The block.
+        block: BlockId,
+        /// The tier.
+        tier: usize,
+    },
+    /// A tier has another capacity from now on; 0: it is gone with all that it held.
+    Resized {
+        /// The tier.
+        tier: usize,
+        /// Bytes.
+        capacity: u64,
+    },
+    /// Files were added or changed. What is cached of the changed ones is void.
+    Changed {
+        /// The layout with the new files and sizes.
+        layout: Arc<Layout>,
+        /// The files that changed.
+        files: Vec<FileId>,
+    },
+}
+
+/// What the shell is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Bring a block into RAM.
+    Fetch {
+        /// The block.
+        block: BlockId,
+        /// Where it is.
+        from: Place,
+    },
+    /// Drop a block's pages.
+    Drop {
+        /// The block.
+        block: BlockId,
+    },
+    /// Write a copy of a block that has just arrived to a tier below RAM.
+    Place {
+        /// The block.
+        block: BlockId,
+        /// The tier.
+        tier: usize,
+    },
+    /// Give up a block's copy in a tier below RAM.
+    Displace {
+        /// The block.
+        block: BlockId,
+        /// The tier.
+        tier: usize,
+    },
+}
+
+/// What has been decided and seen so far; all are totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Opens of files that have content.
+    pub opens: u64,
+    /// Opens whose first block was in RAM.
+    pub hits: u64,
+    /// Opens whose first block was on its way.
+    pub late: u64,
+    /// Opens whose first block nobody had asked for.
+    pub cold: u64,
+    /// Blocks fetched ahead of their read.
+    pub prefetched: u64,
+    /// Blocks fetched because a read waited.
+    pub demanded: u64,
+    /// Blocks whose pages the kernel had taken back before they were read.
+    pub lost: u64,
+    /// Fetches that failed.
+    pub failed: u64,
+    /// Blocks dropped or evicted from RAM.
+    pub dropped: u64,
+    /// Blocks written to tiers below RAM.
+    pub placed: u64,
+    /// Bytes that came from the source.
+    pub source_bytes: u64,
+    /// Bytes that came from tiers below RAM.
+    pub tier_bytes: u64,
+}
+
+/// Bytes that are charged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Accounts {
+    /// Kept bytes by tier, RAM first.
+    pub kept: Vec<u64>,
+    /// Bytes staged in RAM for the coming reads.
+    pub staged: u64,
+    /// Bytes being dropped.
+    pub dropping: u64,
+    /// Bytes of the window.
+    pub window: u64,
+    /// Fetches under way.
+    pub fetching: u32,
+}

@@ -1,0 +1,173 @@
+//! What goes into RAM ahead of its read, and where it goes after it.
+
+use super::Planner;
+use super::event::{Action, Place, PolicyKind};
+use super::residency::RAM;
+use crate::ids::BlockId;
+
+/// How many blocks are fetched ahead inside a file that is read from its start to its end.
+const SEQUENTIAL_AHEAD: u32 = 4;
+
+impl Planner {
+    /// Settles every staged block that nobody holds open: what they were staged for has changed.
+    pub(super) fn sweep(&mut self, actions: &mut Vec<Action>) {
+        for block in (0..self.layout.blocks() as u32).map(BlockId) {
+            if self.residency.is_staged(block)
+                && !self.open.contains_key(&self.layout.file_of(block))
+            {
+                self.settle(block, actions);
+            }
+        }
+    }
+
+    /// A large file that is read from its start to its end has its next blocks fetched, and what
+    /// lies behind is done with.
+    pub(super) fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let file = self.layout.file_of(block);
+        let blocks = self.layout.blocks_of(file);
+        let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
+        if blocks.len() < 2 || nth == 0 {
+            return;
+        }
+        let behind = BlockId(block.0 - 1);
+        if !self.residency.is_in(behind, RAM) && !self.residency.is_fetching(behind) {
+            return;
+        }
+        for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
+            self.settle(BlockId(block.0 - back), actions);
+        }
+        if self.settings.prefetch {
+            for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
+                self.try_stage(ahead, actions);
+            }
+        }
+    }
+
+    /// Offers a block that will not stay in RAM to the tiers below.
+    pub(super) fn place(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let bytes = self.layout.range(block).1;
+        if self.residency.place(block).is_some() || self.residency.is_placing(block) || bytes == 0 {
+            return;
+        }
+        let next = self.next_use(block, true);
+        for tier in RAM + 1..self.settings.tiers.len() {
+            let capacity = self.settings.tiers[tier].capacity;
+            if bytes > capacity {
+                continue;
+            }
+            if self.residency.kept[tier] + bytes > capacity {
+                let Some(victim) = self.policies[tier].victim(next) else { continue };
+                self.policies[tier].remove(victim);
+                self.residency.displace(victim, tier, self.layout.range(victim).1);
+                actions.push(Action::Displace { block: victim, tier });
+            }
+            if self.residency.kept[tier] + bytes <= capacity {
+                self.residency.start_place(block, tier, bytes);
+                actions.push(Action::Place { block, tier });
+                return;
+            }
+        }
+    }
+
+    /// Decides about a staged block that nobody holds open: it waits for the reads it was staged
+    /// for, stays, or goes.
+    pub(super) fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if !self.residency.is_in(block, RAM) || !self.residency.is_staged(block) {
+            return;
+        }
+        // The budget is hard: readers may have fetched more than the window has room for.
+        let within =
+            self.residency.kept[RAM] + self.residency.staged <= self.settings.tiers[RAM].capacity;
+        if within && self.streams.iter().flatten().any(|stream| stream.is_pending(block)) {
+            return;
+        }
+        let bytes = self.layout.pages_bytes(block);
+        let next = self.next_use(block, false);
+        if self.may_stay(block) {
+            if !self.has_room(bytes)
+                && bytes + self.window <= self.settings.tiers[RAM].capacity
+                && let Some(victim) = self.policies[RAM].victim(next)
+            {
+                self.policies[RAM].remove(victim);
+                self.drop_pages(victim, actions);
+            }
+            if self.has_room(bytes) {
+                self.residency.keep(block, bytes);
+                self.policies[RAM].touch(block, next);
+                return;
+            }
+        }
+        self.drop_pages(block, actions);
+    }
+
+    pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        self.counters.dropped += 1;
+        self.residency.start_drop(block, self.layout.pages_bytes(block));
+        actions.push(Action::Drop { block });
+    }
+
+    /// Whether RAM can keep so many bytes more beside its window.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.policy != PolicyKind::None
+            && self.residency.kept[RAM] + bytes + self.window <= self.settings.tiers[RAM].capacity
+    }
+
+    /// Charges a block whose fetch begins, as kept if RAM has room for it.
+    pub(super) fn start_fetch(&mut self, block: BlockId) {
+        let bytes = self.layout.pages_bytes(block);
+        let keep = self.may_stay(block) && self.has_room(bytes);
+        self.residency.start_fetch(block, bytes, !keep);
+    }
+
+    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
+    pub(super) fn may_stay(&self, block: BlockId) -> bool {
+        let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
+        self.mirrored || !below
+    }
+
+    /// Fetches ahead until the fetches under way or the window are at their limit.
+    pub(super) fn stage(&mut self, actions: &mut Vec<Action>) {
+        if !self.settings.prefetch || self.settings.start_at_open && self.counters.opens == 0 {
+            return;
+        }
+        while self.residency.fetching < self.settings.inflight_max {
+            let nearest = self
+                .streams
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(index, stream)| {
+                    let (block, distance) = stream.as_mut()?.candidate()?;
+                    Some((distance, index, block))
+                })
+                .min();
+            let Some((_, index, block)) = nearest else { return };
+            if !self.try_stage(block, actions) {
+                return;
+            }
+            if let Some(stream) = self.streams[index].as_mut() {
+                stream.advance();
+            }
+        }
+    }
+
+    /// Fetches a block if RAM does not have it; false where it must wait for room.
+    pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
+        if self.residency.is_dropping(block) {
+            return false;
+        }
+        let bytes = self.layout.pages_bytes(block);
+        if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
+            return true;
+        }
+        let keep = self.may_stay(block) && self.has_room(bytes);
+        if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
+            // What can never fit is left to its reader.
+            return bytes > self.window;
+        }
+        self.residency.start_fetch(block, bytes, !keep);
+        self.counters.prefetched += 1;
+        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
+        actions.push(Action::Fetch { block, from });
+        true
+    }
+}

@@ -1,0 +1,201 @@
+//! The rules of ARCHITECTURE.md, held by reading the source: who may import whom, who may use
+//! which crate, what the pure rooms may name, and how large files may grow.
+
+#![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Rooms from the bottom up. A room imports only from rooms before it; those on one line do not
+/// import each other.
+const LAYERS: [&[&str]; 12] = [
+    &["ids", "error"],
+    &["order", "config"],
+    &["plan"],
+    &["sim", "source"],
+    &["catalog"],
+    &["cache"],
+    &["fs"],
+    &["fuse"],
+    &["engine"],
+    &["control"],
+    &["mount"],
+    &["cli"],
+];
+
+/// Rooms that hold values and decisions only.
+const PURE: [&str; 6] = ["ids", "error", "order", "config", "plan", "sim"];
+
+/// What a pure room never names.
+const IMPURE: [&str; 14] = [
+    "std::fs",
+    "std::thread",
+    "std::net",
+    "std::process",
+    "std::env",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "Instant::now",
+    "SystemTime::now",
+    "tokio::",
+    "nix::",
+    "fuser::",
+    "async fn",
+    "rand::rng()",
+];
+
+/// Crates with one home each.
+const HOMES: [(&str, &[&str]); 7] = [
+    ("fuser::", &["fuse"]),
+    ("clap::", &["cli"]),
+    ("indicatif::", &["cli"]),
+    ("tokio::", &["control", "mount"]),
+    ("toml::", &["config"]),
+    ("lru::", &["plan"]),
+    ("crc32c::", &["cache"]),
+];
+
+/// Lines of a source file without its tests.
+const LINES_MAX: usize = 500;
+
+/// Lines of a function.
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn source_files() -> Vec<(String, PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    let mut queue = vec![root.clone()];
+    while let Some(directory) = queue.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let relative = path.strip_prefix(&root).unwrap().to_path_buf();
+            if relative.starts_with("bin") {
+                continue;
+            }
+            if path.is_dir() {
+                queue.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let first = relative.components().next().unwrap().as_os_str();
+                let room = Path::new(first).file_stem().unwrap().to_str().unwrap().to_string();
+                found.push((room, relative, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 40, "only {} files found", found.len());
+    found
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")))
+}
+
+/// The code of a file: without comments and without its unit tests.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let keep = |line: &&str| !line.trim_start().starts_with("//");
+    text.lines().filter(keep).collect::<Vec<_>>().join("\n")
+}
+
+/// Every room is on a layer, and every `crate::room` points down.
+#[test]
+fn imports_point_down() {
+    let layer: BTreeMap<&str, usize> = LAYERS
+        .iter()
+        .enumerate()
+        .flat_map(|(level, rooms)| rooms.iter().map(move |room| (*room, level)))
+        .collect();
+    for (room, path, text) in source_files() {
+        if matches!(room.as_str(), "lib" | "main") {
+            continue;
+        }
+        let own = *layer.get(room.as_str()).unwrap_or_else(|| panic!("{room} is on no layer"));
+        for (at, _) in code(&text).match_indices("crate::") {
+            let rest = &code(&text)[at + "crate::".len()..];
+            let used: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if used == room {
+                continue;
+            }
+            let level = layer.get(used.as_str());
+            let level = *level.unwrap_or_else(|| panic!("{}: crate::{used}?", path.display()));
+            assert!(level < own, "{}: {room} may not import {used}", path.display());
+        }
+    }
+}
+
+#[test]
+fn pure_rooms_do_nothing_but_think() {
+    for (room, path, text) in source_files() {
+        if !PURE.contains(&room.as_str()) || is_test(&path) {
+            continue;
+        }
+        for word in IMPURE {
+            assert!(!code(&text).contains(word), "{} names {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_crate_has_one_home() {
+    for (room, path, text) in source_files() {
+        for (name, homes) in HOMES {
+            let used = code(&text).contains(name) && !is_test(&path);
+            assert!(!used || homes.contains(&room.as_str()), "{} uses {name}", path.display());
+        }
+    }
+}
+
+/// No wait may hide in a request thread, and no panic in an answer.
+#[test]
+fn nothing_blocks_or_panics_where_it_must_not() {
+    for (room, path, text) in source_files() {
+        if is_test(&path) {
+            continue;
+        }
+        let code = code(&text);
+        let blocking = code.contains("block_on") && room != "mount";
+        assert!(!blocking, "{} waits for a task", path.display());
+        for word in [".unwrap()", "todo!(", "unimplemented!(", "dbg!(", "unbounded_channel"] {
+            assert!(!code.contains(word), "{} has {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn files_and_functions_stay_small() {
+    for (_, path, text) in source_files() {
+        if is_test(&path) {
+            continue;
+        }
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_string();
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+        let mut start: Option<(usize, usize, &str)> = None;
+        for (number, line) in text.lines().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let head = line.trim_start();
+            let words = head.trim_start_matches("pub(super) ").trim_start_matches("pub ");
+            if start.is_none() && (words.starts_with("fn ") || words.starts_with("async fn ")) {
+                start = (!head.ends_with(';')).then_some((number, indent, head));
+            } else if let Some((from, at, name)) = start
+                && indent == at
+                && head.starts_with('}')
+            {
+                let length = number - from;
+                assert!(length <= FUNCTION_LINES_MAX, "{}: {name}: {length}", path.display());
+                start = None;
+            }
+        }
+    }
+}
+
+/// `ARCHITECTURE.md` names every room.
+#[test]
+fn the_map_is_complete() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let map = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    for room in LAYERS.iter().flat_map(|rooms| rooms.iter()) {
+        assert!(map.contains(&format!("`{room}")), "ARCHITECTURE.md does not name {room}");
+    }
+}
