@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::settings::SettingsArgs;
 use super::{say, say_json};
-use crate::config::{Control, Settings, render_show};
+use crate::config::{Settings, render_show};
 use crate::control::MountDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
@@ -85,11 +85,6 @@ fn plan(args: &Args) -> Result<Plan> {
                     .hint("put it on a local disk, outside of both"));
             }
         }
-    }
-    if let Control::Dir(path) = &settings.mount.control {
-        let message = format!("mount.control = {} is not served", path.display());
-        return Err(Error::new(ErrorKind::Config, message)
-            .hint("the commands `belady status` and `belady order` need no control directory"));
     }
     let rendered = render_show(&config, &origins, true);
     Ok(Plan { source, mountpoint, settings, rendered })

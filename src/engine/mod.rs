@@ -7,6 +7,7 @@
 //! 3. Orders are given by name of a stream at any time, [`Engine::set_order`].
 //! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
+mod files;
 mod order;
 mod planning;
 mod status;
@@ -21,10 +22,10 @@ use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, OwnThreads, Store};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{PolicyName, Settings, Start};
+use crate::config::{Control, PolicyName, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Dataset;
-use crate::fuse::{Connection, MountSettings, Pusher};
+use crate::fs::{CONTROL_NAME, Dataset};
+use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use order::StreamInfo;
@@ -46,6 +47,9 @@ pub struct Engine {
     published: Arc<Mutex<Published>>,
     streams: Mutex<Vec<StreamInfo>>,
     connections: Mutex<Vec<Connection>>,
+    control: Mutex<Option<Mounted>>,
+    /// The settings as people read them.
+    rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
 }
@@ -55,12 +59,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Scans the source and gets ready to serve it. Names are counted in `seen` meanwhile.
+    /// Scans the source and gets ready to serve it. Names are counted in `seen` meanwhile;
+    /// `rendered` are the settings as people read them.
     ///
     /// # Errors
     /// Where the source cannot be read or the cache directory not be used.
     pub fn start(
         settings: Settings,
+        rendered: String,
         source_path: &Path,
         source: PosixSource,
         seen: &AtomicU64,
@@ -105,6 +111,8 @@ impl Engine {
                 published,
                 streams: Mutex::default(),
                 connections: Mutex::default(),
+                control: Mutex::default(),
+                rendered,
                 planning: Mutex::new(Some(planning)),
                 started: Instant::now(),
             }
@@ -130,17 +138,46 @@ impl Engine {
         Ok(())
     }
 
+    /// Mounts the control files: inside the first mount as root, or where the settings say.
+    ///
+    /// # Errors
+    /// Where they cannot be mounted at the place that the settings name.
+    pub fn serve_control(self: &Arc<Self>) -> Result<()> {
+        let inside = lock(&self.connections).first().map(|c| c.mountpoint().join(CONTROL_NAME));
+        let (place, asked) = match (&self.settings.mount.control, inside) {
+            (Control::Dir(path), _) => (path.clone(), true),
+            (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => (path, false),
+            _ => return Ok(()),
+        };
+        match Mounted::control(self.control_files(), &place) {
+            Ok(mounted) => *lock(&self.control) = Some(mounted),
+            Err(error) if asked => return Err(error),
+            // The commands work without them.
+            Err(error) => tracing::warn!(%error, "no control files"),
+        }
+        Ok(())
+    }
+
     /// Unmounts every connection.
     ///
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
-    pub fn unmount(&self) -> Result<()> {
-        let mut connections = lock(&self.connections);
-        while let Some(connection) = connections.last_mut() {
-            connection.unmount()?;
-            connections.pop();
+    pub fn unmount(self: &Arc<Self>) -> Result<()> {
+        if let Some(control) = lock(&self.control).as_mut() {
+            control.unmount()?;
         }
-        Ok(())
+        loop {
+            let mut connections = lock(&self.connections);
+            let Some(connection) = connections.last_mut() else { return Ok(()) };
+            let unmounted = connection.unmount();
+            if unmounted.is_ok() {
+                connections.pop();
+                continue;
+            }
+            drop(connections);
+            self.serve_control()?;
+            return unmounted;
+        }
     }
 
     /// Whether no connection is left: all have been unmounted from outside.

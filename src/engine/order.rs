@@ -75,17 +75,35 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the order; the stream keeps the one it had.
     pub fn set_order(&self, name: &str, spec: &str) -> Result<String> {
+        self.set(name, spec, |listing| resolve(spec, listing))
+    }
+
+    /// Gives a stream the order that an order file's text lists.
+    ///
+    /// # Errors
+    /// As [`set_order`](Self::set_order).
+    pub fn set_order_list(&self, name: &str, text: &[u8]) -> Result<String> {
+        let written: OrderSpec = "file:written".parse()?;
+        self.set(name, "written", |listing| written.resolve(listing, &[text]))
+    }
+
+    fn set(
+        &self,
+        name: &str,
+        given: &str,
+        resolve: impl FnOnce(&Listing<'_>) -> Result<Order>,
+    ) -> Result<String> {
         let stream = self.stream(name)?;
         let mut prefixes = vec![self.source_path.clone()];
         prefixes.extend(lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()));
-        let resolved = with_listing(&self.catalog, &prefixes, |listing| resolve(spec, listing));
+        let resolved = with_listing(&self.catalog, &prefixes, resolve);
         let mut streams = lock(&self.streams);
         let info = &mut streams[stream.index()];
         match resolved {
             Ok(order) => {
                 let words = order.describe().to_string();
                 tracing::info!(stream = name, order = words, "order received");
-                (info.spec, info.refused) = (Some(spec.to_string()), None);
+                (info.spec, info.refused) = (Some(given.to_string()), None);
                 let order = Arc::new(order);
                 self.inbox.put(Event::Ordered { stream, order }, None);
                 Ok(words)

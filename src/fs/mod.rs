@@ -18,6 +18,13 @@ use crate::source::{Pool, Urgency};
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
+/// Name of the directory in the root where the control files are mounted. It is found by name and
+/// never listed, so that no loader takes it for a class.
+pub const CONTROL_NAME: &str = ".belady";
+
+/// The kernel's number of that directory; no row and version make it.
+const CONTROL_NODE: NodeId = NodeId(u64::MAX - 1);
+
 /// Threads that wait for the source's metadata.
 const METADATA_THREADS: usize = 16;
 
@@ -67,6 +74,9 @@ impl Dataset {
         own: bool,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
+        if parent == NodeId::ROOT && name == CONTROL_NAME {
+            return reply(self.getattr(CONTROL_NODE));
+        }
         if let Some(result) = self.catalog.lookup(parent, name, own) {
             return reply(result);
         }
@@ -78,6 +88,22 @@ impl Dataset {
         });
     }
 
+    /// Attributes of a node.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr, Errno> {
+        if node != CONTROL_NODE {
+            return self.catalog.getattr(node);
+        }
+        let mut attr = self.catalog.getattr(NodeId::ROOT)?;
+        attr.node = CONTROL_NODE;
+        attr.stat.mode = 0o500;
+        attr.stat.uid = nix::unistd::geteuid().as_raw();
+        attr.stat.gid = nix::unistd::getegid().as_raw();
+        Ok(attr)
+    }
+
     /// Lists a directory, sorted by name.
     pub fn list(
         self: &Arc<Self>,
@@ -85,6 +111,9 @@ impl Dataset {
         own: bool,
         reply: impl FnOnce(Result<Vec<Listed>, Errno>) + Send + 'static,
     ) {
+        if node == CONTROL_NODE {
+            return reply(Ok(Vec::new()));
+        }
         if let Some(result) = self.catalog.list(node, own) {
             return reply(result);
         }

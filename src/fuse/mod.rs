@@ -4,7 +4,9 @@
 //! 2. Request threads decode a request, ask the [`Dataset`](crate::fs::Dataset), and reply; what
 //!    must wait is replied to by the thread that waits. They never block and never notify.
 //! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
+//! 4. [`Mounted::control`] mounts the control files, a second connection of the same daemon.
 
+mod control;
 mod convert;
 mod known;
 mod ops;
@@ -14,10 +16,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
+use control::ControlOps;
+pub use control::{Accept, ControlFile, Render};
 pub use known::KNOWN_BYTES;
 use known::Known;
 use ops::DatasetOps;
@@ -36,41 +40,39 @@ pub struct MountSettings {
     pub options: Vec<String>,
 }
 
-/// One mount of a dataset.
-pub struct Connection {
+/// A mount that is being served.
+pub struct Mounted {
     session: Option<BackgroundSession>,
     mountpoint: PathBuf,
-    pusher: Arc<Pusher>,
 }
 
-impl Connection {
-    /// Mounts a dataset and serves it.
+impl Mounted {
+    fn serve<F: Filesystem>(session: Session<F>, mountpoint: &Path) -> Result<Self> {
+        let session = session.spawn().map_err(|error| explain(&error, mountpoint))?;
+        Ok(Mounted { session: Some(session), mountpoint: mountpoint.to_path_buf() })
+    }
+
+    /// Mounts control files.
     ///
     /// # Errors
     /// What stands in the way of the mount, and what to do about it.
-    pub fn mount(
-        dataset: Arc<Dataset>,
-        mountpoint: &Path,
-        settings: &MountSettings,
-    ) -> Result<Self> {
-        let known = Arc::new(Known::default());
-        let ops = DatasetOps::new(dataset, Arc::clone(&known));
-        let refused = |error: std::io::Error| explain(&error, mountpoint);
-        let session = Session::new(ops, mountpoint, &config(settings)).map_err(refused)?;
-        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
-        let session = session.spawn().map_err(refused)?;
-        let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));
-        Ok(Connection { session: Some(session), mountpoint: mountpoint.to_path_buf(), pusher })
+    pub fn control(files: Vec<ControlFile>, mountpoint: &Path) -> Result<Self> {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::NoSuid,
+            MountOption::NoDev,
+            MountOption::NoExec,
+            MountOption::DefaultPermissions,
+            MountOption::FSName("belady-control".into()),
+            MountOption::Subtype("belady".into()),
+        ];
+        let session = Session::new(ControlOps::new(files), mountpoint, &config);
+        Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
     }
 
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
-    }
-
-    /// The page cache of the mount.
-    pub fn pusher(&self) -> &Arc<Pusher> {
-        &self.pusher
     }
 
     /// Whether the kernel has ended the connection: somebody unmounted it.
@@ -94,6 +96,58 @@ impl Connection {
         // The kernel has let go of the mount; its threads end by themselves.
         let _ = session.umount_and_join();
         Ok(())
+    }
+}
+
+/// One mount of a dataset.
+pub struct Connection {
+    mounted: Mounted,
+    pusher: Arc<Pusher>,
+}
+
+impl Connection {
+    /// Mounts a dataset and serves it.
+    ///
+    /// # Errors
+    /// What stands in the way of the mount, and what to do about it.
+    pub fn mount(
+        dataset: Arc<Dataset>,
+        mountpoint: &Path,
+        settings: &MountSettings,
+    ) -> Result<Self> {
+        let known = Arc::new(Known::default());
+        let ops = DatasetOps::new(dataset, Arc::clone(&known));
+        let refused = |error: std::io::Error| explain(&error, mountpoint);
+        let session = Session::new(ops, mountpoint, &config(settings)).map_err(refused)?;
+        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
+        let mounted = Mounted::serve(session, mountpoint)?;
+        let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));
+        Ok(Connection { mounted, pusher })
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// `Busy` where files of the mount are in use.
+    pub fn unmount(&mut self) -> Result<()> {
+        let pusher = Arc::clone(&self.pusher);
+        let _kept_out = pusher.keep_out();
+        self.mounted.unmount()
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mounted.mountpoint
+    }
+
+    /// Whether the kernel has ended the connection.
+    pub fn is_over(&self) -> bool {
+        self.mounted.is_over()
+    }
+
+    /// The page cache of the mount.
+    pub fn pusher(&self) -> &Arc<Pusher> {
+        &self.pusher
     }
 }
 

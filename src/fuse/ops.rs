@@ -116,7 +116,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.dataset.catalog().getattr(node(ino)) {
+        match self.dataset.getattr(node(ino)) {
             Ok(attr) => reply.attr(&attr.valid, &convert::attr(&attr)),
             Err(errno) => reply.error(convert::errno(errno)),
         }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
@@ -36,11 +36,23 @@ pub struct Pusher {
     device: OwnedFd,
     mountpoint: PathBuf,
     known: Arc<Known>,
+    /// Held for reading while our own mount is used, for writing while it is unmounted: else it
+    /// would be we ourselves who keep it busy.
+    gate: RwLock<()>,
 }
 
 impl Pusher {
     pub(super) fn new(device: OwnedFd, mountpoint: PathBuf, known: Arc<Known>) -> Self {
-        Pusher { device, mountpoint, known }
+        Pusher { device, mountpoint, known, gate: RwLock::new(()) }
+    }
+
+    /// Keeps our own threads out of the mount as long as the guard lives.
+    pub(super) fn keep_out(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of nodes that the kernel knows.
@@ -82,6 +94,7 @@ impl Pusher {
 
 impl Pages for Pusher {
     fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let _inside = self.enter();
         if !self.known.contains(node) {
             self.prime(path)?;
         }
@@ -100,6 +113,7 @@ impl Pages for Pusher {
         if !self.known.contains(node) {
             return;
         }
+        let _inside = self.enter();
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let dropped = open(&self.mountpoint.join(path), flags, Mode::empty()).and_then(|fd| {
             let file = File::from(fd);

@@ -60,7 +60,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     }
     let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
     let identity = source.identity()?;
-    let engine = Engine::start(plan.settings.clone(), &plan.source, source, seen)?;
+    let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
+    let engine = Engine::start(settings, rendered, &plan.source, source, seen)?;
     let served = serve(plan, &engine, &directory, identity, ready);
     directory.clear();
     engine.stop();
@@ -86,6 +87,7 @@ fn serve(
         .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
     let (end, ended) = mpsc::channel(1);
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
+    engine.serve_control()?;
     let outcome = runtime.block_on(async {
         let handler = Handler { engine: Arc::clone(engine), rendered: plan.rendered.clone(), end };
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
