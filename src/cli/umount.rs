@@ -20,9 +20,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let directory = MountDirectory::of(&mountpoint);
     let socket = directory.socket();
     if socket.exists() {
-        match control::call(&socket, &Request::Unmount) {
+        match control::call(&socket, &Request::Unmount { force: args.force }) {
             Ok(_) => return Ok(()),
-            Err(error) if !args.force && error.kind() == ErrorKind::Busy => return Err(error),
             Err(error) if !args.force && !is_dead(&mountpoint) => return Err(error),
             Err(_) => {}
         }

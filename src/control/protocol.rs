@@ -34,7 +34,10 @@ pub enum Request {
         stream: String,
     },
     /// Unmount and end.
-    Unmount,
+    Unmount {
+        /// Also where files of the mount are in use.
+        force: bool,
+    },
 }
 
 /// The daemon's answer: a value, or why not.

@@ -185,13 +185,16 @@ impl Engine {
         lock(&self.connections).iter().all(Connection::is_over)
     }
 
-    /// Ends the planner's thread. Nothing is fetched any more.
+    /// Ends the planner's thread and deletes the local store. Nothing is fetched any more.
     pub fn stop(&self) {
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
             && thread.join().is_err()
         {
             tracing::error!("the planner's thread panicked");
+        }
+        if let Some(store) = self.cache.store() {
+            store.delete();
         }
     }
 

@@ -89,7 +89,12 @@ fn serve(
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     engine.serve_control()?;
     let outcome = runtime.block_on(async {
-        let handler = Handler { engine: Arc::clone(engine), rendered: plan.rendered.clone(), end };
+        let handler = Handler {
+            engine: Arc::clone(engine),
+            rendered: plan.rendered.clone(),
+            mountpoint: plan.mountpoint.clone(),
+            end,
+        };
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         directory.note(&Running {
             pid: std::process::id(),
@@ -134,6 +139,7 @@ async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
 struct Handler {
     engine: Arc<Engine>,
     rendered: String,
+    mountpoint: PathBuf,
     end: mpsc::Sender<()>,
 }
 
@@ -149,8 +155,14 @@ impl Handler {
             Request::WithdrawOrder { stream } => {
                 self.engine.withdraw_order(&stream).map(|()| Value::Null)
             }
-            Request::Unmount => {
-                self.engine.unmount()?;
+            Request::Unmount { force } => {
+                match self.engine.unmount() {
+                    Err(error) if force => {
+                        tracing::warn!(%error, "taken away all the same");
+                        clear(&self.mountpoint)?;
+                    }
+                    unmounted => unmounted?,
+                }
                 // The receiver is gone only when the mount is ending already.
                 let _ = self.end.try_send(());
                 Ok(Value::Null)

@@ -176,6 +176,17 @@ impl Store {
         }
     }
 
+    /// Deletes everything: the store is of no use any more.
+    pub fn delete(&self) {
+        let mut index = self.lock();
+        index.records.clear();
+        index.current = None;
+        self.errors.store(ERRORS_MAX, Ordering::Relaxed);
+        if let Err(error) = fs::remove_dir_all(self.directory.path()) {
+            tracing::warn!(%error, "the store was not deleted");
+        }
+    }
+
     /// Whether the disk keeps enough free space for others. Looked at now and then only.
     fn has_space(&self, bytes: u64) -> bool {
         let mut index = self.lock();
