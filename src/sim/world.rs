@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
 use super::{EpochReport, Report, Scenario};
 use crate::ids::{BlockId, FileId, StreamId};
@@ -43,6 +44,8 @@ pub(super) struct World<'a> {
     due: BinaryHeap<Reverse<(u64, u64, Due)>>,
     sequence: u64,
     workers: Vec<Worker>,
+    /// The present epoch of each reader.
+    orders: Vec<Arc<[u32]>>,
     /// Blocks in each tier, as the world has them.
     tiers: Vec<BTreeSet<BlockId>>,
     flights: BTreeMap<BlockId, Vec<usize>>,
@@ -63,6 +66,7 @@ impl<'a> World<'a> {
             due: BinaryHeap::new(),
             sequence: 0,
             workers: Vec::new(),
+            orders: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
             tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
             flights: BTreeMap::new(),
             servers: BinaryHeap::new(),
@@ -219,7 +223,7 @@ impl<'a> World<'a> {
         }
         let reader = &self.scenario.readers[worker.reader];
         let (workers, batch) = (reader.workers.max(1), reader.batch.max(1));
-        let order = reader.order.epoch(worker.epoch);
+        let order = &self.orders[worker.reader];
         let position = (worker.taken / batch * workers + worker.nth) * batch + worker.taken % batch;
         let Some(&sample) = order.get(position as usize) else {
             self.end_epoch(index);
@@ -236,6 +240,8 @@ impl<'a> World<'a> {
         let peers: Vec<usize> =
             (0..self.workers.len()).filter(|&w| self.workers[w].reader == reader).collect();
         if peers.iter().all(|&w| self.workers[w].done) {
+            let epoch = self.workers[index].epoch + 1;
+            self.orders[reader] = self.scenario.readers[reader].order.epoch(epoch);
             for worker in peers {
                 let next = &mut self.workers[worker];
                 (next.done, next.taken, next.epoch) = (false, 0, next.epoch + 1);

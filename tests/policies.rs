@@ -1,0 +1,145 @@
+//! Golden figures of the planner: every workload, policy and cache size in virtual time, compared
+//! with `tests/golden/policies.txt`. A change in planning shows as a diff there; run with
+//! `UPDATE_GOLDEN=1` to take it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use belady::order::Order;
+use belady::plan::{Layout, PolicyKind, Settings, Tier};
+use belady::sim::{Reader, Report, Scenario, SourceModel, run, workload};
+
+const SAMPLES: u32 = 2_000;
+const SAMPLE_BYTES: u64 = 110_000;
+const EPOCHS: u32 = 4;
+
+/// A source that gives 16 readers 200 MB/s at 8.45 ms.
+const BUSY: SourceModel = SourceModel { latency_us: 8_450, slots: 16, bandwidth: 200_000_000 };
+
+fn workloads() -> Vec<(&'static str, Vec<Arc<Order>>)> {
+    let shuffled = |seed| workload::permutations(SAMPLES, EPOCHS, seed).expect("samples");
+    let weighted = workload::weighted(SAMPLES, EPOCHS, 0.2, 0.6, 1).expect("samples");
+    let rehearsal = workload::rehearsal(SAMPLES, SAMPLES, 56, 7, EPOCHS, 1).expect("samples");
+    vec![
+        ("one job", vec![shuffled(1)]),
+        ("three jobs", (1..=3).map(shuffled).collect()),
+        ("weighted", vec![weighted]),
+        ("rehearsal", vec![rehearsal]),
+    ]
+}
+
+fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, known: bool) -> Scenario {
+    let files = if orders[0].is_permutation() { SAMPLES } else { 2 * SAMPLES };
+    let layout = Arc::new(Layout::new((0..files).map(|_| SAMPLE_BYTES)));
+    let total = layout.mean_pages_bytes() * u64::from(SAMPLES);
+    let reader = |order: &Arc<Order>| Reader {
+        order: Arc::clone(order),
+        workers: 2,
+        batch: 64,
+        think_us: 1_000,
+    };
+    Scenario {
+        layout,
+        readers: orders.iter().map(reader).collect(),
+        known,
+        epochs: EPOCHS,
+        settings: Settings {
+            tiers: vec![Tier { capacity: total * share / 100 }],
+            policy,
+            prefetch: known,
+            inflight_max: 32,
+            window_bytes: None,
+            start_at_open: true,
+        },
+        source: BUSY,
+        vanish: None,
+    }
+}
+
+fn line(name: &str, policy: &str, share: u64, report: &Report) -> String {
+    let steady = report.after(1);
+    let epochs = u64::from(EPOCHS) - 1;
+    format!(
+        "{name:<12}{policy:<14}{share:>4} %{:>9.3}{:>10}{:>12}{:>12}\n",
+        report.hit_share(1),
+        steady.source_reads / epochs,
+        steady.stall_us / epochs / 1000,
+        report.elapsed_us / 1000,
+    )
+}
+
+#[test]
+fn figures_are_as_they_were() {
+    let mut table = format!(
+        "{:<12}{:<14}{:>6}{:>9}{:>10}{:>12}{:>12}\n",
+        "workload", "policy", "cache", "hits", "reads", "stall ms", "total ms"
+    );
+    let policies = [
+        (PolicyKind::Auto, "auto", true),
+        (PolicyKind::Belady, "belady", true),
+        (PolicyKind::Minio, "minio", true),
+        (PolicyKind::Lru, "lru, blind", false),
+        (PolicyKind::Auto, "auto, blind", false),
+    ];
+    for (name, orders) in workloads() {
+        for share in [0, 20, 50] {
+            for (policy, label, known) in policies {
+                let report = run(&scenario(&orders, policy, share, known));
+                let _ = write!(table, "{}", line(name, label, share, &report));
+            }
+        }
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/policies.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&golden, &table).expect("the golden file can be written");
+    }
+    let wanted = fs::read_to_string(&golden).unwrap_or_default();
+    assert!(table == wanted, "the figures have changed (UPDATE_GOLDEN=1 takes them):\n{table}");
+}
+
+/// The same scenario is the same world, another seed another one.
+#[test]
+fn one_seed_is_one_world() {
+    let world = |seed| {
+        let order = workload::permutations(SAMPLES, EPOCHS, seed).expect("samples");
+        run(&scenario(&[order], PolicyKind::Belady, 20, true))
+    };
+    assert_eq!(world(1), world(1));
+    assert_ne!(world(1).digest, world(2).digest);
+}
+
+/// RAM never holds more than its budget and what the readers' own fetches add for a moment.
+#[test]
+fn the_budget_of_ram_is_kept() {
+    for (name, orders) in workloads() {
+        for share in [0, 1, 20, 50, 120] {
+            let scenario = scenario(&orders, PolicyKind::Auto, share, true);
+            let budget = scenario.settings.tiers[0].capacity;
+            let readers = orders.len() as u64 * 2;
+            let report = run(&scenario);
+            let most = budget + readers * SAMPLE_BYTES.next_multiple_of(4096);
+            assert!(report.ram_bytes_max <= most, "{name} {share} %: {}", report.ram_bytes_max);
+        }
+    }
+}
+
+/// A slow third tier that vanishes midway costs fetches from the source and nothing else.
+#[test]
+fn a_tier_that_vanishes_is_done_without() {
+    let order = workload::permutations(SAMPLES, EPOCHS, 5).expect("samples");
+    let mut with = scenario(&[order], PolicyKind::Auto, 10, true);
+    let total = with.layout.mean_pages_bytes() * u64::from(SAMPLES);
+    with.settings.tiers.push(Tier { capacity: total * 30 / 100 });
+    with.settings.tiers.push(Tier { capacity: total * 40 / 100 });
+    let whole = run(&with);
+    assert!(whole.hit_share(1) > 0.75, "three tiers hold 80 %: {}", whole.hit_share(1));
+    with.vanish = Some((2, u64::from(SAMPLES) * 2));
+    let broken = run(&with);
+    assert_eq!(broken.after(0).reads, u64::from(SAMPLES * EPOCHS), "every sample was read");
+    let epoch = |report: &Report, epoch: usize| report.epochs[epoch].source_reads;
+    assert_eq!(epoch(&broken, 1), epoch(&whole, 1));
+    assert!(epoch(&broken, 2) > epoch(&whole, 2) + u64::from(SAMPLES) / 4);
+    assert!(epoch(&broken, 3) <= epoch(&whole, 3) + u64::from(SAMPLES) / 10, "it fills again");
+}
