@@ -1,6 +1,6 @@
 //! What is in the dataset: names, attributes and versions, in memory.
 //!
-//! 1. At mount the tree is [scanned](scan) once. Rows are numbered from the root down, directory
+//! 1. At mount the tree is scanned once. Rows are numbered from the root down, directory
 //!    by directory, names sorted: the same tree gives the same numbers after a restart.
 //! 2. Lookups and listings are answered from here, without the source.
 //! 3. A row is checked at the source again when its last check is older than the period that the

@@ -20,6 +20,10 @@ const AUTO_RAM_OF_LIMIT_PERCENT: f64 = 25.0;
 /// Share of the available memory that it takes at most: a busy host is not made busier.
 const AUTO_RAM_OF_AVAILABLE_PERCENT: f64 = 50.0;
 
+/// Share of the memory limit that `cache.ram` never takes, however much is asked for: the daemon
+/// and the job live under the same limit.
+const RESERVED_PERCENT: f64 = 12.5;
+
 /// What `cache.min-free = "auto"` leaves free of the filesystem, as the written default does.
 const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 
@@ -75,15 +79,13 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> Result<u64> {
     if let Size::Percent(_) = size {
         decisions.push(format!("cache.ram {size}: {} of the memory limit {limit}", human(bytes)));
     }
-    if bytes > host.memory_limit {
-        let bytes = human(bytes);
-        return Err(wrong(format!("cache.ram {bytes} is more than the memory limit {limit}"))
-            .hint("the limit is that of the host or of the cgroup; \"25%\" is a share of it"));
-    }
-    if bytes < BLOCK_BYTES {
-        let (bytes, block) = (human(bytes), human(BLOCK_BYTES));
-        return Err(wrong(format!("cache.ram {bytes} is less than one block of {block}"))
-            .hint("give the mount more memory, or write cache.ram as a number of bytes"));
+    let most = host.memory_limit - share(RESERVED_PERCENT, host.memory_limit);
+    if bytes > most {
+        let (asked, fits) = (human(bytes), human(most));
+        decisions.push(format!(
+            "cache.ram shrunk from {asked} to {fits}, which fits the memory limit {limit}"
+        ));
+        return Ok(most);
     }
     Ok(bytes)
 }
@@ -170,9 +172,7 @@ fn prefetch(
                 .push(format!("prefetch.window {}: {window} of cache.ram {ram}", prefetch.window));
         }
         (_, None) if prefetch.enabled => {
-            decisions.push(
-                "prefetch.window auto: by the measured speed of source and readers".to_owned(),
-            );
+            decisions.push("prefetch.window auto: 40 samples of mean size".to_owned());
         }
         _ => {}
     }

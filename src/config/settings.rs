@@ -52,7 +52,7 @@ pub struct SourceSettings {
 /// How much is kept, where, and by which policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Bytes of page cache and buffers; at least a block, at most the memory limit.
+    /// Bytes of page cache and buffers; fits the memory limit, may be 0.
     pub ram_bytes: u64,
     /// The disk tier; `None`: RAM only.
     pub disk: Option<DiskSettings>,

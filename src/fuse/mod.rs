@@ -1,7 +1,7 @@
 //! The kernel's side: requests decoded and answered, pages pushed. The only user of `fuser`.
 //!
 //! 1. [`Connection::mount`] mounts read-only, before any request is served.
-//! 2. Request threads decode a request, ask the [`Dataset`](crate::fs::Dataset), and reply; what
+//! 2. Request threads decode a request, ask the [`Dataset`], and reply; what
 //!    must wait is replied to by the thread that waits. They never block and never notify.
 //! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
 //! 4. [`Mounted::control`] mounts the control files, a second connection of the same daemon.

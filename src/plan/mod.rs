@@ -2,7 +2,7 @@
 //!
 //! In the order it happens:
 //!
-//! 1. A [`Stream`](stream) is given an order. Ahead of its reader, each block that RAM does not
+//! 1. A stream is given an order. Ahead of its reader, each block that RAM does not
 //!    hold becomes an [`Action::Fetch`], soonest use first, many under way at once. Where RAM has
 //!    room to keep the block it is charged as *kept*, and staging may run through the whole epoch;
 //!    else it is *staged* for its read alone, and such bytes are bounded by the window.

@@ -18,7 +18,16 @@ fn auto_ram_takes_the_lesser_share() {
     let settings = config.resolve(&busy).unwrap();
     assert_eq!(settings.cache.ram_bytes, 5 * GIB);
     let none = Host { memory_available: 0, ..HOST };
-    assert!(config.resolve(&none).unwrap_err().message().contains("less than one block"));
+    assert_eq!(config.resolve(&none).unwrap().cache.ram_bytes, 0);
+}
+
+#[test]
+fn ram_that_does_not_fit_is_shrunk_and_said_so() {
+    let settings = settings(&["cache.ram=1TiB"]).unwrap();
+    assert_eq!(settings.cache.ram_bytes, 56 * GIB);
+    let said = "cache.ram shrunk from 1 TiB to 56 GiB, which fits the memory limit 64 GiB";
+    assert!(settings.decisions.iter().any(|line| line == said), "{:?}", settings.decisions);
+    assert_eq!(self::settings(&["cache.ram=1"]).unwrap().cache.ram_bytes, 1);
 }
 
 #[test]
@@ -42,7 +51,6 @@ fn the_disk_tier_leaves_what_must_stay_free() {
 #[test]
 fn relations_between_keys_are_checked() {
     for given in [
-        &["cache.ram=65GiB"][..],
         &["cache.ram=1GiB", "prefetch.window=1025MiB"],
         &["prefetch.window=4096"],
         &["prefetch.inflight=0"],
