@@ -239,6 +239,9 @@ impl Cache {
 
     /// The bytes of a flight are here. Runs on a thread that may block.
     fn arrived(&self, block: BlockId, located: &Located, bytes: Vec<u8>, from: Place) {
+        if from == Place::Source {
+            self.catalog.seen(located.node);
+        }
         let bytes = Arc::new(bytes);
         let key = (block, located.node);
         let before = self.lock().insert(key, Flight::Pushing(Arc::clone(&bytes)));

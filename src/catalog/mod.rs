@@ -254,6 +254,15 @@ impl Catalog {
         })
     }
 
+    /// A version has just been seen at the source, by reading it.
+    pub fn seen(&self, node: NodeId) {
+        let now = self.now_ms();
+        let mut tree = self.write();
+        if let Ok(file) = tree.resolve(node) {
+            tree.seen(file, now);
+        }
+    }
+
     /// Calls `each` with path, file and attributes of every regular file or link.
     pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
         let tree = self.read();

@@ -152,6 +152,11 @@ impl Tree {
         names.iter().rev().collect()
     }
 
+    /// A row was found as it is known.
+    pub(super) fn seen(&mut self, file: FileId, now: u32) {
+        self.rows[file.index()].checked_ms = now;
+    }
+
     /// Takes what the source says of a row now.
     pub(super) fn update(&mut self, file: FileId, stat: Stat, now: u32, changes: &mut Changes) {
         let row = &mut self.rows[file.index()];

@@ -4,6 +4,7 @@
 //! what is mounted or why not, a line of JSON each. It returns when the mount serves.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use super::settings::SettingsArgs;
 use super::{say, say_json};
 use crate::config::{Settings, render_show};
-use crate::control::MountDirectory;
+use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
 
@@ -55,6 +56,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let plan = plan(args)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
+    if attach(args, &plan)? {
+        return Ok(());
+    }
     if args.foreground {
         log_to_stderr(&plan.settings);
         return watch(&plan, |told| match told {
@@ -88,6 +92,36 @@ fn plan(args: &Args) -> Result<Plan> {
     }
     let rendered = render_show(&config, &origins, true);
     Ok(Plan { source, mountpoint, settings, rendered })
+}
+
+/// Shows a source that root has mounted already at this mount point too, instead of starting a
+/// second daemon. Says whether there was one.
+fn attach(args: &Args, plan: &Plan) -> Result<bool> {
+    if !nix::unistd::geteuid().is_root() || args.foreground {
+        return Ok(false);
+    }
+    let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
+    let same =
+        |running: &Running| running.mountpoint == plan.source || Some(running.identity) == found;
+    for running in control::running().into_iter().filter(same) {
+        let socket = MountDirectory::of(&running.mountpoint).socket();
+        let mountpoint = plan.mountpoint.clone();
+        if control::call(&socket, &Request::Status).is_err() {
+            continue;
+        }
+        control::call(&socket, &Request::Attach { mountpoint })?;
+        let first = running.mountpoint.display();
+        let mut notes = vec![format!("shares the daemon of {first}, whose settings apply")];
+        for stream in &plan.settings.streams {
+            let (stream, order) = (stream.name.clone(), stream.order.clone());
+            let words = control::call(&socket, &Request::SetOrder { stream, order })?;
+            notes.push(format!("order: {}", words.as_str().unwrap_or_default()));
+        }
+        let (source, at) = (running.source.display(), plan.mountpoint.display());
+        announce(&Ready { line: format!("{source} is mounted at {at}"), notes }, args.json);
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 fn announce(ready: &Ready, json: bool) {

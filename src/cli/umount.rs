@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, clear, is_dead};
+use crate::mount::{absolute, is_dead, unmount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -20,7 +20,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let directory = MountDirectory::of(&mountpoint);
     let socket = directory.socket();
     if socket.exists() {
-        match control::call(&socket, &Request::Unmount { force: args.force }) {
+        let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
+        match control::call(&socket, &request) {
             Ok(_) => return Ok(()),
             Err(error) if !args.force && !is_dead(&mountpoint) => return Err(error),
             Err(_) => {}
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return Err(Error::new(ErrorKind::Mount, message)
             .hint("`belady status` lists what is; --force clears a mount that has no daemon"));
     }
-    clear(&mountpoint)?;
+    unmount(&mountpoint, true)?;
     directory.clear();
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -33,8 +33,15 @@ pub enum Request {
         /// The stream's name.
         stream: String,
     },
-    /// Unmount and end.
+    /// Show the dataset at another mount point too.
+    Attach {
+        /// Where.
+        mountpoint: PathBuf,
+    },
+    /// Unmount: an attached mount point alone, the first one with all of them and the daemon.
     Unmount {
+        /// Which.
+        mountpoint: PathBuf,
         /// Also where files of the mount are in use.
         force: bool,
     },

@@ -98,6 +98,16 @@ impl MountDirectory {
         serde_json::from_slice(&fs::read(self.0.join("mount.json")).ok()?).ok()
     }
 
+    /// Has the socket of another mount's daemon answer here too.
+    ///
+    /// # Errors
+    /// Where the link cannot be made.
+    pub fn link(&self, daemon: &MountDirectory) -> Result<()> {
+        let _ = fs::remove_file(self.socket());
+        std::os::unix::fs::symlink(daemon.socket(), self.socket())
+            .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
+    }
+
     /// Removes socket and note; the log stays for those who want to know.
     pub fn clear(&self) {
         for name in ["socket", "mount.json"] {

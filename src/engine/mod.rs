@@ -7,6 +7,7 @@
 //! 3. Orders are given by name of a stream at any time, [`Engine::set_order`].
 //! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
+mod attach;
 mod files;
 mod order;
 mod planning;
@@ -48,6 +49,8 @@ pub struct Engine {
     streams: Mutex<Vec<StreamInfo>>,
     connections: Mutex<Vec<Connection>>,
     control: Mutex<Option<Mounted>>,
+    /// Further mount points that show the first connection.
+    attached: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
@@ -112,6 +115,7 @@ impl Engine {
                 streams: Mutex::default(),
                 connections: Mutex::default(),
                 control: Mutex::default(),
+                attached: Mutex::default(),
                 rendered,
                 planning: Mutex::new(Some(planning)),
                 started: Instant::now(),
@@ -163,6 +167,9 @@ impl Engine {
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
+        for mountpoint in lock(&self.attached).clone() {
+            self.detach(&mountpoint, false)?;
+        }
         if let Some(control) = lock(&self.control).as_mut() {
             control.unmount()?;
         }

@@ -111,7 +111,12 @@ impl Engine {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             source: self.source_path.display().to_string(),
-            mountpoints: connections.iter().map(|c| c.mountpoint().display().to_string()).collect(),
+            mountpoints: connections
+                .iter()
+                .map(|connection| connection.mountpoint().to_path_buf())
+                .chain(lock(&self.attached).clone())
+                .map(|path| path.display().to_string())
+                .collect(),
             uptime_s: self.started.elapsed().as_secs(),
             mode: "keep-cache",
             consistency: self.consistency(),

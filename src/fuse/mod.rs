@@ -14,9 +14,13 @@ mod push;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
@@ -89,7 +93,7 @@ impl Mounted {
         if session.guard.is_finished() {
             return Ok(());
         }
-        if let Err(error) = try_unmount(&self.mountpoint) {
+        if let Err(error) = unmount(&self.mountpoint, false) {
             self.session = Some(session);
             return Err(error);
         }
@@ -151,30 +155,37 @@ impl Connection {
     }
 }
 
-/// Unmounts a path as root does, or through `fusermount3`.
-fn try_unmount(mountpoint: &Path) -> Result<()> {
-    use nix::errno::Errno;
-    use nix::mount::{MntFlags, umount2};
+/// Unmounts a path as root does, or through `fusermount3`; with `force` also where it is in use:
+/// the mount point is free at once, and what is open stays open. Nothing mounted is no error.
+///
+/// # Errors
+/// `Busy` where files are in use, `Mount` where it is not permitted.
+pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
+    let at = mountpoint.display();
     let busy = || {
-        Error::new(ErrorKind::Busy, format!("{} is in use", mountpoint.display())).hint(
+        Error::new(ErrorKind::Busy, format!("{at} is in use")).hint(
             "end the programs that use it (`fuser -vm` lists them), or take it away from under \
              them with `belady umount --force`",
         )
     };
-    match umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW) {
+    let detach = if force { MntFlags::MNT_DETACH } else { MntFlags::empty() };
+    match umount2(mountpoint, detach | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
         Err(Errno::EBUSY) => Err(busy()),
         Err(Errno::EPERM) => {
-            let status = std::process::Command::new("fusermount3")
-                .args(["-u", "-q", "--"])
-                .arg(mountpoint)
-                .status();
-            if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err(busy()) }
+            let options = if force { "-uzq" } else { "-uq" };
+            let program =
+                Command::new("fusermount3").args([options, "--"]).arg(mountpoint).status();
+            match program {
+                Ok(status) if status.success() => Ok(()),
+                Ok(_) if !force => Err(busy()),
+                _ => Err(Error::new(ErrorKind::Mount, format!("cannot unmount {at}"))
+                    .hint("it belongs to another user; ask them, or root")),
+            }
         }
-        Err(errno) => Err(Error::new(
-            ErrorKind::Mount,
-            format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()),
-        )),
+        Err(errno) => {
+            Err(Error::new(ErrorKind::Mount, format!("cannot unmount {at}: {}", errno.desc())))
+        }
     }
 }
 

@@ -22,8 +22,9 @@ use crate::config::Settings;
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+pub use crate::fuse::unmount;
 use crate::source::PosixSource;
-pub use point::{clear, is_dead, prepare};
+pub use point::{is_dead, prepare};
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -85,6 +86,12 @@ fn serve(
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
+    let running = Running {
+        pid: std::process::id(),
+        source: plan.source.clone(),
+        identity,
+        mountpoint: plan.mountpoint.clone(),
+    };
     let (end, ended) = mpsc::channel(1);
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     engine.serve_control()?;
@@ -92,16 +99,11 @@ fn serve(
         let handler = Handler {
             engine: Arc::clone(engine),
             rendered: plan.rendered.clone(),
-            mountpoint: plan.mountpoint.clone(),
+            running: running.clone(),
             end,
         };
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
-        directory.note(&Running {
-            pid: std::process::id(),
-            source: plan.source.clone(),
-            identity,
-            mountpoint: plan.mountpoint.clone(),
-        })?;
+        directory.note(&running)?;
         notes.push(engine.consistency());
         let (at, from) = (plan.mountpoint.display(), plan.source.display());
         ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
@@ -111,7 +113,7 @@ fn serve(
     });
     // A mount that is in use when a signal comes is taken away all the same.
     if engine.unmount().is_err() {
-        clear(&plan.mountpoint)?;
+        unmount(&plan.mountpoint, true)?;
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
@@ -139,11 +141,21 @@ async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
 struct Handler {
     engine: Arc<Engine>,
     rendered: String,
-    mountpoint: PathBuf,
+    running: Running,
     end: mpsc::Sender<()>,
 }
 
 impl Handler {
+    fn attach(&self, mountpoint: &Path) -> Result<Value> {
+        self.engine.attach(mountpoint)?;
+        let directory = MountDirectory::of(mountpoint);
+        directory.create()?;
+        directory.link(&MountDirectory::of(&self.running.mountpoint))?;
+        let mountpoint = mountpoint.to_path_buf();
+        directory.note(&Running { mountpoint, ..self.running.clone() })?;
+        Ok(Value::Null)
+    }
+
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
             Request::Status => serde_json::to_value(self.engine.status())
@@ -155,13 +167,24 @@ impl Handler {
             Request::WithdrawOrder { stream } => {
                 self.engine.withdraw_order(&stream).map(|()| Value::Null)
             }
-            Request::Unmount { force } => {
+            Request::Attach { mountpoint } => self.attach(&mountpoint),
+            Request::Unmount { mountpoint, force } => {
+                if self.engine.detach(&mountpoint, force)? {
+                    MountDirectory::of(&mountpoint).clear();
+                    return Ok(Value::Null);
+                }
+                let attached = self.engine.attached();
                 match self.engine.unmount() {
                     Err(error) if force => {
                         tracing::warn!(%error, "taken away all the same");
-                        clear(&self.mountpoint)?;
+                        for path in attached.iter().chain([&self.running.mountpoint]) {
+                            unmount(path, true)?;
+                        }
                     }
                     unmounted => unmounted?,
+                }
+                for path in &attached {
+                    MountDirectory::of(path).clear();
                 }
                 // The receiver is gone only when the mount is ending already.
                 let _ = self.end.try_send(());

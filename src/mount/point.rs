@@ -3,13 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::unmount;
 
 /// Whether a mount is there whose daemon has died.
 pub fn is_dead(mountpoint: &Path) -> bool {
@@ -24,7 +23,7 @@ pub fn is_dead(mountpoint: &Path) -> bool {
 /// that are not the source's own.
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     while is_dead(mountpoint) {
-        clear(mountpoint)?;
+        unmount(mountpoint, true)?;
     }
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
@@ -49,26 +48,4 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
             .hint("what is in it would be hidden; use an empty directory, or the source itself"));
     }
     Ok(())
-}
-
-/// Takes a mount away whoever uses it: its files are cut off, the mount point is free at once.
-///
-/// # Errors
-/// Where that is not permitted.
-pub fn clear(mountpoint: &Path) -> Result<()> {
-    match umount2(mountpoint, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
-        Err(Errno::EPERM) => {
-            let status = Command::new("fusermount3").args(["-uzq", "--"]).arg(mountpoint).status();
-            if status.is_ok_and(|status| status.success()) {
-                return Ok(());
-            }
-            Err(Error::new(ErrorKind::Mount, format!("cannot unmount {}", mountpoint.display()))
-                .hint("it belongs to another user; ask them, or root"))
-        }
-        Err(errno) => Err(Error::new(
-            ErrorKind::Mount,
-            format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()),
-        )),
-    }
 }

@@ -52,7 +52,7 @@ fn the_disk_tier_leaves_what_must_stay_free() {
 fn relations_between_keys_are_checked() {
     for given in [
         &["cache.ram=1GiB", "prefetch.window=1025MiB"],
-        &["prefetch.window=4096"],
+        &["prefetch.window=4096"][..],
         &["prefetch.inflight=0"],
         &["mount.threads=65"],
         &["source.scan-threads=0"],
