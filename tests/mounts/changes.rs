@@ -1,0 +1,253 @@
+//! Changes at the source under a live mount: the old bytes or the new ones, never a mix.
+//!
+//! Goal: after the period that was asked for, new opens give what the source has now; an open file
+//! stays one version or fails. Method: files in which every 8 bytes carry a version and a place,
+//! changed in all the ways that files change while readers look at nothing else.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nix::libc;
+
+use crate::ground::{Ground, wait_until};
+use crate::mounted::Mounted;
+
+/// Names are checked after this time.
+const PERIOD: &str = "source.revalidate=1s";
+
+/// A file of one version: every 8 bytes are the version and their number.
+fn version(version: u32, length: usize) -> Vec<u8> {
+    let words = (0..length as u32 / 8).map(|word| u64::from(version) << 32 | u64::from(word));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The version that all these bytes of a file, from `offset` on, are of.
+#[track_caller]
+fn version_of(bytes: &[u8], offset: usize) -> u32 {
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let mut found = None;
+    for (number, word) in (offset as u64 / 8..).zip(words) {
+        assert_eq!(word & 0xffff_ffff, number, "bytes of another place");
+        assert_eq!(*found.get_or_insert(word >> 32), word >> 32, "a mix of versions");
+    }
+    found.unwrap_or_default() as u32
+}
+
+/// Reads through one descriptor from start to end: the version, or an error.
+fn read_version(path: &Path) -> io::Result<u32> {
+    let bytes = fs::read(path)?;
+    Ok(version_of(&bytes, 0))
+}
+
+fn mount(ground: &Ground, options: &[&str]) -> Mounted {
+    Mounted::new(ground, &[&["--ram", "64MiB", "--set", PERIOD][..], options].concat())
+}
+
+/// Waits for new opens to give this version; those before it may come until then.
+#[track_caller]
+fn wait_for_version(path: &Path, wanted: u32) {
+    wait_until("the new version", || match read_version(path) {
+        Ok(version) => {
+            assert!(version <= wanted);
+            version == wanted
+        }
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
+            false
+        }
+    });
+    assert_eq!(read_version(path).unwrap(), wanted, "once new, always new");
+}
+
+fn replace(ground: &Ground, name: &str, bytes: &[u8]) {
+    ground.plant("../replacement", bytes);
+    fs::rename(ground.path("replacement"), ground.source(name)).unwrap();
+}
+
+#[test]
+fn a_file_changed_in_place() {
+    let ground = Ground::new();
+    for length in [4096, 3 << 20] {
+        ground.plant("file", &version(1, length));
+        let mounted = mount(&ground, &[]);
+        let path = mounted.path("file");
+        assert_eq!(read_version(&path).unwrap(), 1);
+        let file = File::options().write(true).open(ground.source("file")).unwrap();
+        file.write_all_at(&version(2, length), 0).unwrap();
+        wait_for_version(&path, 2);
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+        mounted.umount();
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_and_grows() {
+    let ground = Ground::new();
+    ground.plant("file", &version(1, 300_000));
+    let mounted = mount(&ground, &[]);
+    for (number, length) in [(2, 8), (3, 5 << 20), (4, 0), (5, 100_000)] {
+        assert!(read_version(&mounted.path("file")).is_ok());
+        ground.plant("file", &version(number, length));
+        let seen = || fs::metadata(mounted.path("file")).unwrap().len() == length as u64;
+        wait_until("the new size", seen);
+        wait_until("all of the new bytes", || {
+            fs::read(mounted.path("file")).is_ok_and(|bytes| bytes == version(number, length))
+        });
+    }
+    mounted.umount();
+}
+
+#[test]
+fn an_open_file_stays_one_version_or_fails() {
+    const LENGTH: usize = 4 << 20;
+    let ground = Ground::new();
+    for in_place in [true, false] {
+        ground.plant("file", &version(1, LENGTH));
+        // Nothing is read ahead, so that the later blocks are asked for after the change.
+        let mounted = mount(&ground, &["--set", "prefetch.enabled=false"]);
+        let file = File::open(mounted.path("file")).unwrap();
+        let mut buffer = vec![0; 4096];
+        file.read_exact_at(&mut buffer, 0).unwrap();
+        assert_eq!(version_of(&buffer, 0), 1);
+        if in_place {
+            ground.plant("file", &version(2, LENGTH));
+        } else {
+            replace(&ground, "file", &version(2, LENGTH));
+        }
+        for offset in (0..LENGTH).step_by(500 << 10) {
+            match file.read_exact_at(&mut buffer, offset as u64) {
+                Ok(()) => assert_eq!(version_of(&buffer, offset), 1, "at {offset}"),
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}"),
+            }
+        }
+        wait_for_version(&mounted.path("file"), 2);
+        drop(file);
+        mounted.umount();
+    }
+}
+
+/// Replaces a file over and over while others read it all the time.
+fn readers_meet_writers(options: &[&str]) {
+    const LENGTH: usize = 2_500_000;
+    const VERSIONS: u32 = 6;
+    let ground = Ground::new();
+    ground.plant("file", &version(1, LENGTH));
+    let mounted = mount(&ground, options);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = || {
+            let mut newest = 0;
+            while !over.load(Ordering::Relaxed) {
+                if let Ok(version) = read_version(&mounted.path("file")) {
+                    assert!(version >= newest, "back to an old version");
+                    newest = version;
+                }
+            }
+            newest
+        };
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(reader)).collect();
+        for number in 2..=VERSIONS {
+            replace(&ground, "file", &version(number, LENGTH));
+            wait_until("the new version", || {
+                readers.iter().any(|reader| reader.is_finished())
+                    || read_version(&mounted.path("file")).is_ok_and(|seen| seen == number)
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0, "it has read something");
+        }
+    });
+    mounted.umount();
+}
+
+#[test]
+fn readers_meet_writers_with_memory() {
+    readers_meet_writers(&[]);
+}
+
+#[test]
+fn readers_meet_writers_with_next_to_none() {
+    readers_meet_writers(&["--ram", "2MiB", "--order", "sequential"]);
+}
+
+#[test]
+fn readers_meet_writers_with_a_disk() {
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path().to_str().unwrap();
+    readers_meet_writers(&["--ram", "2MiB", "--cache-dir", cache, "--nvme", "32MiB"]);
+}
+
+#[test]
+fn files_added_and_removed() {
+    let ground = Ground::new();
+    ground.plant("dir/old", &version(1, 800));
+    ground.plant("other/stays", &version(1, 800));
+    let mounted = mount(&ground, &[]);
+    assert!(fs::metadata(mounted.path("dir/new")).is_err());
+    assert!(read_version(&mounted.path("dir/old")).is_ok());
+    ground.plant("dir/new", &version(2, 1600));
+    ground.plant("dir/sub/below", &version(3, 2400));
+    fs::remove_file(ground.source("dir/old")).unwrap();
+    wait_until("the new file", || read_version(&mounted.path("dir/new")).is_ok_and(|v| v == 2));
+    wait_until("the new directory", || {
+        read_version(&mounted.path("dir/sub/below")).is_ok_and(|v| v == 3)
+    });
+    wait_until("the end of the old file", || fs::metadata(mounted.path("dir/old")).is_err());
+    let names = || -> Vec<_> {
+        fs::read_dir(mounted.path("dir")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    wait_until("the new listing", || names() == ["new", "sub"]);
+    // What was removed may come back, as something else.
+    fs::create_dir(ground.source("dir/old")).unwrap();
+    ground.plant("dir/old/inside", &version(4, 80));
+    wait_until("a directory of that name", || {
+        read_version(&mounted.path("dir/old/inside")).is_ok_and(|version| version == 4)
+    });
+    fs::remove_dir_all(ground.source("dir")).unwrap();
+    wait_until("the end of the directory", || fs::metadata(mounted.path("dir")).is_err());
+    assert_eq!(read_version(&mounted.path("other/stays")).unwrap(), 1);
+    mounted.umount();
+}
+
+#[test]
+fn one_name_of_a_hard_link_is_replaced_or_removed() {
+    let ground = Ground::new();
+    ground.plant("first", &version(1, 50_000));
+    ground.plant("pair/one", &version(1, 50_000));
+    for name in ["second", "third"] {
+        fs::hard_link(ground.source("first"), ground.source(name)).unwrap();
+    }
+    fs::hard_link(ground.source("pair/one"), ground.source("pair/two")).unwrap();
+    let mounted = mount(&ground, &[]);
+    for name in ["first", "second", "third", "pair/one", "pair/two"] {
+        assert_eq!(read_version(&mounted.path(name)).unwrap(), 1, "{name}");
+    }
+    replace(&ground, "second", &version(2, 50_000));
+    fs::remove_file(ground.source("pair/one")).unwrap();
+    wait_for_version(&mounted.path("second"), 2);
+    wait_until("the end of a name", || fs::metadata(mounted.path("pair/one")).is_err());
+    // The file is still there by its other names, and each is read as what it is.
+    for _ in 0..3 {
+        for (name, wanted) in [("first", 1), ("third", 1), ("pair/two", 1), ("second", 2)] {
+            wait_until(name, || read_version(&mounted.path(name)).is_ok());
+            assert_eq!(read_version(&mounted.path(name)).unwrap(), wanted, "{name}");
+        }
+    }
+    mounted.umount();
+}
+
+#[test]
+fn a_source_taken_to_be_immutable_is_not_asked_again() {
+    let ground = Ground::new();
+    ground.plant("file", &version(1, 100_000));
+    let mounted = Mounted::new(&ground, &["--set", "source.consistency=immutable"]);
+    assert_eq!(read_version(&mounted.path("file")).unwrap(), 1);
+    replace(&ground, "file", &version(2, 100_000));
+    assert_eq!(read_version(&mounted.path("file")).unwrap(), 1, "it is in memory");
+    mounted.umount();
+}

@@ -1,0 +1,213 @@
+//! Sources and caches that fail: errors where they belong, right bytes everywhere else.
+//!
+//! Goal: a fault of the source reaches the reader as what it is, and no longer than it lasts; a
+//! fault of the cache reaches nobody. Method: `slowpfs` fails on command under a live mount;
+//! cache directories are too small, damaged or emptied.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use nix::libc;
+
+use crate::ground::{Ground, check_many, content, fails, wait_until};
+use crate::mounted::{Mounted, Reader, Slow, mounts_at};
+use crate::refused::Tmpfs;
+
+/// A mount over a slow filesystem over `count` files.
+fn over_slow(count: u64, slow: &[&str], options: &[&str]) -> (Ground, Slow, Mounted) {
+    let ground = Ground::new();
+    ground.plant_many("d", count, 10_000);
+    let slow = Slow::new(&ground, slow);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), options);
+    (ground, slow, mounted)
+}
+
+fn errors_reach_the_reader(fault: &str, errno: i32) {
+    let (_ground, slow, mounted) = over_slow(6, &[], &[]);
+    slow.ctl(&["fault", fault, "d/0001"]);
+    for _ in 0..3 {
+        fails(fs::read(mounted.path("d/0001")), errno);
+    }
+    assert!(fs::read(mounted.path("d/0002")).unwrap() == content(2, 10_000));
+    assert!(mounted.count("/read_errors") >= 3);
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "d", 6, 10_000);
+    // What the kernel holds now is not asked of the source again.
+    slow.ctl(&["fault", fault, "*"]);
+    check_many(&mounted.path(""), "d", 6, 10_000);
+    mounted.umount();
+}
+
+#[test]
+fn eio_reaches_the_reader_while_it_lasts() {
+    errors_reach_the_reader("eio", libc::EIO);
+}
+
+#[test]
+fn estale_reaches_the_reader_while_it_lasts() {
+    errors_reach_the_reader("estale", libc::ESTALE);
+}
+
+#[test]
+fn prefetches_that_fail_are_made_good_by_reads() {
+    let (ground, slow, mounted) = over_slow(60, &[], &["--ram", "64MiB"]);
+    slow.ctl(&["fault", "eio", "*"]);
+    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+    wait_until("failed prefetches", || mounted.count("/failed") >= 60);
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "d", 60, 10_000);
+    mounted.umount();
+}
+
+#[test]
+fn short_reads_are_errors_or_right() {
+    for options in [&[][..], &["--direct-io"]] {
+        let (_ground, slow, mounted) = over_slow(8, options, &[]);
+        slow.ctl(&["fault", "short", "*"]);
+        for number in 0..8 {
+            if let Ok(bytes) = fs::read(mounted.path(format!("d/{number:04}"))) {
+                assert!(bytes == content(number, 10_000), "short, and not an error");
+            }
+        }
+        slow.ctl(&["fault", "clear"]);
+        for number in 0..8 {
+            let path = mounted.path(format!("d/{number:04}"));
+            wait_until("right bytes", || {
+                let result = fs::read(&path);
+                assert!(result.as_ref().map_or(true, |b| *b == content(number, 10_000)));
+                result.is_ok()
+            });
+        }
+        mounted.umount();
+    }
+}
+
+#[test]
+fn where_one_file_hangs_others_are_read_and_force_unmounts() {
+    let (ground, slow, mounted) = over_slow(20, &[], &[]);
+    slow.ctl(&["fault", "hang", "d/0007", "ops=read"]);
+    let path = mounted.path("d/0007");
+    let reader = Reader::start(move || fs::read(path));
+    wait_until("a read that hangs", || slow.count("read") > 0);
+    for number in (0..20).filter(|number| *number != 7) {
+        let bytes = fs::read(mounted.path(format!("d/{number:04}"))).unwrap();
+        assert!(bytes == content(number, 10_000));
+    }
+    let point = mounted.point.to_str().unwrap().to_owned();
+    assert!(ground.ends(8, &["umount", &point]).contains("in use"));
+    assert!(reader.is_reading());
+    ground.ends(0, &["umount", "--force", &point]);
+    assert_eq!(mounts_at(&mounted.point), 0);
+    slow.ctl(&["fault", "clear"]);
+    if let Ok(bytes) = reader.result() {
+        assert!(bytes == content(7, 10_000));
+    }
+    mounted.is_gone();
+}
+
+#[test]
+fn prefetches_that_hang_do_not_hold_readers_up() {
+    let ground = Ground::new();
+    ground.plant_many("a", 100, 10_000);
+    ground.plant_many("b", 100, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    slow.ctl(&["fault", "hang", "a/*"]);
+    let options = ["--ram", "64MiB", "--order", "sequential"];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    wait_until("prefetches that hang", || slow.count("in_flight") >= 32);
+    check_many(&mounted.path(""), "b", 100, 10_000);
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "a", 100, 10_000);
+    mounted.umount();
+}
+
+#[test]
+fn a_source_that_dies_is_an_error_and_no_hang() {
+    let (_ground, slow, mounted) = over_slow(20, &[], &[]);
+    assert!(fs::read(mounted.path("d/0000")).unwrap() == content(0, 10_000));
+    drop(slow);
+    assert!(fs::read(mounted.path("d/0001")).is_err());
+    assert!(fs::read(mounted.path("d/0000")).unwrap() == content(0, 10_000), "it is in memory");
+    mounted.umount();
+}
+
+/// Reads everything over and over until the condition holds.
+fn read_until(mounted: &Mounted, count: u64, size: usize, what: &str, done: impl Fn() -> bool) {
+    wait_until(what, || {
+        check_many(&mounted.path(""), "d", count, size);
+        done()
+    });
+}
+
+#[test]
+fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
+    let ground = Ground::new();
+    ground.plant_many("d", 300, 30_000);
+    let tiny = Tmpfs::new(&ground, "tiny", "size=2M,mode=700");
+    let cache = tiny.0.to_str().unwrap();
+    let options = ["--ram", "1MiB", "--cache-dir", cache, "--nvme", "1900KiB"];
+    let mounted =
+        Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
+    assert_eq!(mounted.status()["disk_state"], "normal");
+    // Somebody else takes the space.
+    let other = File::create(tiny.0.join("other")).unwrap();
+    let mut end = 0;
+    while other.write_all_at(&[1; 4096], end).is_ok() {
+        end += 4096;
+    }
+    let state = || mounted.status()["disk_state"].as_str().unwrap().to_owned();
+    read_until(&mounted, 300, 30_000, "a disk that is full", || state().contains("full"));
+    check_many(&mounted.path(""), "d", 300, 30_000);
+    assert_eq!(mounted.count("/read_errors"), 0);
+    mounted.umount();
+}
+
+/// A mount whose disk holds all of 150 files, and the segments on it.
+fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
+    ground.plant_many("d", 150, 30_000);
+    let cache = ground.path("cache");
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let mounted = Mounted::new(ground, &[&["--ram", "1MiB"][..], &disk].concat());
+    read_until(&mounted, 150, 30_000, "all on disk", || mounted.count("/placed") >= 150);
+    let stores = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
+    let segments: Vec<PathBuf> = stores
+        .flat_map(|store| fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path()))
+        .collect();
+    assert!(!segments.is_empty());
+    (mounted, segments)
+}
+
+#[test]
+fn records_damaged_on_disk_are_fetched_again() {
+    let ground = Ground::new();
+    let (mounted, segments) = with_segments(&ground);
+    for segment in &segments {
+        let file = File::options().write(true).open(segment).unwrap();
+        let length = file.metadata().unwrap().len();
+        // A bit of every record, in headers and in bytes.
+        for at in (0..length).step_by(17_000) {
+            file.write_all_at(&[0x5a; 3], at).unwrap();
+        }
+    }
+    let errors = || mounted.count("/store_errors");
+    read_until(&mounted, 150, 30_000, "damage found", || errors() > 0);
+    check_many(&mounted.path(""), "d", 150, 30_000);
+    assert_eq!(mounted.count("/read_errors"), 0);
+    mounted.umount();
+}
+
+#[test]
+fn segments_cut_or_removed_under_the_mount_cost_no_byte() {
+    let ground = Ground::new();
+    let (mounted, segments) = with_segments(&ground);
+    for segment in &segments {
+        File::options().write(true).open(segment).unwrap().set_len(70_000).unwrap();
+        fs::remove_file(segment).unwrap();
+    }
+    let errors = || mounted.count("/store_errors");
+    read_until(&mounted, 150, 30_000, "damage found", || errors() > 0);
+    fs::remove_dir_all(ground.path("cache")).unwrap();
+    check_many(&mounted.path(""), "d", 150, 30_000);
+    mounted.umount();
+}

@@ -1,0 +1,96 @@
+//! Unmounting what is in use: refused when asked politely, done when forced, and no other harmed.
+//!
+//! Goal: a job that holds files open cannot keep a mount from being taken away, and the daemon
+//! that is on its way out touches nothing that came after it. Method: open files and working
+//! directories inside the mount, and a new mount at the same place while the old one lingers.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::ground::{Ground, check_many, content, wait_until};
+use crate::mounted::{Mounted, mounts_at, runs, signal};
+
+fn ground() -> Ground {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    ground.plant("large", &content(99, 5 << 20));
+    ground
+}
+
+#[test]
+fn a_busy_mount_stays_until_it_is_idle() {
+    let ground = ground();
+    let mounted = Mounted::new(&ground, &[]);
+    let point = mounted.point.to_str().unwrap().to_owned();
+    let open = File::open(mounted.path("d/0000")).unwrap();
+    assert!(ground.ends(8, &["umount", &point]).contains("in use"));
+    let mut buffer = vec![0; 10_000];
+    open.read_exact_at(&mut buffer, 0).unwrap();
+    assert!(buffer == content(0, 10_000));
+    check_many(&mounted.path(""), "d", 20, 10_000);
+    drop(open);
+    let mut inside = Command::new("sleep").arg("100").current_dir(&mounted.point).spawn().unwrap();
+    let refused = ground.belady().args(["umount", &point]).output().unwrap();
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    assert_eq!(refused.status.code(), Some(8));
+    mounted.umount();
+}
+
+#[test]
+fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
+    let ground = ground();
+    for end in ["--force", "SIGTERM"] {
+        let mounted = Mounted::new(&ground, &[]);
+        let open = File::open(mounted.path("large")).unwrap();
+        let mut buffer = vec![0; 1000];
+        open.read_exact_at(&mut buffer, 0).unwrap();
+        match end {
+            "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
+            _ => drop(ground.ends(0, &["umount", "--force", mounted.point.to_str().unwrap()])),
+        }
+        // The file is open all the time.
+        mounted.is_gone();
+        assert_eq!(mounts_at(&mounted.point), 0);
+        assert!(open.read_exact_at(&mut buffer, 4 << 20).is_err(), "cut off after {end}");
+        assert_eq!(ground.daemons(), Vec::<i32>::new());
+    }
+}
+
+#[test]
+fn a_mount_at_the_same_place_outlives_the_one_before() {
+    let ground = ground();
+    let first = Mounted::new(&ground, &[]);
+    let open = File::open(first.path("large")).unwrap();
+    // Away from under the daemon, which lives as long as its file is open.
+    assert!(Command::new("umount").arg("-l").arg(&first.point).status().unwrap().success());
+    assert_eq!(mounts_at(&first.point), 0);
+    let mut buffer = vec![0; 1000];
+    open.read_exact_at(&mut buffer, 0).unwrap();
+    assert!(runs(first.pid));
+    fs::remove_dir_all(ground.path("run/belady")).unwrap();
+    let second = Mounted::new(&ground, &[]);
+    drop(open);
+    first.is_gone();
+    assert_eq!(mounts_at(&second.point), 1, "the second mount is still there");
+    assert_eq!(second.status()["pid"], second.pid);
+    check_many(&second.path(""), "d", 20, 10_000);
+    second.umount();
+}
+
+#[test]
+fn a_mount_that_was_detached_ends_with_its_last_file() {
+    let ground = ground();
+    let mounted = Mounted::new(&ground, &[]);
+    let open = File::open(mounted.path("large")).unwrap();
+    assert!(Command::new("umount").arg("-l").arg(&mounted.point).status().unwrap().success());
+    let mut buffer = vec![0; 1000];
+    open.read_exact_at(&mut buffer, 4 << 20).unwrap();
+    assert!(buffer == content(99, 5 << 20)[4 << 20..(4 << 20) + 1000]);
+    drop(open);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    assert_eq!(ground.daemons(), Vec::<i32>::new());
+}

@@ -1,0 +1,148 @@
+//! What tests stand on: a directory of their own, contents known byte by byte, patience.
+//!
+//! Goal: tests that cannot see each other and never depend on how fast the machine is. Method:
+//! everything of a test is below one temporary directory, the runtime directory of `belady`
+//! included; contents follow from a seed; what takes time is waited for.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// What only a broken program takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits until a condition holds.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The directory of one test: a source, a mount point, and room for more.
+pub(crate) struct Ground {
+    dir: TempDir,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        assert!(Path::new("/dev/fuse").exists(), "these tests need FUSE: /dev/fuse is missing");
+        assert!(nix::unistd::geteuid().is_root(), "these tests mount filesystems: run them as root");
+        let dir = TempDir::new().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["source", "mount", "slow", "run"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Ground { dir }
+    }
+
+    /// A path of this test's own.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A path in the source.
+    pub(crate) fn source(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join("source").join(name)
+    }
+
+    /// Writes a file below the source, and the directories that it needs.
+    pub(crate) fn plant(&self, name: &str, bytes: &[u8]) {
+        let path = self.source(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    /// Plants `count` files of `size` bytes, `dir/0000` and so on; their seeds are their numbers.
+    pub(crate) fn plant_many(&self, dir: &str, count: u64, size: usize) {
+        for number in 0..count {
+            self.plant(&format!("{dir}/{number:04}"), &content(number, size));
+        }
+    }
+
+    /// The belady command line, with a runtime directory that only this test sees.
+    pub(crate) fn belady(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
+        command.env("XDG_RUNTIME_DIR", self.path("run"));
+        command
+    }
+
+    /// Runs belady with these words; it must end with this exit code. What it said.
+    #[track_caller]
+    pub(crate) fn ends(&self, code: i32, words: &[&str]) -> String {
+        let output = self.belady().args(words).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "belady {words:?}: {said}");
+        said
+    }
+
+    /// The processes of the daemons that this test has noted as running.
+    pub(crate) fn daemons(&self) -> Vec<i32> {
+        daemons(&self.path("run"))
+    }
+}
+
+/// What a command wrote.
+pub(crate) fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The processes noted in a runtime directory.
+pub(crate) fn daemons(run: &Path) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(run.join("belady")) else { return Vec::new() };
+    let noted = entries.flatten().filter_map(|entry| {
+        let note: serde_json::Value =
+            serde_json::from_slice(&fs::read(entry.path().join("mount.json")).ok()?).ok()?;
+        Some(note["pid"].as_i64()? as i32)
+    });
+    noted.collect()
+}
+
+/// Bytes that differ from seed to seed and from place to place.
+pub(crate) fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mix = |word: u64| (word ^ seed << 32 ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let words = (0..length.div_ceil(8) as u64).flat_map(|word| (mix(word) ^ mix(word) >> 29).to_le_bytes());
+    let mut bytes: Vec<u8> = words.collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Whether the files are as [`Ground::plant_many`] made them.
+#[track_caller]
+pub(crate) fn check_many(root: &Path, dir: &str, count: u64, size: usize) {
+    for number in 0..count {
+        let name = format!("{dir}/{number:04}");
+        let bytes = fs::read(root.join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(bytes == content(number, size), "{name} has other bytes");
+    }
+}
+
+/// Numbers to choose by: splitmix64, the same in every run.
+pub(crate) struct Choice(pub(crate) u64);
+
+impl Choice {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Asserts that a result is this errno.
+#[track_caller]
+pub(crate) fn fails<T>(result: std::io::Result<T>, errno: i32) {
+    match result {
+        Ok(_) => panic!("this must fail with errno {errno}, and did not"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(errno), "{error}"),
+    }
+}

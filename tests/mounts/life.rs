@@ -1,0 +1,209 @@
+//! The life of a mount: made, shared, killed, made again, ended; nothing stays behind.
+//!
+//! Goal: whatever ends a daemon, the next one starts, and disks, mount tables and runtime
+//! directories are as before. Method: real processes and signals; what is left is looked at.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::ground::{Ground, check_many, content, daemons, said, wait_until};
+use crate::mounted::{Mounted, Reader, Slow, mounts_at, runs, signal};
+
+fn entries(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+#[test]
+fn a_mount_leaves_nothing_behind() {
+    let ground = Ground::new();
+    ground.plant_many("d", 50, 30_000);
+    let cache = ground.path("cache");
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    for end in ["umount", "SIGTERM", "SIGINT", "outside"] {
+        let mounted = Mounted::new(&ground, &[&["--ram", "1MiB"][..], &disk].concat());
+        check_many(&mounted.path(""), "d", 50, 30_000);
+        assert_eq!(entries(&cache), 1, "the store");
+        match end {
+            "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
+            "SIGINT" => signal(mounted.pid, Signal::SIGINT),
+            "outside" => {
+                assert!(Command::new("umount").arg(&mounted.point).status().unwrap().success());
+            }
+            _ => drop(ground.ends(0, &["umount", mounted.point.to_str().unwrap()])),
+        }
+        mounted.is_gone();
+        assert_eq!(mounts_at(&mounted.point), 0, "after {end}");
+        assert_eq!(entries(&cache), 0, "the store is removed after {end}");
+        assert_eq!(ground.daemons(), Vec::<i32>::new(), "after {end}");
+        assert!(ground.ends(0, &["status"]).contains("nothing is mounted"));
+    }
+}
+
+#[test]
+fn a_mount_over_the_source_itself() {
+    let ground = Ground::new();
+    ground.plant_many("d", 50, 30_000);
+    let source = ground.path("source");
+    let mounted = Mounted::at(&ground, &source, &source, &["--ram", "1MiB"]);
+    assert_eq!(mounts_at(&source), 1);
+    check_many(&source, "d", 50, 30_000);
+    assert!(fs::write(ground.source("new"), "x").is_err(), "it is the mount that is seen");
+    assert_eq!(mounted.count("/files"), 50);
+    mounted.umount();
+    assert_eq!(mounts_at(&source), 0);
+    check_many(&source, "d", 50, 30_000);
+    fs::write(ground.source("new"), "x").unwrap();
+}
+
+#[test]
+fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    for end in ["umount", "SIGTERM", "--force"] {
+        let mounted = Mounted::at(&ground, &slow.point, &slow.point, &[]);
+        assert_eq!(mounts_at(&slow.point), 2);
+        check_many(&slow.point, "d", 20, 10_000);
+        match end {
+            "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
+            "umount" => drop(ground.ends(0, &["umount", slow.point.to_str().unwrap()])),
+            _ => drop(ground.ends(0, &["umount", "--force", slow.point.to_str().unwrap()])),
+        }
+        mounted.is_gone();
+        assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted after {end}");
+        check_many(&slow.point, "d", 20, 10_000);
+    }
+}
+
+#[test]
+fn a_daemon_killed_during_reads_is_replaced() {
+    let ground = Ground::new();
+    ground.plant_many("d", 200, 30_000);
+    let cache = ground.path("cache");
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = [&["--ram", "2MiB"][..], &disk].concat();
+    let mounted = Mounted::new(&ground, &options);
+    let root = mounted.path("");
+    let reader = Reader::start(move || {
+        for number in (0..200).cycle() {
+            match fs::read(root.join(format!("d/{number:04}"))) {
+                Ok(bytes) => assert!(bytes == content(number, 30_000)),
+                Err(error) => return error,
+            }
+        }
+        unreachable!()
+    });
+    wait_until("reads", || mounted.count("/opens") > 300);
+    signal(mounted.pid, Signal::SIGKILL);
+    let error = reader.result();
+    assert!(error.raw_os_error().is_some(), "{error}");
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    assert!(ground.ends(0, &["status"]).contains("its daemon is dead"));
+    // The dead mount and what its store left are cleared away.
+    let again = Mounted::new(&ground, &options);
+    assert_eq!((mounts_at(&again.point), entries(&cache)), (1, 1));
+    check_many(&again.path(""), "d", 200, 30_000);
+    again.umount();
+    assert_eq!((mounts_at(&mounted.point), entries(&cache)), (0, 0));
+}
+
+#[test]
+fn a_dead_mount_is_cleared_by_umount() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    for words in [&["umount"][..], &["umount", "--force"]] {
+        let mounted = Mounted::new(&ground, &[]);
+        signal(mounted.pid, Signal::SIGKILL);
+        wait_until("the end of the daemon", || !runs(mounted.pid));
+        assert_eq!(mounts_at(&mounted.point), 1);
+        ground.ends(0, &[words, &[mounted.point.to_str().unwrap()]].concat());
+        assert_eq!(mounts_at(&mounted.point), 0);
+        assert_eq!(ground.daemons(), Vec::<i32>::new());
+    }
+}
+
+#[test]
+fn two_mounts_at_once_and_no_second_one_at_the_same_place() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    fs::create_dir(ground.path("second")).unwrap();
+    let first = Mounted::new(&ground, &["--order", "sequential"]);
+    let second = Mounted::at(&ground, &ground.path("source"), &ground.path("second"), &[]);
+    assert_ne!(first.pid, second.pid);
+    let (source, point) = (ground.path("source"), first.point.clone());
+    let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap()];
+    assert!(ground.ends(8, &words).contains("in use"));
+    let listed: Vec<Value> = serde_json::from_str(&ground.ends(0, &["status", "--json"])).unwrap();
+    assert_eq!(listed.len(), 2);
+    for mounted in [&first, &second] {
+        check_many(&mounted.path(""), "d", 20, 10_000);
+    }
+    first.umount();
+    check_many(&second.path(""), "d", 20, 10_000);
+    second.umount();
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_its_signal() {
+    let ground = Ground::new();
+    ground.plant("file", b"bytes");
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]).arg("-f");
+    let mut program = crate::mounted::Program::start(&mut command);
+    assert!(program.line().contains("is mounted at"));
+    assert_eq!(fs::read(ground.path("mount/file")).unwrap(), b"bytes");
+    wait_until("the note of the daemon", || ground.daemons().len() == 1);
+    signal(ground.daemons()[0], Signal::SIGINT);
+    program.finish();
+    assert_eq!(mounts_at(&ground.path("mount")), 0);
+}
+
+/// Mounts, reads and unmounts as a user without rights, who needs fusermount3 for that. The device
+/// is open to everybody in a mount namespace of the test's own only.
+const UNPRIVILEGED: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m 666 "$GROUND/dev/fuse" c 10 229
+mount --bind "$GROUND/dev/fuse" /dev/fuse
+exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
+  test "$(id -u)" = 65534
+  "$GROUND/belady" mount "$GROUND/source" "$GROUND/theirs/mount" --ram 4MiB --order sequential
+  cmp "$GROUND/source/d/0003" "$GROUND/theirs/mount/d/0003"
+  cat "$GROUND"/theirs/mount/d/* | md5sum
+  "$GROUND/belady" status "$GROUND/theirs/mount" --json
+  "$GROUND/belady" umount "$GROUND/theirs/mount"
+  test -z "$(ls "$GROUND/theirs/mount")"
+  code=0
+  "$GROUND/belady" mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/ours" || code=$?
+  test "$code" = 5
+'
+"#;
+
+#[test]
+fn a_user_without_rights_mounts_through_fusermount3() {
+    let ground = Ground::new();
+    ground.plant_many("d", 50, 30_000);
+    for name in ["dev", "ours", "theirs", "theirs/mount", "theirs/run"] {
+        fs::create_dir(ground.path(name)).unwrap();
+    }
+    // The build directory may be closed to others.
+    fs::copy(env!("CARGO_BIN_EXE_belady"), ground.path("belady")).unwrap();
+    for name in ["theirs", "theirs/mount", "theirs/run"] {
+        std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    let run = ground.path("theirs/run");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", UNPRIVILEGED]);
+    command.env("GROUND", ground.path("")).env("XDG_RUNTIME_DIR", &run);
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let said = said(&output);
+    for pid in daemons(&run) {
+        signal(pid, Signal::SIGKILL);
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("\"files\":50") && said.contains("\"pid\""), "{said}");
+    assert_eq!(daemons(&run), Vec::<i32>::new());
+}

@@ -1,0 +1,22 @@
+//! The real `belady` binary on real mounts, with real files, faults and loaders.
+//!
+//! Goal: whatever a training job, an administrator or a failing source does, every byte that a
+//! reader gets is the source's, and nothing is left behind. Method: each test has a directory of
+//! its own ([`ground`]), over which it mounts `belady`, and `slowpfs` where the source is to fail
+//! ([`mounted`]); conditions are waited for, with limits that only a broken program reaches.
+//!
+//! Needs root and /dev/fuse; without them these tests fail, they do not skip.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod changes;
+mod faults;
+mod force;
+mod ground;
+mod life;
+mod mounted;
+mod order;
+mod read;
+mod readonly;
+mod refused;
+mod tree;

@@ -1,0 +1,309 @@
+//! Filesystems and programs that a test runs, each behind a guard.
+//!
+//! Goal: nothing hangs and nothing is left behind, also when a test fails. Method: a guard knows
+//! the process and the path that it started and ends only these; a [`Watchdog`] kills the process
+//! when its time is up, which sets every reader of its filesystem free.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::ground::{Ground, LIMIT, daemons, said, wait_until};
+
+/// How long a process of a test may run.
+const LIFE: Duration = Duration::from_secs(120);
+
+/// Kills a process when its time is up, unless dropped before.
+struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] mpsc::Sender<()>);
+
+impl Watchdog {
+    fn over(pid: i32) -> Self {
+        let (dropped, waiting) = mpsc::channel();
+        thread::spawn(move || {
+            if waiting.recv_timeout(LIFE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("process {pid} has run for {LIFE:?}: killed");
+                signal(pid, Signal::SIGKILL);
+            }
+        });
+        Watchdog(dropped)
+    }
+}
+
+/// Sends a signal; the process may be gone.
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+/// Whether a process runs; one that only waits to be reaped does not.
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+/// How many mounts are at exactly this path.
+pub(crate) fn mounts_at(path: &Path) -> usize {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().filter(|line| line.split(' ').nth(4) == path.to_str()).count()
+}
+
+/// Runs a command to its end, or to the end of our patience.
+fn run_briefly(command: &mut Command) {
+    let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else { return };
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(15) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// A mount of belady.
+pub(crate) struct Mounted {
+    pub(crate) point: PathBuf,
+    pub(crate) pid: i32,
+    run: PathBuf,
+    _watchdog: Watchdog,
+}
+
+impl Mounted {
+    /// Mounts the source at `mount`.
+    #[track_caller]
+    pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
+        Self::at(ground, &ground.path("source"), &ground.path("mount"), options)
+    }
+
+    /// Mounts a directory somewhere.
+    #[track_caller]
+    pub(crate) fn at(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
+        let before = ground.daemons();
+        let mount = || {
+            let mut command = ground.belady();
+            command.arg("mount").args([source, point]).args(options).output().unwrap()
+        };
+        let output = mount();
+        let started = ground.daemons().into_iter().find(|pid| !before.contains(pid));
+        let pid = started.unwrap_or_else(|| panic!("belady does not mount: {}", said(&output)));
+        let (point, run) = (point.to_path_buf(), ground.path("run"));
+        let mounted = Mounted { point, pid, run, _watchdog: Watchdog::over(pid) };
+        assert!(output.status.success(), "{}", said(&output));
+        mounted
+    }
+
+    /// A path in the mount.
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    fn belady(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
+        command.env("XDG_RUNTIME_DIR", &self.run);
+        command
+    }
+
+    /// What `belady status --json` says.
+    #[track_caller]
+    pub(crate) fn status(&self) -> Value {
+        let output =
+            self.belady().arg("status").arg(&self.point).arg("--json").output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A number of the status, by its path, such as `/ram/kept`.
+    #[track_caller]
+    pub(crate) fn count(&self, key: &str) -> u64 {
+        let status = self.status();
+        status.pointer(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("{key} in {status}"))
+    }
+
+    /// Unmounts as a user does; nothing of the mount may be left.
+    #[track_caller]
+    pub(crate) fn umount(self) {
+        let output = self.belady().arg("umount").arg(&self.point).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        self.is_gone();
+    }
+
+    /// Waits for the end of the daemon; its log must not tell of a fault of its own.
+    #[track_caller]
+    pub(crate) fn is_gone(&self) {
+        wait_until("the end of the daemon", || !runs(self.pid));
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+    }
+
+    /// The logs of this test's mounts.
+    pub(crate) fn log(&self) -> String {
+        let entries = fs::read_dir(self.run.join("belady")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("log of {}:\n{}", self.point.display(), self.log());
+        }
+        // What this test started, by its path and its process; all of it may be gone already.
+        if runs(self.pid) {
+            if daemons(&self.run).contains(&self.pid) {
+                run_briefly(self.belady().arg("umount").arg("--force").arg(&self.point));
+            }
+            let start = Instant::now();
+            while runs(self.pid) && start.elapsed() < Duration::from_secs(2) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            signal(self.pid, Signal::SIGKILL);
+            detach(&self.point, "fuse.belady");
+        }
+    }
+}
+
+/// Takes away a mount of this kind that has outlived its daemon.
+fn detach(point: &Path, kind: &str) {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let at_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
+    if table.lines().rev().find(at_point).is_some_and(|line| line.contains(kind)) {
+        let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// A slow filesystem over the source, which fails on command.
+pub(crate) struct Slow {
+    pub(crate) point: PathBuf,
+    socket: PathBuf,
+    child: Child,
+    _watchdog: Watchdog,
+}
+
+impl Slow {
+    /// Mounts the source at `slow`; without delays, and names are not trusted.
+    #[track_caller]
+    pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
+        let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_slowpfs"))
+            .args([ground.path("source"), point.clone()])
+            .args(["--preset", "idle", "--ttl", "0", "--control"])
+            .arg(&socket)
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let _watchdog = Watchdog::over(child.id() as i32);
+        let slow = Slow { point, socket, child, _watchdog };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert!(line.contains("is mounted at"), "slowpfs does not serve: {line}");
+        slow
+    }
+
+    /// Sends a command that must be understood.
+    #[track_caller]
+    pub(crate) fn ctl(&self, words: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slowpfs"));
+        let output = command.arg("ctl").arg(&self.socket).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A counter of what reached the filesystem.
+    #[track_caller]
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let stats: Value = serde_json::from_str(&self.ctl(&["stats"])).unwrap();
+        stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats}"))
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        detach(&self.point, "fuse");
+    }
+}
+
+/// A program that reads, such as a loader.
+pub(crate) struct Program {
+    child: Child,
+    _watchdog: Watchdog,
+}
+
+impl Program {
+    /// Debian's Python, which sees torch, with a script and its arguments.
+    pub(crate) fn python(script: &str, args: &[&str]) -> Self {
+        let mut command = Command::new("/usr/bin/python3");
+        Self::start(command.arg("-c").arg(script).args(args))
+    }
+
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let _watchdog = Watchdog::over(child.id() as i32);
+        Program { child, _watchdog }
+    }
+
+    /// Writes a line to it.
+    pub(crate) fn tell(&mut self, line: &str) {
+        use std::io::Write;
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Reads a line of its output.
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        // Byte by byte, so that nothing that follows is lost.
+        let stdout = self.child.stdout.as_mut().unwrap();
+        let bytes = stdout.bytes().map(|byte| byte.unwrap()).take_while(|byte| *byte != b'\n');
+        String::from_utf8(bytes.collect()).unwrap()
+    }
+
+    /// Waits for its end, which must be a good one; what it wrote.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the program ended with {status}: {text}");
+        text
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a reader that may hang in a thread, and gives what it came to; its filesystem must end.
+pub(crate) struct Reader<T>(thread::JoinHandle<T>);
+
+impl<T: Send + 'static> Reader<T> {
+    pub(crate) fn start(read: impl FnOnce() -> T + Send + 'static) -> Self {
+        Reader(thread::spawn(read))
+    }
+
+    pub(crate) fn is_reading(&self) -> bool {
+        !self.0.is_finished()
+    }
+
+    #[track_caller]
+    pub(crate) fn result(self) -> T {
+        let start = Instant::now();
+        while self.is_reading() {
+            assert!(start.elapsed() < LIMIT, "the reader hangs");
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.0.join().unwrap()
+    }
+}

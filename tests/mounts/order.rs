@@ -1,0 +1,187 @@
+//! Orders, with the real loader: what is predicted is what is read.
+//!
+//! Goal: an unmodified `DataLoader` finds its samples ready, epoch after epoch, and each is read
+//! from the source once. Method: torch with workers and a distributed sampler over a mount over
+//! `slowpfs`, whose counters say what reached it; then a loader that reads something else.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::ground::{Choice, Ground, check_many, content, wait_until};
+use crate::mounted::{Mounted, Program, Slow};
+
+/// Files of the dataset, in two classes.
+const FILES: u64 = 400;
+
+/// Reads whole epochs through torch as anybody does, one for each line of its input; checks the
+/// bytes against the source, which is not the mount's.
+const LOADER: &str = r#"
+import os, sys
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from torchvision.datasets import ImageFolder
+
+mount, source, world, rank = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+def read(path):
+    with open(path, "rb") as ours, open(os.path.join(source, os.path.relpath(path, mount)), "rb") as theirs:
+        data = ours.read()
+        assert data == theirs.read(), path
+    return len(data)
+
+dataset = ImageFolder(mount, loader=read)
+sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, shuffle=True, seed=7)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=2)
+for epoch, _ in enumerate(sys.stdin):
+    sampler.set_epoch(epoch)
+    print(epoch, sum(len(labels) for _, labels in loader), flush=True)
+"#;
+
+fn plant_images(ground: &Ground) {
+    for number in 0..FILES {
+        let size = 500 + (number as usize * 37) % 9000;
+        ground.plant(&format!("class{}/{number:04}.png", number % 2), &content(number, size));
+    }
+}
+
+fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program {
+    let (mount, source) = (mounted.path(""), ground.path("source"));
+    let (world, rank) = (world.to_string(), rank.to_string());
+    Program::python(LOADER, &[mount.to_str().unwrap(), source.to_str().unwrap(), &world, &rank])
+}
+
+/// What the status says of the only order, or of the one with this name.
+fn order_of(status: &Value, name: &str) -> Value {
+    let orders = status["orders"].as_array().unwrap();
+    orders.iter().find(|order| order["stream"] == name).unwrap().clone()
+}
+
+#[test]
+fn a_torch_loader_is_predicted_and_the_source_read_once() {
+    let ground = Ground::new();
+    plant_images(&ground);
+    let slow = Slow::new(&ground, &["--open-ms", "2", "--read-ms", "2"]);
+    let order = "torch-distributed:seed=7,index=imagefolder";
+    let options = ["--ram", "64MiB", "--order", order];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mut loader = loader(&ground, &mounted, 1, 0);
+    for epoch in 0..3 {
+        loader.tell("");
+        assert_eq!(loader.line(), format!("{epoch} {FILES}"));
+    }
+    loader.finish();
+    wait_until("all reads seen", || mounted.count("/opens") == 3 * FILES);
+    wait_until("the epoch over", || mounted.count("/orders/0/epoch") == 3);
+    let status = mounted.status();
+    let order = order_of(&status, "default");
+    assert_eq!(order["following"], true, "{status}");
+    assert_eq!(order["opens_predicted"], 3 * FILES, "{status}");
+    assert_eq!(order["opens_strayed"], 0, "{status}");
+    assert_eq!(status["lost"], 0, "{status}");
+    assert_eq!(slow.count("open"), FILES, "each file once: {status}");
+    mounted.umount();
+}
+
+#[test]
+fn two_ranks_read_by_two_streams_of_one_mount() {
+    let ground = Ground::new();
+    plant_images(&ground);
+    let slow = Slow::new(&ground, &[]);
+    let stream = |rank| {
+        format!("rank{rank}=torch-distributed:seed=7,world=2,rank={rank},index=imagefolder")
+    };
+    let (first, second) = (stream(0), stream(1));
+    let options = ["--ram", "64MiB", "--stream", &first, "--stream", &second];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mut loaders = [0, 1].map(|rank| loader(&ground, &mounted, 2, rank));
+    for epoch in 0..2 {
+        // In step, as ranks are that exchange gradients.
+        loaders.iter_mut().for_each(|loader| loader.tell(""));
+        for loader in &mut loaders {
+            assert_eq!(loader.line(), format!("{epoch} {}", FILES / 2));
+        }
+    }
+    loaders.into_iter().for_each(|loader| drop(loader.finish()));
+    wait_until("all reads seen", || mounted.count("/opens") == 2 * FILES);
+    let status = mounted.status();
+    for rank in ["rank0", "rank1"] {
+        let order = order_of(&status, rank);
+        assert_eq!(order["following"], true, "{status}");
+        assert_eq!(order["opens_predicted"], FILES, "{status}");
+        assert_eq!(order["epoch"], 2, "{status}");
+    }
+    assert_eq!(slow.count("open"), FILES, "each file once for both: {status}");
+    mounted.umount();
+}
+
+/// An order file with these epochs over `d/0000` and so on.
+fn order_file(ground: &Ground, name: &str, epochs: &[Vec<u64>]) -> String {
+    let mut text = String::new();
+    for (epoch, samples) in epochs.iter().enumerate() {
+        text += &format!("# epoch {epoch}\n");
+        text.extend(samples.iter().map(|number| format!("d/{number:04}\n")));
+    }
+    let path = ground.path(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn shuffled(count: u64, seed: u64) -> Vec<u64> {
+    let mut choice = Choice(seed);
+    let mut numbers: Vec<u64> = (0..count).collect();
+    for last in (1..count).rev() {
+        numbers.swap(last as usize, choice.below(last + 1) as usize);
+    }
+    numbers
+}
+
+fn read_in_order(mounted: &Mounted, samples: &[u64], size: usize) {
+    for number in samples {
+        let bytes = fs::read(mounted.path(format!("d/{number:04}"))).unwrap();
+        assert!(bytes == content(*number, size), "d/{number:04}");
+    }
+}
+
+#[test]
+fn an_order_file_with_epochs_is_followed() {
+    let ground = Ground::new();
+    ground.plant_many("d", 200, 3000);
+    let epochs: Vec<Vec<u64>> = (0..3).map(|epoch| shuffled(200, epoch)).collect();
+    let file = order_file(&ground, "order.txt", &epochs);
+    let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &file]);
+    // After the last epoch comes the first.
+    for epoch in [0, 1, 2, 0] {
+        read_in_order(&mounted, &epochs[epoch], 3000);
+    }
+    wait_until("all reads seen", || mounted.count("/orders/0/opens_predicted") == 800);
+    let order = order_of(&mounted.status(), "default");
+    assert_eq!((&order["following"], &order["epoch"]), (&true.into(), &4.into()), "{order}");
+    mounted.umount();
+}
+
+#[test]
+fn a_wrong_order_is_noticed_and_a_right_one_can_be_given() {
+    let ground = Ground::new();
+    ground.plant_many("d", 400, 2000);
+    let wrong = order_file(&ground, "wrong.txt", &[(0..400).collect()]);
+    let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &wrong]);
+    // Backwards: no step of it is one of the order.
+    let backwards: Vec<u64> = (0..400).rev().collect();
+    read_in_order(&mounted, &backwards, 2000);
+    let following = || mounted.status()["orders"][0]["following"].clone();
+    wait_until("the order given up", || following() == false);
+    check_many(&mounted.path(""), "d", 400, 2000);
+    let right = order_file(&ground, "right.txt", &[shuffled(400, 9)]);
+    let point = mounted.point.to_str().unwrap().to_owned();
+    ground.ends(0, &["order", "set", &point, &right]);
+    let predicted = || mounted.count("/orders/0/opens_predicted");
+    wait_until("the order in force", || following() == true && predicted() == 0);
+    read_in_order(&mounted, &shuffled(400, 9), 2000);
+    wait_until("all reads seen", || predicted() == 400);
+    ground.ends(0, &["order", "withdraw", &point]);
+    read_in_order(&mounted, &shuffled(400, 10), 2000);
+    assert_eq!(mounted.status()["orders"][0]["spec"], Value::Null);
+    mounted.umount();
+}

@@ -1,0 +1,155 @@
+//! What cannot be is refused, with the reason and an exit code of its own, and leaves nothing.
+//!
+//! Goal: a person or a job script knows from the answer what to do. Method: mistakes one by one,
+//! each looked at for exit code, words, and what is mounted and noted afterwards.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::ground::{Ground, check_many, content};
+use crate::mounted::{Mounted, mounts_at};
+
+/// Mounting with these options must end with this exit code, say this, and leave nothing.
+#[track_caller]
+fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &[&str]) {
+    let (source, mount) = (ground.path("source"), ground.path("mount"));
+    let paths = ["mount", source.to_str().unwrap(), mount.to_str().unwrap()];
+    let said = ground.ends(code, &[&paths[..], options].concat());
+    for words in why {
+        assert!(said.contains(words), "{words:?} in {said}");
+    }
+    assert_eq!(mounts_at(&mount), 0);
+    assert_eq!(ground.daemons(), Vec::<i32>::new());
+}
+
+/// Bad orders, each with what has to be said about it.
+fn bad_orders(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
+    let file = |name: &str, text: &str| {
+        fs::write(ground.path(name), text).unwrap();
+        ground.path(name).to_str().unwrap().to_owned()
+    };
+    vec![
+        (file("a", "d/0000\nd/0001\nd/none\n"), vec!["line 3", "unknown path 'd/none'"]),
+        (file("b", "# unique\nd/0000\nd/0001\nd/0000\n"), vec!["line 4"]),
+        (file("c", "# count 3\nd/0000\nd/0001\n"), vec!["line"]),
+        (file("e", "0\n1\n7\n"), vec!["line 3", "index 7 is out of range"]),
+        (file("f", "d/0000\t90\t100\n"), vec!["line 1", "reach beyond"]),
+        (file("g", "# nothing\n"), vec!["the order is empty"]),
+        ("/no/such/file".into(), vec!["cannot read /no/such/file"]),
+        ("torch-distributed:sead=1".into(), vec!["sead", "seed"]),
+        ("torch-distributed:seed=1,count=6".into(), vec!["5 samples", "count says 6"]),
+    ]
+}
+
+#[test]
+fn bad_orders_at_mount() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 100);
+    for (order, why) in bad_orders(&ground) {
+        mount_refused(&ground, &["--order", &order], 3, &why);
+    }
+}
+
+#[test]
+fn bad_orders_on_a_running_mount() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 100);
+    let mounted = Mounted::new(&ground, &["--order", "sequential"]);
+    let point = mounted.point.to_str().unwrap().to_owned();
+    for (order, why) in bad_orders(&ground) {
+        let said = ground.ends(3, &["order", "set", &point, &order]);
+        assert!(why.iter().all(|words| said.contains(words)), "{why:?} in {said}");
+    }
+    // The order that there was is still in force, and the status tells of the last refusal.
+    let order = &mounted.status()["orders"][0];
+    assert!(order["order"].as_str().unwrap().contains("sequential"), "{order}");
+    assert!(order["refused"].as_str().unwrap().contains("count says 6"), "{order}");
+    check_many(&mounted.path(""), "d", 5, 100);
+    mounted.umount();
+}
+
+#[test]
+fn settings_that_cannot_be() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    mount_refused(&ground, &["--ram", "1MB"], 3, &["less than one block"]);
+    mount_refused(&ground, &["--set", "cache.rum=1GiB"], 3, &["cache.rum"]);
+    mount_refused(&ground, &["--nvme", "1GiB"], 3, &["cache.dir is empty"]);
+    let inside = ground.source("cache");
+    let inside = inside.to_str().unwrap();
+    mount_refused(&ground, &["--cache-dir", inside], 3, &["overlaps the source"]);
+    mount_refused(&ground, &["-o", "rw"], 2, &["read-only"]);
+    mount_refused(&ground, &["--no-such-flag"], 2, &["--no-such-flag"]);
+}
+
+#[test]
+fn sources_and_mount_points_that_cannot_be() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    let (source, mount) = (ground.path("source"), ground.path("mount"));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let refused = |code, source: &Path, mount: &Path, why: &str| {
+        let said = ground.ends(code, &["mount", &text(source), &text(mount)]);
+        assert!(said.contains(why), "{said}");
+        assert_eq!(ground.daemons(), Vec::<i32>::new());
+    };
+    refused(4, Path::new("/no/such/source"), &mount, "/no/such/source");
+    refused(4, &source.join("file"), &mount, "must be a directory");
+    refused(6, &source, &ground.path("none"), "does not exist");
+    refused(6, &source, &source.join("file"), "not a directory");
+    fs::write(mount.join("hidden"), "x").unwrap();
+    refused(6, &source, &mount, "is not empty");
+    ground.ends(6, &["umount", &text(&mount)]);
+    ground.ends(6, &["status", &text(&mount)]);
+}
+
+#[test]
+fn cache_directories_that_cannot_be() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    fs::create_dir(ground.path("real")).unwrap();
+    symlink(ground.path("real"), ground.path("link")).unwrap();
+    let link = ground.path("link");
+    mount_refused(&ground, &["--cache-dir", link.to_str().unwrap()], 5, &["link"]);
+    ground.plant("../plain", b"x");
+    let below = ground.path("plain/cache");
+    mount_refused(&ground, &["--cache-dir", below.to_str().unwrap()], 5, &["cache.dir"]);
+    assert_eq!(fs::read_dir(ground.path("real")).unwrap().count(), 0);
+    // Root may write everywhere but to a filesystem that is read-only.
+    let readonly = Tmpfs::new(&ground, "readonly", "ro,size=64M");
+    mount_refused(&ground, &["--cache-dir", readonly.0.to_str().unwrap()], 5, &["cannot be"]);
+}
+
+/// A small filesystem in memory.
+pub(crate) struct Tmpfs(pub(crate) std::path::PathBuf);
+
+impl Tmpfs {
+    pub(crate) fn new(ground: &Ground, name: &str, options: &str) -> Self {
+        let path = ground.path(name);
+        fs::create_dir(&path).unwrap();
+        let mut mount = Command::new("mount");
+        let status = mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path).status().unwrap();
+        assert!(status.success());
+        Tmpfs(path)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_source_that_is_empty_or_nearly_is_no_mistake() {
+    let ground = Ground::new();
+    let mounted = Mounted::new(&ground, &[]);
+    assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 0);
+    mounted.umount();
+    ground.plant("empty", b"");
+    let mounted = Mounted::new(&ground, &["--order", "sequential"]);
+    assert_eq!(fs::read(mounted.path("empty")).unwrap(), content(0, 0));
+    mounted.umount();
+}
