@@ -292,14 +292,14 @@ impl Catalog {
         let known = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
-            tree.child(directory, name).map(|file| (file, tree.path(directory).join(name)))
+            tree.child(directory, name).map(|_| tree.path(directory).join(name))
         };
-        let Some((file, path)) = known else { return self.refresh_directory(parent) };
+        let Some(path) = known else { return self.refresh_directory(parent) };
         let stat = self.source.stat(&path);
         let mut changes = Changes::default();
         let mut tree = self.write();
         match stat {
-            Ok(stat) => tree.update(file, stat, self.now_ms(), &mut changes),
+            Ok(stat) => tree.found(parent, name, stat, self.now_ms(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => tree.remove(parent, name, &mut changes),
             // A source that does not answer well is no reason to forget what is known.
             Err(_) => {}
@@ -312,9 +312,7 @@ impl Catalog {
         let (directory, path, before) = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(node) else { return Changes::default() };
-            let row = tree.row(directory);
-            let before = (!row.is_unread()).then_some(row.stat.fingerprint);
-            (directory, tree.path(directory), before)
+            (directory, tree.path(directory), tree.listed(directory))
         };
         let mut changes = Changes::default();
         let Ok(stat) = self.source.stat(&path) else { return changes };
@@ -328,7 +326,7 @@ impl Catalog {
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
-        tree.relist(directory, found.collect(), now, &mut changes);
+        tree.relist(directory, stat.fingerprint, found.collect(), now, &mut changes);
         tree.update(directory, stat, now, &mut changes);
         changes
     }

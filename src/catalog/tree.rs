@@ -12,7 +12,7 @@ use super::node::NodeId;
 use super::scan::Found;
 use crate::ids::FileId;
 use crate::plan::Layout;
-use crate::source::{Kind, Stat};
+use crate::source::{Fingerprint, Kind, Stat};
 
 /// Names of a directory in byte order, each with its row.
 type Names = Vec<(Box<OsStr>, FileId)>;
@@ -28,6 +28,8 @@ pub(super) struct Row {
     pub(super) checked_ms: u32,
     /// The source no longer has it.
     pub(super) gone: bool,
+    /// Version of the directory whose names are in `children`.
+    listed: Option<Fingerprint>,
     /// Names by byte order, or why they could not be read; none where they were not read yet.
     children: Option<Result<Names, Errno>>,
 }
@@ -37,9 +39,10 @@ impl Row {
         self.stat.kind == Kind::Directory
     }
 
-    /// Whether this is a directory that nobody has looked into.
+    /// Whether this is a directory whose names are not known as they are now: nobody has looked
+    /// into it, or it is known to have changed since.
     pub(super) fn is_unread(&self) -> bool {
-        self.is_directory() && self.children.is_none()
+        self.is_directory() && self.listed != Some(self.stat.fingerprint)
     }
 }
 
@@ -75,7 +78,9 @@ impl Tree {
                 }
                 children.push((name.into_boxed_os_str(), file));
             }
-            tree.rows[directory.index()].children = Some(error.map_or(Ok(children), Err));
+            let row = &mut tree.rows[directory.index()];
+            row.children = Some(error.map_or(Ok(children), Err));
+            row.listed = Some(row.stat.fingerprint);
         }
         tree
     }
@@ -88,6 +93,7 @@ impl Tree {
             version: 0,
             checked_ms,
             gone: false,
+            listed: None,
             children: None,
         });
         Arc::make_mut(&mut self.layout).push(content(&stat))
@@ -161,23 +167,50 @@ impl Tree {
     pub(super) fn update(&mut self, file: FileId, stat: Stat, now: u32, changes: &mut Changes) {
         let row = &mut self.rows[file.index()];
         row.checked_ms = now;
-        if row.stat.fingerprint == stat.fingerprint {
-            row.stat = stat;
-            return;
-        }
-        let same_directory = row.is_directory() && stat.kind == Kind::Directory;
-        let parent = row.parent;
+        let same = row.stat.fingerprint == stat.fingerprint;
         row.stat = stat;
-        if same_directory {
+        if same || row.is_directory() {
             // A directory is no content: its names are compared, its node stays.
             return;
         }
-        let name = row.name.to_os_string();
+        let (parent, name) = (row.parent, row.name.to_os_string());
         row.version = row.version.wrapping_add(1);
-        row.children = None;
         changes.changed.push(file);
         changes.names.push((NodeId::new(parent, self.row(parent).version), name));
         Arc::make_mut(&mut self.layout).resize(file, content(&stat));
+    }
+
+    /// Whether what a name stands for now is not the row's thing: another kind, or another file
+    /// where the row's own may still be there by another name.
+    fn is_another(&self, file: FileId, stat: &Stat) -> bool {
+        let before = &self.row(file).stat;
+        let linked = before.kind != Kind::Directory && before.links > 1;
+        before.kind != stat.kind || linked && before.identity != stat.identity
+    }
+
+    /// A name that is known has been looked at again.
+    pub(super) fn found(
+        &mut self,
+        parent: NodeId,
+        name: &OsStr,
+        stat: Stat,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some(before) = self.child(directory, name) else { return };
+        if !self.is_another(before, &stat) {
+            return self.update(before, stat, now, changes);
+        }
+        let file = self.add(directory, name, stat, now);
+        changes.added = true;
+        changes.names.push((parent, name.to_os_string()));
+        if let Some(Ok(children)) = &mut self.rows[directory.index()].children
+            && let Ok(at) = children.binary_search_by(|(have, _)| have.as_ref().cmp(name))
+        {
+            children[at].1 = file;
+        }
+        self.vanish(directory, name, before, changes);
     }
 
     /// A name is gone.
@@ -189,18 +222,49 @@ impl Tree {
         };
         let (_, file) = children.remove(found);
         changes.names.push((parent, name.to_os_string()));
+        self.vanish(directory, name, file, changes);
+    }
+
+    /// A name no longer stands for a row: the row lives on by another name of the file, or is
+    /// gone with all that is below it.
+    fn vanish(&mut self, directory: FileId, name: &OsStr, file: FileId, changes: &mut Changes) {
+        let row = &self.rows[file.index()];
+        if row.gone || row.parent != directory || row.name.as_ref() != name {
+            return;
+        }
+        let other = (!row.is_directory() && row.stat.links > 1).then(|| self.name_of(file));
         let row = &mut self.rows[file.index()];
-        // Another name of the same file may still be there.
-        if row.parent == directory && row.name.as_ref() == name && row.stat.links < 2 {
-            row.gone = true;
-            changes.changed.push(file);
+        if let Some((parent, name)) = other.flatten() {
+            (row.parent, row.name) = (parent, name);
+            return;
+        }
+        row.gone = true;
+        changes.changed.push(file);
+        let below = row.children.take().and_then(Result::ok).unwrap_or_default();
+        row.listed = None;
+        for (name, child) in below {
+            self.vanish(file, &name, child, changes);
         }
     }
 
-    /// Takes a directory's names as they are now.
+    /// Any name of a row, looked for everywhere.
+    fn name_of(&self, file: FileId) -> Option<(FileId, Box<OsStr>)> {
+        self.files().find_map(|directory| {
+            let mut names = self.children(directory).ok()?;
+            names.find(|(_, child)| *child == file).map(|(name, _)| (directory, name.into()))
+        })
+    }
+
+    /// Version of a directory whose names are known.
+    pub(super) fn listed(&self, directory: FileId) -> Option<Fingerprint> {
+        self.row(directory).listed
+    }
+
+    /// Takes a directory's names as they are now, in this version of it.
     pub(super) fn relist(
         &mut self,
         directory: FileId,
+        version: Fingerprint,
         mut found: Vec<(OsString, Stat)>,
         now: u32,
         changes: &mut Changes,
@@ -211,27 +275,33 @@ impl Tree {
             Some(Ok(children)) => children,
             _ => Vec::new(),
         };
-        for (name, _) in &before {
-            if found.binary_search_by(|(have, _)| have.as_os_str().cmp(name)).is_err() {
-                self.rows[directory.index()].children = Some(Ok(before.clone()));
-                self.remove(parent, name, changes);
-            }
-        }
+        let mut left = before.iter().peekable();
+        let mut lost = Vec::new();
         let mut children = Vec::with_capacity(found.len());
         for (name, stat) in found {
-            let known = before.binary_search_by(|(have, _)| have.as_ref().cmp(&name)).ok();
-            let file = match known.map(|index| before[index].1) {
-                Some(file) if self.row(file).stat.kind == stat.kind => {
-                    self.update(file, stat, now, changes);
-                    file
+            while let Some(gone) = left.next_if(|(have, _)| have.as_ref() < name.as_os_str()) {
+                lost.push(gone);
+            }
+            let known = left.next_if(|(have, _)| have.as_ref() == name.as_os_str());
+            let file = match known {
+                Some((_, file)) if !self.is_another(*file, &stat) => {
+                    self.update(*file, stat, now, changes);
+                    *file
                 }
                 _ => {
+                    lost.extend(known);
                     changes.added = true;
                     self.add(directory, &name, stat, now)
                 }
             };
             children.push((name.into_boxed_os_str(), file));
         }
-        self.rows[directory.index()].children = Some(Ok(children));
+        lost.extend(left);
+        let row = &mut self.rows[directory.index()];
+        (row.children, row.listed) = (Some(Ok(children)), Some(version));
+        for (name, file) in lost {
+            changes.names.push((parent, name.to_os_string()));
+            self.vanish(directory, name, *file, changes);
+        }
     }
 }
