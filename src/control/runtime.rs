@@ -108,6 +108,13 @@ impl MountDirectory {
             .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
     }
 
+    /// Removes socket and note, unless they are of another daemon that came after this one.
+    pub fn clear_own(&self) {
+        if self.running().is_none_or(|running| running.pid == std::process::id()) {
+            self.clear();
+        }
+    }
+
     /// Removes socket and note; the log stays for those who want to know.
     pub fn clear(&self) {
         for name in ["socket", "mount.json"] {

@@ -162,21 +162,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Unmounts every connection.
+    /// Unmounts every connection; with `force` also those whose files are in use.
     ///
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
-    pub fn unmount(self: &Arc<Self>) -> Result<()> {
+    pub fn unmount(self: &Arc<Self>, force: bool) -> Result<()> {
         for mountpoint in lock(&self.attached).clone() {
-            self.detach(&mountpoint, false)?;
+            self.detach(&mountpoint, force)?;
         }
         if let Some(control) = lock(&self.control).as_mut() {
-            control.unmount()?;
+            control.unmount(force)?;
         }
         loop {
             let mut connections = lock(&self.connections);
             let Some(connection) = connections.last_mut() else { return Ok(()) };
-            let unmounted = connection.unmount();
+            let unmounted = connection.unmount(force);
             if unmounted.is_ok() {
                 connections.pop();
                 continue;

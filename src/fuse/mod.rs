@@ -12,10 +12,12 @@ mod known;
 mod ops;
 mod push;
 
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
@@ -46,14 +48,21 @@ pub struct MountSettings {
 
 /// A mount that is being served.
 pub struct Mounted {
-    session: Option<BackgroundSession>,
+    /// Never dropped: the crate would then unmount whatever is at the path by that time.
+    session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
+    /// Its device, as the mount table has it.
+    device: Option<String>,
 }
 
 impl Mounted {
     fn serve<F: Filesystem>(session: Session<F>, mountpoint: &Path) -> Result<Self> {
         let session = session.spawn().map_err(|error| explain(&error, mountpoint))?;
-        Ok(Mounted { session: Some(session), mountpoint: mountpoint.to_path_buf() })
+        Ok(Mounted {
+            session: ManuallyDrop::new(session),
+            mountpoint: mountpoint.to_path_buf(),
+            device: device_at(mountpoint),
+        })
     }
 
     /// Mounts control files.
@@ -81,26 +90,43 @@ impl Mounted {
 
     /// Whether the kernel has ended the connection: somebody unmounted it.
     pub fn is_over(&self) -> bool {
-        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+        self.session.guard.is_finished()
     }
 
-    /// Unmounts.
+    /// Unmounts; with `force` also where its files are in use. What else may be mounted at the
+    /// same path by now, or was before, stays.
     ///
     /// # Errors
     /// `Busy` where files of the mount are in use.
-    pub fn unmount(&mut self) -> Result<()> {
-        let Some(session) = self.session.take() else { return Ok(()) };
-        if session.guard.is_finished() {
+    pub fn unmount(&mut self, force: bool) -> Result<()> {
+        if self.is_over() || device_at(&self.mountpoint) != self.device {
             return Ok(());
         }
-        if let Err(error) = unmount(&self.mountpoint, false) {
-            self.session = Some(session);
-            return Err(error);
+        unmount(&self.mountpoint, force)?;
+        // Its threads end by themselves, as soon as nobody holds a file of it open.
+        let patience = Instant::now() + if force { Duration::ZERO } else { LAST_REQUESTS };
+        while !self.is_over() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        // The kernel has let go of the mount; its threads end by themselves.
-        let _ = session.umount_and_join();
         Ok(())
     }
+}
+
+/// How long the end of a mount waits for the last requests to be answered.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// The device that is mounted at exactly this path, as the mount table has it.
+fn device_at(mountpoint: &Path) -> Option<String> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let table = String::from_utf8_lossy(&table);
+    let path = mountpoint.to_string_lossy().replace('\\', "\\134");
+    let path = path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    let devices = table.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?;
+        (fields.nth(1)? == path).then(|| device.to_owned())
+    });
+    devices.last()
 }
 
 /// One mount of a dataset.
@@ -129,14 +155,14 @@ impl Connection {
         Ok(Connection { mounted, pusher })
     }
 
-    /// Unmounts.
+    /// Unmounts; with `force` also where its files are in use.
     ///
     /// # Errors
     /// `Busy` where files of the mount are in use.
-    pub fn unmount(&mut self) -> Result<()> {
+    pub fn unmount(&mut self, force: bool) -> Result<()> {
         let pusher = Arc::clone(&self.pusher);
         let _kept_out = pusher.keep_out();
-        self.mounted.unmount()
+        self.mounted.unmount(force)
     }
 
     /// Where it is mounted.

@@ -64,9 +64,14 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
     let engine = Engine::start(settings, rendered, &plan.source, source, seen)?;
     let served = serve(plan, &engine, &directory, identity, ready);
-    directory.clear();
+    // A mount that is in use when a signal comes is taken away all the same.
+    let attached = engine.attached();
+    let unmounted = engine.unmount(true);
+    for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
+        directory.clear_own();
+    }
     engine.stop();
-    served
+    served.and(unmounted)
 }
 
 fn serve(
@@ -111,10 +116,6 @@ fn serve(
         server.finish().await;
         outcome
     });
-    // A mount that is in use when a signal comes is taken away all the same.
-    if engine.unmount().is_err() {
-        unmount(&plan.mountpoint, true)?;
-    }
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -174,15 +175,7 @@ impl Handler {
                     return Ok(Value::Null);
                 }
                 let attached = self.engine.attached();
-                match self.engine.unmount() {
-                    Err(error) if force => {
-                        tracing::warn!(%error, "taken away all the same");
-                        for path in attached.iter().chain([&self.running.mountpoint]) {
-                            unmount(path, true)?;
-                        }
-                    }
-                    unmounted => unmounted?,
-                }
+                self.engine.unmount(force)?;
                 for path in &attached {
                     MountDirectory::of(path).clear();
                 }
