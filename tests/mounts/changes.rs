@@ -44,7 +44,7 @@ fn read_version(path: &Path) -> io::Result<u32> {
 }
 
 fn mount(ground: &Ground, options: &[&str]) -> Mounted {
-    Mounted::new(ground, &[&["--ram", "64MiB", "--set", PERIOD][..], options].concat())
+    Mounted::new(ground, &[&["--set", PERIOD][..], options].concat())
 }
 
 /// Waits for new opens to give this version; those before it may come until then.

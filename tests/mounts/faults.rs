@@ -147,8 +147,7 @@ fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
     let tiny = Tmpfs::new(&ground, "tiny", "size=2M,mode=700");
     let cache = tiny.0.to_str().unwrap();
     let options = ["--ram", "1MiB", "--cache-dir", cache, "--nvme", "1900KiB"];
-    let mounted =
-        Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
+    let mounted = Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
     assert_eq!(mounted.status()["disk_state"], "normal");
     // Somebody else takes the space.
     let other = File::create(tiny.0.join("other")).unwrap();

@@ -34,7 +34,10 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "these tests need FUSE: /dev/fuse is missing");
-        assert!(nix::unistd::geteuid().is_root(), "these tests mount filesystems: run them as root");
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "these tests mount filesystems: run them as root"
+        );
         let dir = TempDir::new().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["source", "mount", "slow", "run"] {
@@ -109,7 +112,8 @@ pub(crate) fn daemons(run: &Path) -> Vec<i32> {
 /// Bytes that differ from seed to seed and from place to place.
 pub(crate) fn content(seed: u64, length: usize) -> Vec<u8> {
     let mix = |word: u64| (word ^ seed << 32 ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let words = (0..length.div_ceil(8) as u64).flat_map(|word| (mix(word) ^ mix(word) >> 29).to_le_bytes());
+    let words =
+        (0..length.div_ceil(8) as u64).flat_map(|word| (mix(word) ^ mix(word) >> 29).to_le_bytes());
     let mut bytes: Vec<u8> = words.collect();
     bytes.truncate(length);
     bytes

@@ -111,8 +111,7 @@ impl Mounted {
     /// What `belady status --json` says.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
-        let output =
-            self.belady().arg("status").arg(&self.point).arg("--json").output().unwrap();
+        let output = self.belady().arg("status").arg(&self.point).arg("--json").output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     }

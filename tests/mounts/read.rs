@@ -17,8 +17,7 @@ use crate::mounted::Mounted;
 const MIB: usize = 1 << 20;
 
 /// Around pages, around blocks, and some of each.
-const SIZES: [usize; 10] =
-    [0, 1, 4095, 4096, 4097, 110 << 10, MIB - 1, MIB, MIB + 1, 5 * MIB];
+const SIZES: [usize; 10] = [0, 1, 4095, 4096, 4097, 110 << 10, MIB - 1, MIB, MIB + 1, 5 * MIB];
 
 const THREADS: u64 = 8;
 
@@ -166,7 +165,7 @@ fn with_memory_for_all_and_several_orders() {
 #[test]
 fn a_sparse_file_beyond_four_gibibytes() {
     let ground = Ground::new();
-    let length = (4 << 30) + 12_345_u64;
+    let length = (4 << 30) + 1_012_345_u64;
     let file = File::create(ground.source("sparse")).unwrap();
     file.set_len(length).unwrap();
     // Across 2 GiB, across 4 GiB, and the end; all else is a hole.

@@ -66,7 +66,10 @@ fn names_and_attributes_cannot_be_changed() {
     fails(set_xattr(&file, "user.name", b"value"), libc::EROFS);
     let open = File::open(&file).unwrap();
     fails(open.set_modified(std::time::SystemTime::now()), libc::EROFS);
-    fails(fs::File::open(at("dir")).unwrap().set_permissions(fs::Permissions::from_mode(0o700)), libc::EROFS);
+    fails(
+        fs::File::open(at("dir")).unwrap().set_permissions(fs::Permissions::from_mode(0o700)),
+        libc::EROFS,
+    );
     fails(nix::unistd::truncate(&file, 0).map_err(std::io::Error::from), libc::EROFS);
     assert!(open.set_len(0).is_err());
     drop(open);

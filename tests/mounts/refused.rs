@@ -130,7 +130,8 @@ impl Tmpfs {
         let path = ground.path(name);
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
-        let status = mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path).status().unwrap();
+        let status =
+            mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path).status().unwrap();
         assert!(status.success());
         Tmpfs(path)
     }

@@ -23,7 +23,9 @@ fn plant(ground: &Ground) {
     ground.plant("dir/linked", &content(2, 5000));
     fs::hard_link(ground.source("dir/linked"), ground.source("dir/deep/linked too")).unwrap();
     fs::create_dir(ground.source("empty dir")).unwrap();
-    for name in [&b"not \xff\xfe utf-8"[..], b"new\nline", b"tab\t and space ", b"-rf", &[b'n'; 255]] {
+    for name in
+        [&b"not \xff\xfe utf-8"[..], b"new\nline", b"tab\t and space ", b"-rf", &[b'n'; 255]]
+    {
         fs::write(ground.source(OsStr::from_bytes(name)), name).unwrap();
     }
     symlink("dir/deep/deeper/file", ground.source("link")).unwrap();
@@ -31,7 +33,8 @@ fn plant(ground: &Ground) {
     symlink(OsStr::from_bytes(b"\xff/../odd"), ground.source("dir/odd link")).unwrap();
     mkfifo(&ground.source("fifo"), Mode::S_IRUSR).unwrap();
     mknod(&ground.source("null"), SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 3)).unwrap();
-    let rights = [("dir/linked", 0o640), ("-rf", 0o4755), ("empty dir", 0o1777), ("dir/deep", 0o750)];
+    let rights =
+        [("dir/linked", 0o640), ("-rf", 0o4755), ("empty dir", 0o1777), ("dir/deep", 0o750)];
     for (name, mode) in rights {
         fs::set_permissions(ground.source(name), fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -196,7 +199,8 @@ fn the_filesystem_is_as_large_as_the_sources() {
     let ground = Ground::new();
     ground.plant("file", b"x");
     let mounted = Mounted::new(&ground, &[]);
-    let (ours, theirs) = (statvfs(&mounted.point).unwrap(), statvfs(&ground.path("source")).unwrap());
+    let (ours, theirs) =
+        (statvfs(&mounted.point).unwrap(), statvfs(&ground.path("source")).unwrap());
     assert_eq!(ours.blocks(), theirs.blocks());
     assert_eq!(ours.fragment_size(), theirs.fragment_size());
     assert_eq!(ours.files(), theirs.files());
