@@ -31,7 +31,14 @@ fn a_mount_leaves_nothing_behind() {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
             "SIGINT" => signal(mounted.pid, Signal::SIGINT),
             "outside" => {
-                assert!(Command::new("umount").arg(&mounted.point).status().unwrap().success());
+                assert!(
+                    Command::new("umount")
+                        .arg("-R")
+                        .arg(&mounted.point)
+                        .status()
+                        .unwrap()
+                        .success()
+                );
             }
             _ => drop(ground.ends(0, &["umount", mounted.point.to_str().unwrap()])),
         }

@@ -14,12 +14,13 @@
 mod segment;
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
 use tempfile::TempDir;
 
@@ -55,6 +56,8 @@ struct Index {
 
 /// Blocks on a local disk.
 pub struct Store {
+    /// As long as it is held, and so as long as this process lives, the store is no leftover.
+    _in_use: Option<Flock<File>>,
     directory: TempDir,
     index: Mutex<Index>,
     min_free: u64,
@@ -85,6 +88,8 @@ impl Store {
             let message = format!("belongs to user {}, not to you (user {me})", found.uid());
             return Err(refuse(message).hint("use a cache directory of your own"));
         }
+        // Held until the new store is marked as in use, so that nobody takes it for a leftover.
+        let _turn = lock(cache_directory, FlockArg::LockExclusive).ok();
         remove_leftovers(cache_directory);
         let directory = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
@@ -93,7 +98,9 @@ impl Store {
                 refuse(format!("cannot be written: {error}"))
                     .hint("give a writable local directory")
             })?;
+        let in_use = lock(directory.path(), FlockArg::LockExclusiveNonblock).ok();
         Ok(Store {
+            _in_use: in_use,
             directory,
             index: Mutex::default(),
             min_free,
@@ -229,16 +236,19 @@ impl Store {
 /// Names of the directories that stores live in begin so; nothing else is ever deleted.
 const PREFIX: &str = "belady-store-";
 
+/// Locks a directory, for all processes on all sides of a container.
+fn lock(directory: &Path, how: FlockArg) -> std::io::Result<Flock<File>> {
+    Flock::lock(File::open(directory)?, how).map_err(|(_, errno)| errno.into())
+}
+
 /// Deletes stores whose daemon has ended without doing so.
 fn remove_leftovers(cache_directory: &Path) {
     let Ok(entries) = fs::read_dir(cache_directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
-        let Some(pid) = pid.and_then(|pid| pid.parse::<i32>().ok()) else { continue };
-        let alive = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None)
-            != Err(nix::errno::Errno::ESRCH);
-        if alive {
+        let ours = pid.is_some_and(|pid| pid.parse::<i32>().is_ok());
+        if !ours || lock(&entry.path(), FlockArg::LockExclusiveNonblock).is_err() {
             continue;
         }
         if let Err(error) = fs::remove_dir_all(entry.path()) {

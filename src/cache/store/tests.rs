@@ -74,14 +74,15 @@ fn only_a_directory_of_ones_own_is_used() {
 fn leftovers_of_dead_daemons_go_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let make = |name: &str| fs::create_dir(directory.path().join(name)).unwrap();
-    // No process has the largest id that there can be.
-    make("belady-store-4194304-x");
-    make(&format!("belady-store-{}-x", std::process::id()));
+    make("belady-store-1-x");
+    let living = Store::open(directory.path(), 0).unwrap();
+    assert!(!directory.path().join("belady-store-1-x").exists());
+    make("belady-store-1-y");
     make("belady-store-mine");
     make("other");
     let _store = Store::open(directory.path(), 0).unwrap();
     let there = |name: &str| directory.path().join(name).exists();
-    assert!(!there("belady-store-4194304-x"));
-    assert!(there(&format!("belady-store-{}-x", std::process::id())));
+    assert!(!there("belady-store-1-y"), "nobody has locked it");
+    assert!(living.directory.path().exists());
     assert!(there("belady-store-mine") && there("other"));
 }
