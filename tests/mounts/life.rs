@@ -60,7 +60,12 @@ fn a_mount_over_the_source_itself() {
     check_many(&source, "d", 50, 30_000);
     assert!(fs::write(ground.source("new"), "x").is_err(), "it is the mount that is seen");
     assert_eq!(mounted.count("/files"), 50);
-    mounted.umount();
+    // Killed, it is replaced like any other.
+    signal(mounted.pid, Signal::SIGKILL);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    let again = Mounted::at(&ground, &source, &source, &[]);
+    check_many(&source, "d", 50, 30_000);
+    again.umount();
     assert_eq!(mounts_at(&source), 0);
     check_many(&source, "d", 50, 30_000);
     fs::write(ground.source("new"), "x").unwrap();
@@ -75,10 +80,14 @@ fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
         let mounted = Mounted::at(&ground, &slow.point, &slow.point, &[]);
         assert_eq!(mounts_at(&slow.point), 2);
         check_many(&slow.point, "d", 20, 10_000);
+        let open = fs::File::open(slow.point.join("d/0001")).unwrap();
         match end {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
-            "umount" => drop(ground.ends(0, &["umount", slow.point.to_str().unwrap()])),
-            _ => drop(ground.ends(0, &["umount", "--force", slow.point.to_str().unwrap()])),
+            "--force" => drop(ground.ends(0, &["umount", end, slow.point.to_str().unwrap()])),
+            _ => {
+                drop(open);
+                ground.ends(0, &["umount", slow.point.to_str().unwrap()]);
+            }
         }
         mounted.is_gone();
         assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted after {end}");
@@ -138,7 +147,7 @@ fn two_mounts_at_once_and_no_second_one_at_the_same_place() {
     let ground = Ground::new();
     ground.plant_many("d", 20, 10_000);
     fs::create_dir(ground.path("second")).unwrap();
-    let first = Mounted::new(&ground, &["--order", "sequential"]);
+    let first = Mounted::at(&ground, &ground.source("d"), &ground.path("mount"), &[]);
     let second = Mounted::at(&ground, &ground.path("source"), &ground.path("second"), &[]);
     assert_ne!(first.pid, second.pid);
     let (source, point) = (ground.path("source"), first.point.clone());
@@ -146,12 +155,36 @@ fn two_mounts_at_once_and_no_second_one_at_the_same_place() {
     assert!(ground.ends(8, &words).contains("in use"));
     let listed: Vec<Value> = serde_json::from_str(&ground.ends(0, &["status", "--json"])).unwrap();
     assert_eq!(listed.len(), 2);
-    for mounted in [&first, &second] {
-        check_many(&mounted.path(""), "d", 20, 10_000);
-    }
+    assert!(fs::read(first.path("0003")).unwrap() == content(3, 10_000));
+    check_many(&second.path(""), "d", 20, 10_000);
     first.umount();
     check_many(&second.path(""), "d", 20, 10_000);
     second.umount();
+}
+
+#[test]
+fn a_source_mounted_twice_has_one_daemon() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let (source, second) = (ground.path("source"), ground.path("second"));
+    fs::create_dir(&second).unwrap();
+    let first = Mounted::new(&ground, &[]);
+    let words = ["mount", source.to_str().unwrap(), second.to_str().unwrap()];
+    for end in ["umount", "SIGTERM"] {
+        assert!(ground.ends(0, &words).contains("shares the daemon"));
+        check_many(&second, "d", 20, 10_000);
+        assert!(ground.daemons().iter().all(|pid| *pid == first.pid));
+        if end == "SIGTERM" {
+            signal(first.pid, Signal::SIGTERM);
+            break;
+        }
+        ground.ends(0, &["umount", second.to_str().unwrap()]);
+        assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 1));
+        check_many(&first.path(""), "d", 20, 10_000);
+    }
+    first.is_gone();
+    assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 0));
+    assert_eq!(ground.daemons(), Vec::<i32>::new());
 }
 
 #[test]

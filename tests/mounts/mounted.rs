@@ -84,11 +84,8 @@ impl Mounted {
     #[track_caller]
     pub(crate) fn at(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
         let before = ground.daemons();
-        let mount = || {
-            let mut command = ground.belady();
-            command.arg("mount").args([source, point]).args(options).output().unwrap()
-        };
-        let output = mount();
+        let mut command = ground.belady();
+        let output = command.arg("mount").args([source, point]).args(options).output().unwrap();
         let started = ground.daemons().into_iter().find(|pid| !before.contains(pid));
         let pid = started.unwrap_or_else(|| panic!("belady does not mount: {}", said(&output)));
         let (point, run) = (point.to_path_buf(), ground.path("run"));

@@ -52,6 +52,16 @@ fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program 
     Program::python(LOADER, &[mount.to_str().unwrap(), source.to_str().unwrap(), &world, &rank])
 }
 
+/// Each file has been read from the source once, and again only where the kernel had taken its
+/// pages back or the mount was not there yet.
+#[track_caller]
+fn read_about_once(slow: &Slow, status: &Value) {
+    let count = |key: &str| status[key].as_u64().unwrap();
+    let fetched = count("prefetched") + count("demanded") + count("lost");
+    assert_eq!(slow.count("open"), fetched, "{status}");
+    assert!(fetched <= FILES + FILES / 5, "{status}");
+}
+
 /// What the status says of the only order, or of the one with this name.
 fn order_of(status: &Value, name: &str) -> Value {
     let orders = status["orders"].as_array().unwrap();
@@ -78,8 +88,7 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
     let order = order_of(&status, "default");
     assert_eq!(order["following"], true, "{status}");
     assert_eq!(order["opens_predicted"], 3 * FILES, "{status}");
-    assert_eq!(status["lost"], 0, "{status}");
-    assert_eq!(slow.count("open"), FILES, "each file once: {status}");
+    read_about_once(&slow, &status);
     mounted.umount();
 }
 
@@ -110,7 +119,7 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
         assert_eq!(order["opens_predicted"], FILES, "{status}");
         assert_eq!(order["epoch"], 2, "{status}");
     }
-    assert_eq!(slow.count("open"), FILES, "each file once for both: {status}");
+    read_about_once(&slow, &status);
     mounted.umount();
 }
 
