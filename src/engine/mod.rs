@@ -167,7 +167,7 @@ impl Engine {
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
     pub fn unmount(self: &Arc<Self>, force: bool) -> Result<()> {
-        for mountpoint in lock(&self.attached).clone() {
+        for mountpoint in self.attached() {
             self.detach(&mountpoint, force)?;
         }
         if let Some(control) = lock(&self.control).as_mut() {
