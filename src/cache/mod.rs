@@ -6,8 +6,8 @@
 //!    flight; further reads of the block join it. A reader waits for its own block only.
 //! 2. The bytes come from the local store if it has them whole, else from the source.
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
-//!    cache. The push blocks on pages that a read in flight has locked; these reads are answered
-//!    from the flight's bytes by other threads, so there is no cycle.
+//!    cache, on threads that do nothing else: a push waits for pages that a read in flight has
+//!    locked, and that read may need another block, which must not find all threads waiting.
 //! 4. The flight ends and the planner hears of it.
 //!
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
@@ -84,6 +84,8 @@ pub struct Cache {
     /// The local store and the tier that it is.
     store: Option<(usize, Arc<Store>)>,
     store_pool: Pool,
+    push_pool: Pool,
+    drop_pool: Pool,
     /// Told of files that turned out to be another version.
     on_changed: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
     traffic: Traffic,
@@ -91,6 +93,9 @@ pub struct Cache {
 
 /// Threads that read and write the local store.
 const STORE_THREADS: usize = 4;
+
+/// Threads that push blocks into the page cache.
+const PUSH_THREADS: usize = 4;
 
 impl Cache {
     /// A cache over the catalog's source that tells `inbox` what happens.
@@ -106,6 +111,8 @@ impl Cache {
             pages: OnceLock::new(),
             store,
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
+            push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
+            drop_pool: Pool::new("belady-drop", 1, 0),
             on_changed: OnceLock::new(),
             traffic: Traffic::default(),
         })
@@ -134,7 +141,7 @@ impl Cache {
 
     /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called
     /// at once where the bytes are at hand, else by the thread that brings them.
-    pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
+    pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, task: u32, waiter: Waiter) {
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         let mut flights = self.lock();
         match flights.get_mut(&(block, node)) {
@@ -150,9 +157,11 @@ impl Cache {
             None => {
                 flights.insert((block, node), Flight::Fetching(vec![waiter]));
                 drop(flights);
-                self.inbox.put(Event::Missed { block }, None);
                 match self.catalog.locate(block).filter(|located| located.node == node) {
-                    Some(located) => self.fetch(block, located, Urgency::Demand),
+                    Some(located) => {
+                        self.inbox.put(Event::Missed { block, task }, None);
+                        self.fetch(block, located, Urgency::Demand);
+                    }
                     None => self.fail((block, node), Errno::ESTALE),
                 }
             }
@@ -174,7 +183,7 @@ impl Cache {
     /// Drops a block's pages and tells the planner when that is done.
     pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
         let cache = Arc::clone(self);
-        self.store_pool.submit(Urgency::Demand, move || {
+        self.drop_pool.submit(Urgency::Prefetch, move || {
             let _own = OwnThreads::enter();
             if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
                 pages.discard(at.node, &at.path, at.offset, at.length as u64);
@@ -207,7 +216,7 @@ impl Cache {
                 let (cache, store, tier) = (Arc::clone(self), Arc::clone(store), *tier);
                 self.store_pool.submit(urgency, move || match store.get(block, located.node) {
                     Some(bytes) if bytes.len() == located.length => {
-                        cache.arrived(block, &located, bytes, Place::Tier(tier));
+                        cache.arrived(block, located, bytes, Place::Tier(tier));
                     }
                     _ => {
                         cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
@@ -229,7 +238,7 @@ impl Cache {
             length: located.length,
             urgency,
             deliver: Box::new(move |result| match result {
-                Ok(bytes) => cache.arrived(block, &located, bytes, Place::Source),
+                Ok(bytes) => cache.arrived(block, located, bytes, Place::Source),
                 Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
                 Err(ReadError::Changed) => cache.changed(block, located.node),
             }),
@@ -237,8 +246,8 @@ impl Cache {
         self.catalog.source().read(vec![request]);
     }
 
-    /// The bytes of a flight are here. Runs on a thread that may block.
-    fn arrived(&self, block: BlockId, located: &Located, bytes: Vec<u8>, from: Place) {
+    /// The bytes of a flight are here.
+    fn arrived(self: &Arc<Self>, block: BlockId, located: Located, bytes: Vec<u8>, from: Place) {
         if from == Place::Source {
             self.catalog.seen(located.node);
         }
@@ -250,6 +259,12 @@ impl Cache {
                 waiter(Ok(Arc::clone(&bytes)));
             }
         }
+        let cache = Arc::clone(self);
+        self.push_pool.submit(Urgency::Prefetch, move || cache.push(block, &located, bytes, from));
+    }
+
+    /// Puts a block into the page cache and ends its flight. Blocks.
+    fn push(&self, block: BlockId, located: &Located, bytes: Arc<Vec<u8>>, from: Place) {
         let pushed = match self.pages.get() {
             Some(pages) => {
                 let _own = OwnThreads::enter();
@@ -257,23 +272,31 @@ impl Cache {
             }
             None => Err(Errno::ENOTCONN),
         };
-        self.lock().remove(&key);
+        self.lock().remove(&(block, located.node));
         match pushed {
             Ok(()) => {
                 let arrival = Arrival { node: located.node, bytes };
-                self.inbox.put(Event::Arrived { block, from }, Some(arrival));
+                self.tell(located.node, Event::Arrived { block, from }, Some(arrival));
             }
             Err(errno) => {
                 tracing::debug!(?block, %errno, "the kernel did not take a block");
                 self.traffic.push_errors.fetch_add(1, Ordering::Relaxed);
-                self.inbox.put(Event::Failed { block }, None);
+                self.tell(located.node, Event::Failed { block }, None);
             }
+        }
+    }
+
+    /// Tells the planner how a flight ended, unless its version of the file is past: then the
+    /// planner is told, or will be, that nothing of the file is left.
+    fn tell(&self, node: NodeId, event: Event, arrival: Option<Arrival>) {
+        if self.catalog.getattr(node).is_ok() {
+            self.inbox.put(event, arrival);
         }
     }
 
     fn fail(&self, key: Key, errno: Errno) {
         let before = self.lock().remove(&key);
-        self.inbox.put(Event::Failed { block: key.0 }, None);
+        self.tell(key.1, Event::Failed { block: key.0 }, None);
         if let Some(Flight::Fetching(waiters)) = before {
             self.traffic.read_errors.fetch_add(waiters.len() as u64, Ordering::Relaxed);
             for waiter in waiters {

@@ -24,6 +24,13 @@ pub(super) struct StreamInfo {
     pub(super) refused: Option<String>,
 }
 
+/// An order that has been resolved for a stream and is yet to be followed.
+pub struct Received {
+    stream: StreamId,
+    name: String,
+    order: Order,
+}
+
 /// The regular files of a catalog as an order sees them.
 pub fn with_listing<T>(
     catalog: &Catalog,
@@ -75,7 +82,9 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the order; the stream keeps the one it had.
     pub fn set_order(&self, name: &str, spec: &str) -> Result<String> {
-        self.set(name, spec, |listing| resolve(spec, listing))
+        let mountpoints: Vec<PathBuf> =
+            lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
+        self.receive_order(name, spec, &mountpoints).map(|received| self.follow(received))
     }
 
     /// Gives a stream the order that an order file's text lists.
@@ -84,35 +93,58 @@ impl Engine {
     /// As [`set_order`](Self::set_order).
     pub fn set_order_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
-        self.set(name, "written", |listing| written.resolve(listing, &[text]))
+        let mountpoints: Vec<PathBuf> =
+            lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
+        let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
+        self.receive(name, "written", &mountpoints, resolve).map(|received| self.follow(received))
     }
 
-    fn set(
+    /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
+    /// mount serves, say. Paths may begin with the source's or one of the mount points.
+    ///
+    /// # Errors
+    /// As [`set_order`](Self::set_order).
+    pub fn receive_order(
+        &self,
+        name: &str,
+        spec: &str,
+        mountpoints: &[PathBuf],
+    ) -> Result<Received> {
+        self.receive(name, spec, mountpoints, |listing| resolve(spec, listing))
+    }
+
+    fn receive(
         &self,
         name: &str,
         given: &str,
+        mountpoints: &[PathBuf],
         resolve: impl FnOnce(&Listing<'_>) -> Result<Order>,
-    ) -> Result<String> {
+    ) -> Result<Received> {
         let stream = self.stream(name)?;
         let mut prefixes = vec![self.source_path.clone()];
-        prefixes.extend(lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()));
+        prefixes.extend_from_slice(mountpoints);
         let resolved = with_listing(&self.catalog, &prefixes, resolve);
         let mut streams = lock(&self.streams);
         let info = &mut streams[stream.index()];
         match resolved {
             Ok(order) => {
-                let words = order.describe().to_string();
-                tracing::info!(stream = name, order = words, "order received");
                 (info.spec, info.refused) = (Some(given.to_string()), None);
-                let order = Arc::new(order);
-                self.inbox.put(Event::Ordered { stream, order }, None);
-                Ok(words)
+                Ok(Received { stream, name: name.to_string(), order })
             }
             Err(error) => {
                 info.refused = Some(error.to_string());
                 Err(error.context(format!("stream {name}")))
             }
         }
+    }
+
+    /// Has a stream follow an order from now on. Returns the order in plain words.
+    pub fn follow(&self, received: Received) -> String {
+        let Received { stream, name, order } = received;
+        let words = order.describe().to_string();
+        tracing::info!(stream = name, order = words, "order received");
+        self.inbox.put(Event::Ordered { stream, order: Arc::new(order) }, None);
+        words
     }
 
     /// Takes a stream's order away.

@@ -141,8 +141,8 @@ impl Dataset {
         }
     }
 
-    /// Reads a byte range, cut at the file's end.
-    pub fn read(&self, node: NodeId, offset: u64, size: u32, reply: ReadReply) {
+    /// A task reads a byte range, cut at the file's end.
+    pub fn read(&self, node: NodeId, task: u32, offset: u64, size: u32, reply: ReadReply) {
         let (file, length) = match self.catalog.file(node) {
             Ok(found) => found,
             Err(errno) => return reply(Err(errno)),
@@ -162,7 +162,7 @@ impl Dataset {
                 Ok(bytes) => reply(slice(&bytes, within, wanted)),
                 Err(errno) => reply(Err(errno)),
             };
-            return self.cache.read(block, node, Box::new(waiter));
+            return self.cache.read(block, node, task, Box::new(waiter));
         }
         let join = Arc::new(Mutex::new(Join {
             parts: vec![None; blocks.len()],
@@ -173,7 +173,12 @@ impl Dataset {
         }));
         for (index, block) in blocks {
             let join = Arc::clone(&join);
-            self.cache.read(block, node, Box::new(move |result| Join::take(&join, index, result)));
+            self.cache.read(
+                block,
+                node,
+                task,
+                Box::new(move |result| Join::take(&join, index, result)),
+            );
         }
     }
 

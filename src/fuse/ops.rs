@@ -141,7 +141,7 @@ impl Filesystem for DatasetOps {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -154,7 +154,7 @@ impl Filesystem for DatasetOps {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(convert::errno(errno)),
         };
-        self.dataset.read(node(ino), offset, size, Box::new(answer));
+        self.dataset.read(node(ino), request.pid(), offset, size, Box::new(answer));
     }
 
     fn release(

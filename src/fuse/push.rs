@@ -13,7 +13,8 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
@@ -27,6 +28,9 @@ use crate::catalog::NodeId;
 /// `FUSE_NOTIFY_STORE` and `FUSE_NOTIFY_INVAL_ENTRY` of the protocol.
 const NOTIFY_STORE: i32 = 4;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
+
+/// How long an unmount waits for our own threads to leave the mount.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Bytes of the header of every message to the kernel.
 const HEADER_BYTES: usize = 16;
@@ -46,13 +50,27 @@ impl Pusher {
         Pusher { device, mountpoint, known, gate: RwLock::new(()) }
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives.
-    pub(super) fn keep_out(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
+    /// is held up inside by the kernel.
+    pub(super) fn keep_out(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        let patience = Instant::now() + LEAVE_WITHIN;
+        loop {
+            match self.gate.try_write() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() > patience => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
     }
 
-    fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    /// Enters the mount, unless it is being unmounted.
+    fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
+        match self.gate.try_read() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Errno::EBUSY),
+        }
     }
 
     /// Number of nodes that the kernel knows.
@@ -94,7 +112,7 @@ impl Pusher {
 
 impl Pages for Pusher {
     fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let _inside = self.enter();
+        let _inside = self.enter()?;
         if !self.known.contains(node) {
             self.prime(path)?;
         }
@@ -113,7 +131,7 @@ impl Pages for Pusher {
         if !self.known.contains(node) {
             return;
         }
-        let _inside = self.enter();
+        let Ok(_inside) = self.enter() else { return };
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let dropped = open(&self.mountpoint.join(path), flags, Mode::empty()).and_then(|fd| {
             let file = File::from(fd);

@@ -82,9 +82,10 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let mut notes = plan.settings.decisions.clone();
+    let mut orders = Vec::new();
     for stream in &plan.settings.streams {
-        let words = engine.set_order(&stream.name, &stream.order)?;
-        notes.push(format!("order of {}: {words}", stream.name));
+        let at = std::slice::from_ref(&plan.mountpoint);
+        orders.push((&stream.name, engine.receive_order(&stream.name, &stream.order, at)?));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -100,6 +101,9 @@ fn serve(
     let (end, ended) = mpsc::channel(1);
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     engine.serve_control()?;
+    for (name, order) in orders {
+        notes.push(format!("order of {name}: {}", engine.follow(order)));
+    }
     let outcome = runtime.block_on(async {
         let handler = Handler {
             engine: Arc::clone(engine),

@@ -91,6 +91,8 @@ pub enum Event {
     Missed {
         /// The block read.
         block: BlockId,
+        /// Thread id of the reader.
+        task: u32,
     },
     /// The last handle of a file was closed.
     Closed {
@@ -144,6 +146,21 @@ pub enum Event {
         /// The files that changed.
         files: Vec<FileId>,
     },
+}
+
+impl Event {
+    /// The block that it is about, if it is about one.
+    pub(super) fn block(&self) -> Option<BlockId> {
+        match *self {
+            Event::Missed { block, .. }
+            | Event::Arrived { block, .. }
+            | Event::Failed { block }
+            | Event::Dropped { block }
+            | Event::Placed { block, .. }
+            | Event::NotHere { block, .. } => Some(block),
+            _ => None,
+        }
+    }
 }
 
 /// What the shell is to do.

@@ -6,6 +6,9 @@
 
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
 
+/// Bytes of what stands before a block in a tier below RAM, rounded up.
+const RECORD_HEADER_BYTES: u64 = 64;
+
 /// The blocks of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extent {
@@ -19,6 +22,8 @@ struct Extent {
 pub struct Layout {
     files: Vec<Extent>,
     file_of: Vec<FileId>,
+    /// Counts the changes: of two layouts the one with more is the later.
+    changes: u64,
 }
 
 impl Layout {
@@ -41,6 +46,7 @@ impl Layout {
 
     /// Gives a file another size. Its blocks keep their numbers if they suffice.
     pub fn resize(&mut self, file: FileId, size: u64) {
+        self.changes += 1;
         let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
         let extent = &mut self.files[file.index()];
         if count > extent.count {
@@ -49,6 +55,19 @@ impl Layout {
         }
         extent.count = count;
         extent.size = size;
+    }
+
+    /// Whether this layout is later than another one of the same dataset.
+    pub fn is_later(&self, than: &Layout) -> bool {
+        self.changes > than.changes
+    }
+
+    /// The files that lie differently in a later layout.
+    pub fn moved(&self, later: &Layout) -> Vec<FileId> {
+        let differs = |(index, pair): (usize, (&Extent, &Extent))| {
+            (pair.0 != pair.1).then_some(FileId(index as u32))
+        };
+        self.files.iter().zip(&later.files).enumerate().filter_map(differs).collect()
     }
 
     /// Number of files.
@@ -105,9 +124,18 @@ impl Layout {
         self.range(block).1.next_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes of all files.
-    pub fn total_bytes(&self) -> u64 {
-        self.files.iter().map(|extent| extent.size).sum()
+    /// Bytes that a block takes in a tier below RAM: with its header, in whole pages.
+    pub fn stored_bytes(&self, block: BlockId) -> u64 {
+        (self.range(block).1 + RECORD_HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes that all blocks would take in a tier below RAM.
+    pub fn stored_bytes_of_all(&self) -> u64 {
+        let stored = |extent: &Extent| {
+            let headers = u64::from(extent.count) * (RECORD_HEADER_BYTES + PAGE_BYTES);
+            extent.size + headers
+        };
+        self.files.iter().map(stored).sum()
     }
 
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.

@@ -37,7 +37,7 @@ mod unread;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{BlockId, FileId, StreamId};
@@ -74,6 +74,8 @@ pub struct Planner {
     tasks: BTreeMap<u32, Task>,
     unread: Unread,
     window: u64,
+    /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
+    arrivals: VecDeque<BlockId>,
     /// Whether a tier below RAM has room for all the data.
     mirrored: bool,
     ticks: u64,
@@ -93,6 +95,7 @@ impl Planner {
             tasks: BTreeMap::new(),
             unread: Unread::new(layout.blocks()),
             window: 0,
+            arrivals: VecDeque::new(),
             mirrored: false,
             ticks: 0,
             counters: Counters::default(),
@@ -106,6 +109,10 @@ impl Planner {
 
     /// Takes one event and appends what is to be done to `actions`.
     pub fn apply(&mut self, event: Event, actions: &mut Vec<Action>) {
+        // A block of a file that has grown may be read before the growth is told.
+        if event.block().is_some_and(|block| !self.residency.knows(block)) {
+            return;
+        }
         match event {
             Event::Ordered { stream, order } => {
                 let follower = Stream::new(order, &self.layout);
@@ -124,7 +131,7 @@ impl Planner {
                 self.sweep(actions);
             }
             Event::Opened { task, file } => self.opened(task, file, actions),
-            Event::Missed { block } => self.missed(block, actions),
+            Event::Missed { block, task } => self.missed(block, task, actions),
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
             Event::Failed { block } => {
@@ -137,7 +144,7 @@ impl Planner {
             Event::Placed { block, tier, done } => self.placed(block, tier, done),
             Event::NotHere { block, tier } => {
                 self.policies[tier].remove(block);
-                self.residency.displace(block, tier, self.layout.range(block).1);
+                self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
@@ -215,11 +222,17 @@ impl Planner {
                 .map(|(_, index)| StreamId(index as u16))
         };
         let mut read = false;
+        let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
+        let blocks = self.layout.blocks_of(self.layout.file_of(block)).len() as u64;
+        // Opening a large file does not say which range of it will be read.
+        if blocks > 1 && self.streams.iter().flatten().any(ranged) {
+            return;
+        }
         if let Some(id) = own.or_else(expecting)
             && let Some((position, _)) = sighting(id.index())
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
-            for position in reader.sees(id, position, stream.len()) {
+            for position in reader.sees(id, position, stream.len(), blocks) {
                 stream.reach(position, task, self.ticks, &self.layout);
                 read = true;
             }
@@ -239,13 +252,22 @@ impl Planner {
             self.sweep(actions);
         }
         for block in over {
-            if !self.open.contains_key(&self.layout.file_of(block)) {
+            let file = self.layout.file_of(block);
+            if self.open.contains_key(&file) {
+                continue;
+            }
+            // Closed before its task was trusted: the rest of the sample is over too.
+            for stream in self.streams.iter_mut().flatten() {
+                stream.finish_sample(self.layout.blocks_of(file), &self.layout);
+            }
+            for block in self.layout.blocks_of(file) {
                 self.settle(block, actions);
             }
         }
     }
 
-    fn missed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+    fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+        self.pass(block, task, actions);
         if self.residency.is_fetching(block) {
             return;
         }
@@ -257,6 +279,33 @@ impl Planner {
             self.start_fetch(block);
         }
         self.read_on(block, actions);
+    }
+
+    /// A large file's descriptor may be opened once and read all over: there it is the reads that
+    /// find nothing which show where their task stands. What the order has between two of them has
+    /// been read without being seen.
+    fn pass(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+        if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
+            return;
+        }
+        let mut reader = self.tasks.remove(&task).unwrap_or_default();
+        let mut over = Vec::new();
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let Some(stream) = stream else { continue };
+            let Some((position, far)) = stream.sighting(block) else { continue };
+            let low = position - u64::from(far);
+            for position in reader.reads(StreamId(index as u16), position, low) {
+                stream.reach(position, task, self.ticks, &self.layout);
+            }
+            over.append(&mut stream.take_over());
+        }
+        self.tasks.insert(task, reader);
+        for block in over {
+            let file = self.layout.file_of(block);
+            if self.layout.blocks_of(file).len() > 1 || !self.open.contains_key(&file) {
+                self.settle(block, actions);
+            }
+        }
     }
 
     fn closed(&mut self, file: FileId, actions: &mut Vec<Action>) {
@@ -290,6 +339,11 @@ impl Planner {
             self.place(block, actions);
         }
         if self.residency.is_staged(block) {
+            while self.arrivals.front().is_some_and(|&first| !self.residency.is_staged(first)) {
+                self.arrivals.pop_front();
+            }
+            self.arrivals.push_back(block);
+            self.make_room(actions);
             if !self.open.contains_key(&self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
@@ -302,7 +356,7 @@ impl Planner {
         if !self.residency.is_placing(block) {
             return;
         }
-        self.residency.finish_place(block, tier, self.layout.range(block).1, done);
+        self.residency.finish_place(block, self.layout.stored_bytes(block), done);
         if done {
             self.counters.placed += 1;
             let next = self.next_use(block, false);
@@ -372,25 +426,39 @@ impl Planner {
     }
 
     fn changed(&mut self, layout: Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {
-        for block in files.iter().flat_map(|&file| self.layout.blocks_of(file)) {
-            self.residency.forget(block, self.layout.pages_bytes(block));
-            self.residency.finish_drop(block, self.layout.pages_bytes(block));
-            for tier in 0..self.settings.tiers.len() {
-                self.policies[tier].remove(block);
-                if tier != RAM {
-                    self.residency.displace(block, tier, self.layout.range(block).1);
-                    actions.push(Action::Displace { block, tier });
-                }
+        let later = layout.is_later(&self.layout);
+        // Another change may be in this layout already, and its own event on the way.
+        let moved = if later { self.layout.moved(&layout) } else { Vec::new() };
+        for &file in files.iter().chain(&moved) {
+            for block in self.layout.blocks_of(file) {
+                self.void(block, actions);
             }
         }
-        self.layout = layout;
-        self.size_tiers();
-        self.residency.grow(self.layout.blocks());
-        self.unread.grow(self.layout.blocks());
+        if later {
+            self.layout = layout;
+            self.size_tiers();
+            self.residency.grow(self.layout.blocks());
+            self.unread.grow(self.layout.blocks());
+        }
+    }
+
+    /// Nothing that is known of a block is true any more.
+    fn void(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let (pages, stored) = (self.layout.pages_bytes(block), self.layout.stored_bytes(block));
+        self.residency.forget(block, pages);
+        self.residency.finish_drop(block, pages);
+        self.residency.finish_place(block, stored, false);
+        for tier in 0..self.settings.tiers.len() {
+            self.policies[tier].remove(block);
+            if tier != RAM {
+                self.residency.displace(block, tier, stored);
+                actions.push(Action::Displace { block, tier });
+            }
+        }
     }
 
     fn size_tiers(&mut self) {
-        let total = self.layout.total_bytes();
+        let total = self.layout.stored_bytes_of_all();
         self.mirrored = self.settings.tiers[RAM + 1..].iter().any(|tier| tier.capacity >= total);
         let auto = WINDOW_BLOCKS * self.layout.mean_pages_bytes();
         let wanted = self.settings.window_bytes.unwrap_or(auto);

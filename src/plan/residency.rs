@@ -1,5 +1,7 @@
 //! Where every block is, and what that costs: the ledger behind every decision.
 
+use std::collections::BTreeMap;
+
 use crate::ids::BlockId;
 
 /// The RAM tier: pages in the kernel's page cache. Reads are served from it alone; every other
@@ -9,7 +11,6 @@ pub const RAM: usize = 0;
 const FETCHING: u8 = 1;
 const STAGED: u8 = 2;
 const DROPPING: u8 = 4;
-const PLACING: u8 = 8;
 
 /// What a block is doing in the RAM tier.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Residency {
     pub(super) dropping: u64,
     /// Fetches under way.
     pub(super) fetching: u32,
+    /// Writes to tiers below RAM under way, and the tier of each.
+    placing: BTreeMap<BlockId, usize>,
 }
 
 impl Residency {
@@ -45,7 +48,13 @@ impl Residency {
             staged: 0,
             dropping: 0,
             fetching: 0,
+            placing: BTreeMap::new(),
         }
+    }
+
+    /// Whether this is a block that the ledger knows.
+    pub(super) fn knows(&self, block: BlockId) -> bool {
+        block.index() < self.blocks.len()
     }
 
     pub(super) fn grow(&mut self, blocks: usize) {
@@ -80,7 +89,12 @@ impl Residency {
     }
 
     pub(super) fn is_placing(&self, block: BlockId) -> bool {
-        self.has(block, PLACING)
+        self.placing.contains_key(&block)
+    }
+
+    /// Number of writes to tiers below RAM under way.
+    pub(super) fn placing(&self) -> usize {
+        self.placing.len()
     }
 
     /// The lowest tier below RAM that holds the block.
@@ -152,13 +166,13 @@ impl Residency {
 
     /// A copy of the block is being written to a tier below RAM.
     pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
-        self.put(block, PLACING, true);
+        self.placing.insert(block, tier);
         self.kept[tier] += bytes;
     }
 
-    /// The copy is there, or could not be made.
-    pub(super) fn finish_place(&mut self, block: BlockId, tier: usize, bytes: u64, done: bool) {
-        self.put(block, PLACING, false);
+    /// The copy is there, or could not be made, or is of no use any more.
+    pub(super) fn finish_place(&mut self, block: BlockId, bytes: u64, done: bool) {
+        let Some(tier) = self.placing.remove(&block) else { return };
         if done {
             self.blocks[block.index()].tiers |= 1 << tier;
         } else {

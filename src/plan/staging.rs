@@ -8,6 +8,9 @@ use crate::ids::BlockId;
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
 const SEQUENTIAL_AHEAD: u32 = 4;
 
+/// How many blocks are written to tiers below RAM at once.
+const PLACING_MAX: usize = 64;
+
 impl Planner {
     /// Settles every staged block that nobody holds open: what they were staged for has changed.
     pub(super) fn sweep(&mut self, actions: &mut Vec<Action>) {
@@ -45,8 +48,12 @@ impl Planner {
 
     /// Offers a block that will not stay in RAM to the tiers below.
     pub(super) fn place(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let bytes = self.layout.range(block).1;
-        if self.residency.place(block).is_some() || self.residency.is_placing(block) || bytes == 0 {
+        let bytes = self.layout.stored_bytes(block);
+        // A disk that is slower than the source must not fill memory with what it has to write.
+        if self.residency.placing() >= PLACING_MAX {
+            return;
+        }
+        if self.residency.place(block).is_some() || self.residency.is_placing(block) {
             return;
         }
         let next = self.next_use(block, true);
@@ -58,13 +65,28 @@ impl Planner {
             if self.residency.kept[tier] + bytes > capacity {
                 let Some(victim) = self.policies[tier].victim(next) else { continue };
                 self.policies[tier].remove(victim);
-                self.residency.displace(victim, tier, self.layout.range(victim).1);
+                self.residency.displace(victim, tier, self.layout.stored_bytes(victim));
                 actions.push(Action::Displace { block: victim, tier });
             }
             if self.residency.kept[tier] + bytes <= capacity {
                 self.residency.start_place(block, tier, bytes);
                 actions.push(Action::Place { block, tier });
                 return;
+            }
+        }
+    }
+
+    /// Drops what was staged first where files that are held open have been read past the budget.
+    pub(super) fn make_room(&mut self, actions: &mut Vec<Action>) {
+        let capacity = self.settings.tiers[RAM].capacity;
+        while self.residency.kept[RAM] + self.residency.staged > capacity.max(self.window)
+            && let Some(block) = self.arrivals.pop_front()
+        {
+            let file = self.layout.file_of(block);
+            let small = self.layout.blocks_of(file).len() < 2;
+            // A small file is being read at this moment; its close settles it.
+            if self.residency.is_staged(block) && self.residency.is_in(block, RAM) && !small {
+                self.drop_pages(block, actions);
             }
         }
     }

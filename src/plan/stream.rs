@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::epoch::Epoch;
 use super::layout::Layout;
 use crate::ids::BlockId;
-use crate::order::{EpochIter, Order};
+use crate::order::{EpochIter, Order, SampleTable};
 
 /// How far past the lowest open position a read is still believed: more than 8 workers with two
 /// batches of 256 each run ahead.
@@ -155,6 +155,11 @@ impl Stream {
 
     pub(super) fn is_permutation(&self) -> bool {
         self.order.is_permutation()
+    }
+
+    /// Whether its samples are ranges of files.
+    pub(super) fn is_ranged(&self) -> bool {
+        matches!(self.order.samples(), SampleTable::Ranges(_))
     }
 
     pub(super) fn is_following(&self) -> bool {

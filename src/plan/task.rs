@@ -15,6 +15,9 @@ const STEP_MAX: u64 = 64;
 const STEPS: u32 = 0b1111;
 const FORWARD_MIN: u32 = 2;
 
+/// The most positions that a task can have read unseen: what may be staged ahead of it.
+const RUN_MAX: u64 = 256;
+
 /// Opens remembered until a task is trusted.
 const PENDING_MAX: usize = 8;
 
@@ -41,14 +44,21 @@ impl Task {
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
     /// epochs. Gives the positions that now count as read: none while the task is not trusted.
-    pub(super) fn sees(&mut self, stream: StreamId, position: u64, length: u32) -> Vec<u64> {
+    /// The file has `blocks` blocks, which its step may skip.
+    pub(super) fn sees(
+        &mut self,
+        stream: StreamId,
+        position: u64,
+        length: u32,
+        blocks: u64,
+    ) -> Vec<u64> {
         if self.stream != Some(stream) {
             self.stream = Some(stream);
             (self.last, self.steps) = (None, 0);
             self.pending.clear();
         }
         // In a small dataset a step that long is no evidence.
-        let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX);
+        let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);
         let step = self.last.map(|last| position.wrapping_sub(last));
         let forward = step.is_some_and(|step| (1..=step_max).contains(&step));
         self.steps = self.steps << 1 | u32::from(forward);
@@ -62,6 +72,25 @@ impl Task {
         } else {
             Vec::new()
         }
+    }
+
+    /// The task read what a stream has at `position` out of a large file, and found nothing. Gives
+    /// the positions that it has read since it was last seen: all on the way there, if that is
+    /// short. A task that was never seen started at `low`, the lowest position not yet read.
+    pub(super) fn reads(
+        &mut self,
+        stream: StreamId,
+        position: u64,
+        low: u64,
+    ) -> std::ops::RangeInclusive<u64> {
+        let last = self.last.filter(|_| self.stream == Some(stream));
+        let from = last.map_or(low, |last| last + 1);
+        let near = from <= position && position - from <= RUN_MAX;
+        let from = if near { from } else { position };
+        if last.is_none_or(|last| position > last) {
+            (self.stream, self.last) = (Some(stream), Some(position));
+        }
+        from..=position
     }
 
     /// The task opened something of its stream that the order does not have there.
@@ -79,18 +108,19 @@ mod tests {
     #[test]
     fn a_worker_is_trusted_after_two_steps_and_through_its_batches() {
         let mut task = Task::default();
-        assert!(task.sees(STREAM, 64, 5000).is_empty());
-        assert!(task.sees(STREAM, 65, 5000).is_empty());
-        assert_eq!(task.sees(STREAM, 66, 5000), [64, 65, 66]);
-        assert_eq!(task.sees(STREAM, 67, 5000), [67]);
-        assert_eq!(task.sees(STREAM, 1024, 5000), [1024], "the next batch");
-        assert_eq!(task.sees(STREAM, 1025, 5000), [1025]);
+        assert!(task.sees(STREAM, 64, 5000, 1).is_empty());
+        assert!(task.sees(STREAM, 65, 5000, 1).is_empty());
+        assert_eq!(task.sees(STREAM, 66, 5000, 1), [64, 65, 66]);
+        assert_eq!(task.sees(STREAM, 67, 5000, 1), [67]);
+        assert_eq!(task.sees(STREAM, 1024, 5000, 1), [1024], "the next batch");
+        assert_eq!(task.sees(STREAM, 1025, 5000, 1), [1025]);
     }
 
     #[test]
     fn strides_of_many_workers_are_steps() {
         let mut task = Task::default();
-        let read: Vec<u64> = (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000)).collect();
+        let read: Vec<u64> =
+            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000, 1)).collect();
         assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
     }
 
@@ -98,7 +128,7 @@ mod tests {
     fn one_who_jumps_about_is_never_trusted() {
         let mut task = Task::default();
         let jumps = (0..1000u64).map(|k| k * 7919 % 5000);
-        let read: usize = jumps.map(|position| task.sees(STREAM, position, 5000).len()).sum();
+        let read: usize = jumps.map(|position| task.sees(STREAM, position, 5000, 1).len()).sum();
         assert_eq!(read, 0);
     }
 

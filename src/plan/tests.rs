@@ -96,7 +96,7 @@ impl World {
         for block in self.layout.clone().blocks_of(file) {
             if !self.pages.contains(&block) {
                 self.fetching.insert(block);
-                self.tell(Event::Missed { block });
+                self.tell(Event::Missed { block, task });
             }
         }
     }
@@ -122,6 +122,21 @@ impl World {
         self.fetched += 1;
         self.pages.insert(block);
         self.tell(Event::Arrived { block, from: Place::Source });
+    }
+
+    /// A file changes at the source: what is under way of it ends without a word.
+    fn change(&mut self, file: FileId, size: u64) {
+        let mut layout = Layout::clone(&self.layout);
+        for block in layout.blocks_of(file) {
+            self.pages.remove(&block);
+            self.fetching.remove(&block);
+            self.dropping.remove(&block);
+            self.placing.retain(|(placing, _)| *placing != block);
+        }
+        layout.resize(file, size);
+        self.layout = Arc::new(layout);
+        let layout = self.layout.clone();
+        self.tell(Event::Changed { layout, files: vec![file] });
     }
 
     fn finish(&mut self, done: bool) {
@@ -171,6 +186,8 @@ enum Step {
     Finish(bool),
     Order(u16, u32),
     Withdraw(u16),
+    Change(u32, u64),
+    NotHere(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -181,6 +198,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => any::<bool>().prop_map(Step::Finish),
         1 => (0..2u16, 0..FILES).prop_map(|(stream, seed)| Step::Order(stream, seed)),
         1 => (0..2u16).prop_map(Step::Withdraw),
+        1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
+        1 => (0..FILES).prop_map(Step::NotHere),
     ]
 }
 
@@ -218,6 +237,11 @@ proptest! {
                 Step::Withdraw(stream) => {
                     world.tell(Event::Withdrawn { stream: StreamId(stream) });
                 }
+                Step::Change(file, size) => world.change(FileId(file), size),
+                Step::NotHere(block) if disk.is_some() => {
+                    world.tell(Event::NotHere { block: BlockId(block), tier: 1 });
+                }
+                Step::NotHere(_) => {}
             }
             world.check();
         }
@@ -279,6 +303,42 @@ fn read_all(world: &mut World, task: u32, files: impl Iterator<Item = u32>) {
             world.finish(true);
         }
     }
+}
+
+/// Ranges of one large file, read by way of a descriptor that stays open: most reads are not seen.
+#[test]
+fn ranges_of_a_large_file_are_staged_as_they_are_read() {
+    let blocks = 600;
+    let layout = Arc::new(Layout::new([u64::from(blocks) * BLOCK_BYTES]));
+    let range = |block: u32| crate::order::Range {
+        file: FileId(0),
+        offset: u64::from(block) * BLOCK_BYTES + 10,
+        length: 1000,
+    };
+    let epoch = shuffled(blocks, 4);
+    let ranges = SampleTable::Ranges((0..blocks).map(range).collect());
+    let order = Order::listed("test", vec![epoch.clone()], ranges).unwrap();
+    let mut plan = settings(100 * BLOCK_BYTES, None, PolicyKind::Auto);
+    plan.window_bytes = Some(40 * BLOCK_BYTES);
+    let mut world = World::new(plan.clone());
+    world.planner = Planner::new(plan, layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world.tell(Event::Opened { task: 1, file: FileId(0) });
+    let mut misses = 0;
+    for &block in epoch.iter() {
+        while !world.fetching.is_empty() || !world.dropping.is_empty() {
+            world.arrive(0, false);
+            world.finish(true);
+        }
+        if !world.pages.contains(&BlockId(block)) {
+            misses += 1;
+            world.fetching.insert(BlockId(block));
+            world.tell(Event::Missed { block: BlockId(block), task: 1 });
+        }
+        world.check();
+    }
+    assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
 }
 
 fn shuffled(files: u32, seed: u64) -> Arc<[u32]> {

@@ -207,7 +207,7 @@ impl<'a> World<'a> {
             }
             self.workers[index].waiting += 1;
             self.flights.entry(block).or_default().push(index);
-            self.tell(Event::Missed { block });
+            self.tell(Event::Missed { block, task });
         }
         if self.workers[index].waiting == 0 {
             self.finish_sample(index);

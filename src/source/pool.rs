@@ -64,7 +64,10 @@ impl Pool {
             Urgency::Demand => queue.demand.push_back(Box::new(job)),
             Urgency::Prefetch => queue.prefetch.push_back(Box::new(job)),
         }
-        if queue.idle > 0 {
+        // A thread that was woken counts as idle until it runs: there may be jobs for all of them.
+        let startable = self.0.prefetching_max.saturating_sub(queue.prefetching);
+        let runnable = queue.demand.len() + queue.prefetch.len().min(startable);
+        if queue.idle >= runnable.max(1) {
             self.0.wake.notify_one();
         } else if queue.threads < self.0.threads_max {
             let shared = Arc::clone(&self.0);
