@@ -121,12 +121,12 @@ fn device_at(mountpoint: &Path) -> Option<String> {
     let table = String::from_utf8_lossy(&table);
     let path = mountpoint.to_string_lossy().replace('\\', "\\134");
     let path = path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
-    let devices = table.lines().filter_map(|line| {
+    let mut devices = table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let device = fields.next()?;
         (fields.nth(1)? == path).then(|| device.to_owned())
     });
-    devices.last()
+    devices.next_back()
 }
 
 /// One mount of a dataset.

@@ -9,7 +9,8 @@ use std::fs;
 use serde_json::Value;
 
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
-use crate::mounted::{Mounted, Program, Slow};
+use crate::mounted::{Mounted, Slow};
+use crate::programs::Program;
 
 /// Files of the dataset, in two classes.
 const FILES: u64 = 400;
