@@ -126,7 +126,7 @@ impl Drop for Mounted {
                 thread::sleep(Duration::from_millis(5));
             }
             signal(self.pid, Signal::SIGKILL);
-            detach(&self.point, "fuse.belady");
+            detach(&self.point, "fuse");
         }
     }
 }
