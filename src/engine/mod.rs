@@ -1,9 +1,9 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] scans the source and starts the planner's thread, the only one that ever
-//!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
-//!    comes out.
-//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
+//! 1. [`Engine::start`] scans the source.
+//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier. Then
+//!    it starts the planner's thread, the only one that ever touches the planner: it takes what is
+//!    in the inbox, applies it, and has the cache do what comes out.
 //! 3. Orders are given by name of a stream at any time, [`Engine::set_order`].
 //! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
@@ -53,6 +53,8 @@ pub struct Engine {
     attached: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
     rendered: String,
+    /// Until there is a page cache to fetch into.
+    planner: Mutex<Option<Planner>>,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
 }
@@ -88,7 +90,6 @@ impl Engine {
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
-        let planning = planning::spawn(planner, &inbox, &cache, &published)?;
         Ok(Arc::new_cyclic(|engine| {
             let weak = std::sync::Weak::clone(engine);
             let notifier = Pool::new("belady-notify", 1, 1);
@@ -117,13 +118,14 @@ impl Engine {
                 control: Mutex::default(),
                 attached: Mutex::default(),
                 rendered,
-                planning: Mutex::new(Some(planning)),
+                planner: Mutex::new(Some(planner)),
+                planning: Mutex::default(),
                 started: Instant::now(),
             }
         }))
     }
 
-    /// Mounts the dataset.
+    /// Mounts the dataset, and starts to fetch ahead into it.
     ///
     /// # Errors
     /// What stands in the way of the mount.
@@ -139,6 +141,10 @@ impl Engine {
         let dataset = Arc::clone(&self.dataset);
         self.cache.connect(pages, Box::new(move |node| dataset.check(node)));
         lock(&self.connections).push(connection);
+        if let Some(planner) = lock(&self.planner).take() {
+            let thread = planning::spawn(planner, &self.inbox, &self.cache, &self.published)?;
+            *lock(&self.planning) = Some(thread);
+        }
         Ok(())
     }
 

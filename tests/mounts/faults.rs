@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use nix::libc;
 
 use crate::ground::{Ground, check_many, content, fails, wait_until};
-use crate::mounted::{Mounted, Reader, Slow, mounts_at};
+use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::programs::Reader;
 use crate::refused::Tmpfs;
 
 /// A mount over a slow filesystem over `count` files.

@@ -11,7 +11,8 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::ground::{Ground, check_many, content, wait_until};
-use crate::mounted::{Mounted, mounts_at, runs, signal};
+use crate::mounted::{Mounted, mounts_at};
+use crate::programs::{runs, signal};
 
 fn ground() -> Ground {
     let ground = Ground::new();

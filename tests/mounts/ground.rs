@@ -11,7 +11,10 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
+
+use crate::programs::signal;
 
 /// What only a broken program takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -89,6 +92,20 @@ impl Ground {
     /// The processes of the daemons that this test has noted as running.
     pub(crate) fn daemons(&self) -> Vec<i32> {
         daemons(&self.path("run"))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // A mount that was to be refused and was not has no guard of its own.
+        for pid in self.daemons() {
+            signal(pid, Signal::SIGKILL);
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let points = table.lines().rev().filter_map(|line| line.split(' ').nth(4));
+        for point in points.filter(|point| Path::new(point).starts_with(self.dir.path())) {
+            let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
     }
 }
 

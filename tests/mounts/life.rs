@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, daemons, said, wait_until};
-use crate::mounted::{Mounted, Reader, Slow, mounts_at, runs, signal};
+use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::programs::{Program, Reader, runs, signal};
 
 fn entries(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -193,7 +194,7 @@ fn a_mount_in_the_foreground_ends_with_its_signal() {
     ground.plant("file", b"bytes");
     let mut command = ground.belady();
     command.arg("mount").args([ground.path("source"), ground.path("mount")]).arg("-f");
-    let mut program = crate::mounted::Program::start(&mut command);
+    let mut program = Program::start(&mut command);
     assert!(program.line().contains("is mounted at"));
     assert_eq!(fs::read(ground.path("mount/file")).unwrap(), b"bytes");
     wait_until("the note of the daemon", || ground.daemons().len() == 1);

@@ -16,6 +16,7 @@ mod ground;
 mod life;
 mod mounted;
 mod order;
+mod programs;
 mod read;
 mod readonly;
 mod refused;

@@ -1,52 +1,21 @@
-//! Filesystems and programs that a test runs, each behind a guard.
+//! Filesystems that a test mounts, each behind a guard.
 //!
 //! Goal: nothing hangs and nothing is left behind, also when a test fails. Method: a guard knows
 //! the process and the path that it started and ends only these; a [`Watchdog`] kills the process
 //! when its time is up, which sets every reader of its filesystem free.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, LIMIT, daemons, said, wait_until};
-
-/// How long a process of a test may run.
-const LIFE: Duration = Duration::from_secs(120);
-
-/// Kills a process when its time is up, unless dropped before.
-struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] mpsc::Sender<()>);
-
-impl Watchdog {
-    fn over(pid: i32) -> Self {
-        let (dropped, waiting) = mpsc::channel();
-        thread::spawn(move || {
-            if waiting.recv_timeout(LIFE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("process {pid} has run for {LIFE:?}: killed");
-                signal(pid, Signal::SIGKILL);
-            }
-        });
-        Watchdog(dropped)
-    }
-}
-
-/// Sends a signal; the process may be gone.
-pub(crate) fn signal(pid: i32, signal: Signal) {
-    let _ = kill(Pid::from_raw(pid), signal);
-}
-
-/// Whether a process runs; one that only waits to be reaped does not.
-pub(crate) fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
-}
+use crate::ground::{Ground, daemons, said, wait_until};
+use crate::programs::{Watchdog, runs, signal};
 
 /// How many mounts are at exactly this path.
 pub(crate) fn mounts_at(path: &Path) -> usize {
@@ -157,7 +126,7 @@ impl Drop for Mounted {
                 thread::sleep(Duration::from_millis(5));
             }
             signal(self.pid, Signal::SIGKILL);
-            detach(&self.point, "fuse.belady");
+            detach(&self.point, "fuse");
         }
     }
 }
@@ -224,82 +193,5 @@ impl Drop for Slow {
         let _ = self.child.kill();
         let _ = self.child.wait();
         detach(&self.point, "fuse");
-    }
-}
-
-/// A program that reads, such as a loader.
-pub(crate) struct Program {
-    child: Child,
-    _watchdog: Watchdog,
-}
-
-impl Program {
-    /// Debian's Python, which sees torch, with a script and its arguments.
-    pub(crate) fn python(script: &str, args: &[&str]) -> Self {
-        let mut command = Command::new("/usr/bin/python3");
-        Self::start(command.arg("-c").arg(script).args(args))
-    }
-
-    pub(crate) fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let _watchdog = Watchdog::over(child.id() as i32);
-        Program { child, _watchdog }
-    }
-
-    /// Writes a line to it.
-    pub(crate) fn tell(&mut self, line: &str) {
-        use std::io::Write;
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// Reads a line of its output.
-    #[track_caller]
-    pub(crate) fn line(&mut self) -> String {
-        // Byte by byte, so that nothing that follows is lost.
-        let stdout = self.child.stdout.as_mut().unwrap();
-        let bytes = stdout.bytes().map(|byte| byte.unwrap()).take_while(|byte| *byte != b'\n');
-        String::from_utf8(bytes.collect()).unwrap()
-    }
-
-    /// Waits for its end, which must be a good one; what it wrote.
-    #[track_caller]
-    pub(crate) fn finish(mut self) -> String {
-        drop(self.child.stdin.take());
-        let mut text = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "the program ended with {status}: {text}");
-        text
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Runs a reader that may hang in a thread, and gives what it came to; its filesystem must end.
-pub(crate) struct Reader<T>(thread::JoinHandle<T>);
-
-impl<T: Send + 'static> Reader<T> {
-    pub(crate) fn start(read: impl FnOnce() -> T + Send + 'static) -> Self {
-        Reader(thread::spawn(read))
-    }
-
-    pub(crate) fn is_reading(&self) -> bool {
-        !self.0.is_finished()
-    }
-
-    #[track_caller]
-    pub(crate) fn result(self) -> T {
-        let start = Instant::now();
-        while self.is_reading() {
-            assert!(start.elapsed() < LIMIT, "the reader hangs");
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.0.join().unwrap()
     }
 }

@@ -9,7 +9,8 @@ use std::fs;
 use serde_json::Value;
 
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
-use crate::mounted::{Mounted, Program, Slow};
+use crate::mounted::{Mounted, Slow};
+use crate::programs::Program;
 
 /// Files of the dataset, in two classes.
 const FILES: u64 = 400;
@@ -52,13 +53,14 @@ fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program 
     Program::python(LOADER, &[mount.to_str().unwrap(), source.to_str().unwrap(), &world, &rank])
 }
 
-/// Each file has been read from the source once, and again only where the kernel had taken its
-/// pages back or the mount was not there yet.
+/// Each file has been read from the source once, and again only where the kernel did not have its
+/// pages any more.
 #[track_caller]
 fn read_about_once(slow: &Slow, status: &Value) {
     let count = |key: &str| status[key].as_u64().unwrap();
     let fetched = count("prefetched") + count("demanded") + count("lost");
     assert_eq!(slow.count("open"), fetched, "{status}");
+    assert_eq!((count("prefetched"), count("failed")), (FILES, 0), "{status}");
     assert!(fetched <= FILES + FILES / 5, "{status}");
 }
 

@@ -12,7 +12,8 @@ use memmap2::{MmapMut, MmapOptions};
 use nix::libc;
 
 use crate::ground::{Ground, content, fails};
-use crate::mounted::{Mounted, Program};
+use crate::mounted::Mounted;
+use crate::programs::Program;
 use crate::tree::set_xattr;
 
 /// Everything about a file that a write would change.

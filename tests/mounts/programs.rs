@@ -1,0 +1,124 @@
+//! Processes and readers, none of which outlives its test.
+//!
+//! Goal: what hangs is ended, and by its own number only. Method: every process that a test starts
+//! has a [`Watchdog`], which kills it when its time is up; a reader in a thread is set free by the
+//! end of the filesystem that it reads from.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::ground::LIMIT;
+
+/// How long a process of a test may run.
+const LIFE: Duration = Duration::from_secs(120);
+
+/// Kills a process when its time is up, unless dropped before.
+pub(crate) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] mpsc::Sender<()>);
+
+impl Watchdog {
+    pub(crate) fn over(pid: i32) -> Self {
+        let (dropped, waiting) = mpsc::channel();
+        thread::spawn(move || {
+            if waiting.recv_timeout(LIFE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("process {pid} has run for {LIFE:?}: killed");
+                signal(pid, Signal::SIGKILL);
+            }
+        });
+        Watchdog(dropped)
+    }
+}
+
+/// Sends a signal; the process may be gone.
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+/// Whether a process runs; one that only waits to be reaped does not.
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+/// A program that reads, such as a loader.
+pub(crate) struct Program {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    _watchdog: Watchdog,
+}
+
+impl Program {
+    /// Debian's Python, which sees torch, with a script and its arguments.
+    pub(crate) fn python(script: &str, args: &[&str]) -> Self {
+        let mut command = Command::new("/usr/bin/python3");
+        Self::start(command.arg("-c").arg(script).args(args))
+    }
+
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let _watchdog = Watchdog::over(child.id() as i32);
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Program { child, stdout, _watchdog }
+    }
+
+    /// Writes a line to it.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Reads a line of its output.
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Waits for its end, which must be a good one; what it wrote.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the program ended with {status}: {text}");
+        text
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a reader that may hang in a thread, and gives what it came to; its filesystem must end.
+pub(crate) struct Reader<T>(thread::JoinHandle<T>);
+
+impl<T: Send + 'static> Reader<T> {
+    pub(crate) fn start(read: impl FnOnce() -> T + Send + 'static) -> Self {
+        Reader(thread::spawn(read))
+    }
+
+    pub(crate) fn is_reading(&self) -> bool {
+        !self.0.is_finished()
+    }
+
+    #[track_caller]
+    pub(crate) fn result(self) -> T {
+        let start = Instant::now();
+        while self.is_reading() {
+            assert!(start.elapsed() < LIMIT, "the reader hangs");
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.0.join().unwrap()
+    }
+}
