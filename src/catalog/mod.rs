@@ -97,19 +97,19 @@ impl Catalog {
     /// Scans the source on `threads` threads, counting names in `seen` as it goes.
     ///
     /// # Errors
-    /// The source's own, where its root cannot be read.
+    /// The source's own, with the path that it could not tell about.
     pub fn scan(
         source: Arc<dyn Source>,
         threads: usize,
         period: Option<Duration>,
         seen: &AtomicU64,
-    ) -> Result<Self, Errno> {
-        let root = source.stat(Path::new(""))?;
-        let found = scan::scan(&*source, threads, seen);
+    ) -> Result<Self, (PathBuf, Errno)> {
+        let root = source.stat(Path::new("")).map_err(|errno| (PathBuf::new(), errno))?;
+        let found = scan::scan(&*source, threads, seen)?;
         if let Some(errno) =
             found.iter().find(|d| d.path.as_os_str().is_empty()).and_then(|d| d.error)
         {
-            return Err(errno);
+            return Err((PathBuf::new(), errno));
         }
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
         let tree = RwLock::new(Tree::new(root, found));
@@ -323,6 +323,10 @@ impl Catalog {
         }
         let Ok(names) = self.source.list(&path) else { return changes };
         let stats = self.source.stat_all(&path, &names);
+        if stats.iter().flat_map(|stat| stat.as_ref().err()).any(|errno| !scan::is_certain(*errno))
+        {
+            return changes;
+        }
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();

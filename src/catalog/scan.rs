@@ -38,6 +38,14 @@ struct Work {
     /// Jobs queued or being done; the scan ends at 0.
     open: usize,
     found: Vec<Found>,
+    /// The first error that leaves open what is there.
+    fault: Option<(PathBuf, Errno)>,
+}
+
+/// Whether an error says for certain that there is nothing to be had: a name that is gone, or that
+/// we may not look at. Anything else may pass, and must not make samples vanish.
+pub(super) fn is_certain(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
 }
 
 struct Scan<'a> {
@@ -49,7 +57,14 @@ struct Scan<'a> {
 
 /// Everything below the source's root, directories in any order. Names seen so far are counted in
 /// `seen`.
-pub(super) fn scan(source: &dyn Source, threads: usize, seen: &AtomicU64) -> Vec<Found> {
+///
+/// # Errors
+/// The first path that the source could not tell about, and its error.
+pub(super) fn scan(
+    source: &dyn Source,
+    threads: usize,
+    seen: &AtomicU64,
+) -> Result<Vec<Found>, (PathBuf, Errno)> {
     let scan = Scan { source, work: Mutex::default(), wake: Condvar::new(), seen };
     scan.queue([Job::List(PathBuf::new())]);
     thread::scope(|scope| {
@@ -58,7 +73,8 @@ pub(super) fn scan(source: &dyn Source, threads: usize, seen: &AtomicU64) -> Vec
         }
         scan.run();
     });
-    scan.work.into_inner().unwrap_or_else(PoisonError::into_inner).found
+    let work = scan.work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    work.fault.map_or(Ok(work.found), Err)
 }
 
 impl Scan<'_> {
@@ -95,10 +111,19 @@ impl Scan<'_> {
         }
     }
 
+    fn check(&self, path: PathBuf, errno: Errno) {
+        if !is_certain(errno) {
+            self.lock().fault.get_or_insert((path, errno));
+        }
+    }
+
     fn list(&self, path: PathBuf) {
         let (names, error) = match self.source.list(&path) {
             Ok(names) => (names, None),
-            Err(errno) => (Vec::new(), Some(errno)),
+            Err(errno) => {
+                self.check(path.clone(), errno);
+                (Vec::new(), Some(errno))
+            }
         };
         self.seen.fetch_add(names.len() as u64, Ordering::Relaxed);
         let entries = Vec::with_capacity(names.len());
@@ -113,9 +138,13 @@ impl Scan<'_> {
     fn stat(&self, directory: usize, names: &[OsString]) {
         let path = self.lock().found[directory].path.clone();
         let stats = self.source.stat_all(&path, names);
-        // A name that is gone since it was listed is not there.
-        let found = names.iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
-        let found: Vec<_> = found.map(|(name, stat)| (name.clone(), stat)).collect();
+        let mut found = Vec::with_capacity(names.len());
+        for (name, stat) in names.iter().zip(stats) {
+            match stat {
+                Ok(stat) => found.push((name.clone(), stat)),
+                Err(errno) => self.check(path.join(name), errno),
+            }
+        }
         let directories = found.iter().filter(|(_, stat)| stat.kind == Kind::Directory);
         self.queue(directories.map(|(name, _)| Job::List(path.join(name))).collect::<Vec<_>>());
         self.lock().found[directory].entries.extend(found);

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::say;
 use super::settings::SettingsArgs;
 use crate::config::{default_toml, render_show};
-use crate::control::{self, MountDirectory, Request};
+use crate::control::{self, Request};
 use crate::error::Result;
 use crate::mount::{absolute, host};
 use crate::order::OrderSpec;
@@ -38,8 +38,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Show { default: true, .. } => say(default_toml().trim_end()),
         Verb::Show { mountpoint: Some(mountpoint), .. } => {
-            let socket = MountDirectory::of(&absolute(mountpoint)).socket();
-            let text = control::call(&socket, &Request::Config)?;
+            let text = control::ask(&absolute(mountpoint), &Request::Config)?;
             say(text.as_str().unwrap_or_default().trim_end());
         }
         Verb::Show { origin, settings, .. } => {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::settings::absolute_order;
 use super::{say, say_json};
 use crate::catalog::Catalog;
-use crate::control::{self, MountDirectory, Request};
+use crate::control::{self, Request};
 use crate::engine::{resolve_order, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
@@ -85,7 +85,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
 }
 
 fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
-    control::call(&MountDirectory::of(&absolute(mountpoint)).socket(), request)
+    control::ask(&absolute(mountpoint), request)
 }
 
 /// Threads that list a dataset.
@@ -96,8 +96,9 @@ fn resolved(text: &str, dataset: &Path) -> Result<(Order, HashMap<FileId, Vec<u8
     let root = absolute(dataset);
     let source = Arc::new(PosixSource::open(&root, 1)?);
     let catalog = Catalog::scan(source, SCAN_THREADS, None, &AtomicU64::new(0));
-    let catalog = catalog.map_err(|errno| {
-        Error::new(ErrorKind::Source, format!("cannot read {}: {}", root.display(), errno.desc()))
+    let catalog = catalog.map_err(|(path, errno)| {
+        let at = root.join(path);
+        Error::new(ErrorKind::Source, format!("cannot read {}: {}", at.display(), errno.desc()))
     })?;
     let order = with_listing(&catalog, &[root], |listing| resolve_order(text, listing))?;
     let mut paths = HashMap::new();

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{say, say_json};
 use crate::config::Bytes;
-use crate::control::{self, MountDirectory, Request};
-use crate::error::{Error, ErrorKind, Result};
+use crate::control::{self, Request};
+use crate::error::Result;
 use crate::mount::absolute;
 
 #[derive(Debug, clap::Args)]
@@ -54,12 +54,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 fn ask(mountpoint: &std::path::Path) -> Result<Value> {
-    let socket = MountDirectory::of(mountpoint).socket();
-    if !socket.exists() {
-        let message = format!("nothing of belady is mounted at {}", mountpoint.display());
-        return Err(Error::new(ErrorKind::Mount, message).hint("`belady status` lists what is"));
-    }
-    control::call(&socket, &Request::Status)
+    control::ask(mountpoint, &Request::Status)
 }
 
 fn number(status: &Value, key: &str) -> u64 {

@@ -7,6 +7,6 @@ mod protocol;
 mod runtime;
 mod server;
 
-pub use protocol::{Request, call};
+pub use protocol::{Request, ask, call};
 pub use runtime::{MountDirectory, Running, running};
 pub use server::serve;

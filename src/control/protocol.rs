@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::runtime::MountDirectory;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
@@ -66,6 +67,22 @@ fn kind(code: u8) -> ErrorKind {
         ErrorKind::Busy,
     ];
     kinds.into_iter().find(|kind| kind.exit_code() == code).unwrap_or(ErrorKind::Internal)
+}
+
+/// Asks the daemon of the mount at a path.
+///
+/// # Errors
+/// Where there is no such mount or nobody answers, and the daemon's own.
+pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
+    let socket = MountDirectory::of(mountpoint).socket();
+    if !socket.exists() {
+        let message = format!("you have nothing of belady mounted at {}", mountpoint.display());
+        return Err(Error::new(ErrorKind::Mount, message).hint(
+            "`belady status` lists what you have; mounts of another user, or made with another \
+             XDG_RUNTIME_DIR, are not among it",
+        ));
+    }
+    call(&socket, request)
 }
 
 /// Asks the daemon behind a socket.

@@ -79,7 +79,8 @@ impl Engine {
         let threads = settings.source.scan_threads as usize;
         let source: Arc<dyn Source> = Arc::new(source);
         let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
-        let catalog = Arc::new(catalog.map_err(|errno| cannot_read(source_path, errno))?);
+        let catalog =
+            Arc::new(catalog.map_err(|(path, errno)| cannot_read(&source_path.join(path), errno))?);
         let store = match &settings.cache.disk {
             Some(disk) => {
                 Some((STORE_TIER, Arc::new(Store::open(&disk.dir, disk.min_free_bytes)?)))

@@ -3,6 +3,7 @@
 //! The kernel checks owners and permission bits of what is inside the mount. It cannot check the
 //! directories *above* the source, which a user who comes by the mount point never passes, nor
 //! access control lists. Where either of them protects something, a mount for others is refused.
+//! Lists are looked for above the source, at it, and on what stands directly in it.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,6 +14,9 @@ use std::path::Path;
 use nix::libc;
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// How many names in the source are looked at for access control lists.
+const LOOKED_AT_MAX: usize = 4096;
 
 /// Refuses a source that a mount for others would open to people who cannot reach it.
 pub(super) fn check(source: &Path, force: bool) -> Result<()> {
@@ -34,8 +38,10 @@ pub(super) fn check(source: &Path, force: bool) -> Result<()> {
             )));
         }
     }
-    for path in source.ancestors() {
-        if has_acl(path) {
+    let inside = fs::read_dir(source).into_iter().flatten().flatten().map(|entry| entry.path());
+    let above = source.ancestors().map(Path::to_path_buf);
+    for path in above.chain(inside.take(LOOKED_AT_MAX)) {
+        if has_acl(&path) {
             return Err(refuse(format!(
                 "{} has an access control list, which the mount cannot check",
                 path.display()
@@ -47,12 +53,14 @@ pub(super) fn check(source: &Path, force: bool) -> Result<()> {
 
 fn has_acl(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    [c"system.posix_acl_access", c"system.posix_acl_default"].iter().any(|name| {
-        // SAFETY: both strings end in a NUL; no buffer is written to with length 0.
-        let length =
-            unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
-        length > 0
-    })
+    [c"system.posix_acl_access", c"system.posix_acl_default", c"system.nfs4_acl"].iter().any(
+        |name| {
+            // SAFETY: both strings end in a NUL; no buffer is written to with length 0.
+            let length =
+                unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+            length > 0
+        },
+    )
 }
 
 #[cfg(test)]

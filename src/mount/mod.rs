@@ -131,11 +131,13 @@ async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
     };
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut hangup = listen(SignalKind::hangup())?;
     let mut look = tokio::time::interval(Duration::from_millis(200));
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
             _ = ended.recv() => return Ok(()),
             _ = look.tick() => if engine.is_over() { return Ok(()) },
         }
