@@ -29,6 +29,9 @@ use crate::error::{Error, ErrorKind, Result as UserResult};
 /// Threads that only readers who wait are served by.
 const RESERVED_THREADS: usize = 16;
 
+/// How often a read that falls short is tried again.
+const SHORT_READS_MAX: usize = 3;
+
 /// A directory, reached by a descriptor.
 pub struct PosixSource {
     root: Arc<OwnedFd>,
@@ -81,6 +84,19 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<Owned
 }
 
 fn read_range(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+    for _ in 0..SHORT_READS_MAX {
+        if let Some(bytes) = read_once(root, request)? {
+            return Ok(bytes);
+        }
+    }
+    Err(ReadError::Source(Errno::EIO))
+}
+
+/// Reads the range by one open of the file; none where the read fell short.
+///
+/// A short read is not continued: a network filesystem's client may have taken it for the end of
+/// the file, and give zeros for what comes after it.
+fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
     let unchanged = |file: &File| -> Result<(), ReadError> {
@@ -89,19 +105,16 @@ fn read_range(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Vec<u8>, Re
     };
     unchanged(&file)?;
     let mut bytes = vec![0; request.length];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], request.offset + filled as u64) {
-            // The file is shorter than its size says: it has just been cut.
-            Ok(0) => return Err(ReadError::Changed),
-            Ok(count) => filled += count,
+    let count = loop {
+        match file.read_at(&mut bytes, request.offset) {
+            Ok(count) => break count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
                 let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
                 return Err(ReadError::Source(errno));
             }
         }
-    }
+    };
     unchanged(&file)?;
     // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
     let _ = posix_fadvise(
@@ -110,7 +123,7 @@ fn read_range(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Vec<u8>, Re
         request.length as libc::off_t,
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
     );
-    Ok(bytes)
+    Ok((count == bytes.len()).then_some(bytes))
 }
 
 fn fingerprint(stat: &FileStat) -> Fingerprint {
