@@ -2,9 +2,8 @@
 //!
 //! 1. A block is appended to the newest segment as a record: a header with what it is and a
 //!    checksum, then its bytes. A segment that has reached its size is followed by a new one.
-//! 2. The index in memory says where each block's record is. Reads go by `pread`, past the page
-//!    cache as far as the filesystem lets them, and check the record: one that is damaged is
-//!    dropped and fetched again.
+//! 2. The index in memory says where each block's record is. Reads check the record: one that is
+//!    damaged is dropped and fetched again.
 //! 3. A record that is given up has its space punched out of its segment; a segment without
 //!    records is deleted.
 //!

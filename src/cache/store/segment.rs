@@ -1,4 +1,9 @@
 //! One file of the local store, written from its start to its end.
+//!
+//! Records are whole pages at page boundaries, so that they can be written and read past the page
+//! cache (`O_DIRECT`), where a second copy would count against the memory that samples need, and so
+//! that their space can be given back. Filesystems that cannot do so are used by way of the page
+//! cache.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::{Error, ErrorKind, Result};
@@ -17,7 +22,25 @@ const MAGIC: u32 = 0x4c45_4231;
 /// Magic, checksum, block, length, node.
 const HEADER_BYTES: u64 = 24;
 
-/// An append-only file of records. Each starts on a page, so that its space can be given back.
+/// A buffer for one record that starts at a page boundary of memory, as `O_DIRECT` wants it.
+struct Pages {
+    buffer: Vec<u8>,
+    length: usize,
+}
+
+impl Pages {
+    fn new(length: u64) -> Self {
+        let length = space(length) as usize;
+        Pages { buffer: vec![0; length + PAGE_BYTES as usize], length }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let start = self.buffer.as_ptr().align_offset(PAGE_BYTES as usize);
+        &mut self.buffer[start..start + self.length]
+    }
+}
+
+/// An append-only file of records, each a number of whole pages.
 #[derive(Debug)]
 pub(super) struct Segment {
     file: File,
@@ -43,8 +66,19 @@ fn header(block: BlockId, node: NodeId, bytes: &[u8]) -> [u8; HEADER_BYTES as us
 
 impl Segment {
     pub(super) fn create(path: PathBuf) -> Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let open = |flags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            options.custom_flags(flags).open(&path)
+        };
+        let file = match open(nix::libc::O_DIRECT) {
+            // The name may have been made before the flag was refused.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
+                let _ = remove_file(&path);
+                open(0)?
+            }
+            opened => opened?,
+        };
         Ok(Segment { file, path, end: AtomicU64::new(0), records: AtomicU64::new(0) })
     }
 
@@ -64,10 +98,11 @@ impl Segment {
         offset: u64,
         bytes: &[u8],
     ) -> Result<()> {
-        let mut record = Vec::with_capacity(HEADER_BYTES as usize + bytes.len());
-        record.extend_from_slice(&header(block, node, bytes));
-        record.extend_from_slice(bytes);
-        let written = self.file.write_all_at(&record, offset);
+        let mut pages = Pages::new(bytes.len() as u64);
+        let record = pages.get();
+        record[..HEADER_BYTES as usize].copy_from_slice(&header(block, node, bytes));
+        record[HEADER_BYTES as usize..][..bytes.len()].copy_from_slice(bytes);
+        let written = self.file.write_all_at(record, offset);
         if written.is_err() {
             self.give_up(offset, bytes.len() as u32);
         } else {
@@ -84,17 +119,18 @@ impl Segment {
         offset: u64,
         length: u32,
     ) -> Result<Vec<u8>> {
-        let mut record = vec![0; HEADER_BYTES as usize + length as usize];
-        self.file.read_exact_at(&mut record, offset)?;
+        let mut pages = Pages::new(u64::from(length));
+        let record = pages.get();
+        self.file.read_exact_at(record, offset)?;
         self.uncache(offset, u64::from(length));
-        let bytes = record.split_off(HEADER_BYTES as usize);
-        if record != header(block, node, &bytes) {
+        let bytes = record[HEADER_BYTES as usize..][..length as usize].to_vec();
+        if record[..HEADER_BYTES as usize] != header(block, node, &bytes) {
             return Err(Error::new(ErrorKind::InvalidData, "the checksum is wrong"));
         }
         Ok(bytes)
     }
 
-    /// A second copy in the page cache would count against the same memory.
+    /// Drops what the page cache holds where the filesystem does not go past it.
     fn uncache(&self, offset: u64, length: u64) {
         let length = space(length) as i64;
         // Dirty pages stay until they are written; the next read of the record drops them.
