@@ -71,7 +71,8 @@ impl SettingsArgs {
             };
         }
         if let Some(directory) = &self.cache_dir {
-            let directory = absolute(directory);
+            // A link is left as it is, to be refused: nobody may point the cache elsewhere.
+            let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
             layers = layers.flag("cache.dir", directory.to_string_lossy(), "--cache-dir");
         }
         if let Some(ram) = &self.ram {

@@ -1,10 +1,11 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] scans the source.
-//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier. Then
-//!    it starts the planner's thread, the only one that ever touches the planner: it takes what is
-//!    in the inbox, applies it, and has the cache do what comes out.
-//! 3. Orders are given by name of a stream at any time, [`Engine::set_order`].
+//! 1. [`Engine::start`] scans the source and starts the planner's thread, the only one that ever
+//!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
+//!    comes out.
+//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
+//! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
+//!    nothing could take what is fetched ahead.
 //! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
 mod attach;
@@ -53,8 +54,6 @@ pub struct Engine {
     attached: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
     rendered: String,
-    /// Until there is a page cache to fetch into.
-    planner: Mutex<Option<Planner>>,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
 }
@@ -91,6 +90,7 @@ impl Engine {
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
+        let planning = planning::spawn(planner, &inbox, &cache, &published)?;
         Ok(Arc::new_cyclic(|engine| {
             let weak = std::sync::Weak::clone(engine);
             let notifier = Pool::new("belady-notify", 1, 1);
@@ -119,14 +119,13 @@ impl Engine {
                 control: Mutex::default(),
                 attached: Mutex::default(),
                 rendered,
-                planner: Mutex::new(Some(planner)),
-                planning: Mutex::default(),
+                planning: Mutex::new(Some(planning)),
                 started: Instant::now(),
             }
         }))
     }
 
-    /// Mounts the dataset, and starts to fetch ahead into it.
+    /// Mounts the dataset.
     ///
     /// # Errors
     /// What stands in the way of the mount.
@@ -142,10 +141,6 @@ impl Engine {
         let dataset = Arc::clone(&self.dataset);
         self.cache.connect(pages, Box::new(move |node| dataset.check(node)));
         lock(&self.connections).push(connection);
-        if let Some(planner) = lock(&self.planner).take() {
-            let thread = planning::spawn(planner, &self.inbox, &self.cache, &self.published)?;
-            *lock(&self.planning) = Some(thread);
-        }
         Ok(())
     }
 
@@ -212,9 +207,9 @@ impl Engine {
         }
     }
 
-    /// The settings in force.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// The settings as people read them.
+    pub fn rendered(&self) -> &str {
+        &self.rendered
     }
 
     /// Something at the source is not what it was: the planner, the store and the kernel are told.

@@ -77,6 +77,10 @@ pub struct Status {
     pub counters: Counters,
     /// Reads that the kernel sent.
     pub reads: u64,
+    /// Of these, reads answered from the bytes of a push under way.
+    pub reads_from_push: u64,
+    /// Pushes that the kernel refused.
+    pub push_errors: u64,
     /// Reads that ended in an error.
     pub read_errors: u64,
     /// Records of the local store found damaged.
@@ -139,6 +143,8 @@ impl Engine {
             orders: orders.collect(),
             counters: published.counters,
             reads: traffic.reads.load(Ordering::Relaxed),
+            reads_from_push: traffic.reads_from_push.load(Ordering::Relaxed),
+            push_errors: traffic.push_errors.load(Ordering::Relaxed),
             read_errors: traffic.read_errors.load(Ordering::Relaxed),
             store_errors: traffic.store_errors.load(Ordering::Relaxed),
             changed_files: traffic.changed.load(Ordering::Relaxed),

@@ -105,12 +105,7 @@ fn serve(
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
     let outcome = runtime.block_on(async {
-        let handler = Handler {
-            engine: Arc::clone(engine),
-            rendered: plan.rendered.clone(),
-            running: running.clone(),
-            end,
-        };
+        let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         directory.note(&running)?;
         notes.push(engine.consistency());
@@ -147,7 +142,6 @@ async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
 /// Answers what commands ask.
 struct Handler {
     engine: Arc<Engine>,
-    rendered: String,
     running: Running,
     end: mpsc::Sender<()>,
 }
@@ -167,7 +161,7 @@ impl Handler {
         match request {
             Request::Status => serde_json::to_value(self.engine.status())
                 .map_err(|error| Error::new(ErrorKind::Internal, format!("status: {error}"))),
-            Request::Config => Ok(json!(self.rendered)),
+            Request::Config => Ok(json!(self.engine.rendered())),
             Request::SetOrder { stream, order } => {
                 self.engine.set_order(&stream, &order).map(|words| json!(words))
             }
@@ -193,8 +187,14 @@ impl Handler {
     }
 }
 
-/// An absolute path to a file that need not exist, links in its directories resolved.
+/// An absolute path to a file that need not exist, links resolved. A mount at the path itself is
+/// not asked: its daemon may be dead.
 pub fn absolute(path: &Path) -> PathBuf {
+    if path.read_link().is_ok()
+        && let Ok(resolved) = std::fs::canonicalize(path)
+    {
+        return resolved;
+    }
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {

@@ -132,13 +132,6 @@ pub enum Event {
         /// The tier.
         tier: usize,
     },
-    /// A tier has another capacity from now on; 0: it is gone with all that it held.
-    Resized {
-        /// The tier.
-        tier: usize,
-        /// Bytes.
-        capacity: u64,
-    },
     /// Files were added or changed. What is cached of the changed ones is void.
     Changed {
         /// The layout with the new files and sizes.

@@ -146,7 +146,6 @@ impl Planner {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
-            Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         self.stage(actions);
@@ -393,35 +392,6 @@ impl Planner {
             if kept && self.residency.is_in(block, tier) {
                 self.policies[tier].touch(block, next);
             }
-        }
-    }
-
-    fn resized(&mut self, tier: usize, capacity: u64, actions: &mut Vec<Action>) {
-        self.settings.tiers[tier].capacity = capacity;
-        if tier != RAM {
-            if capacity == 0 {
-                self.residency.clear_tier(tier);
-                self.choose_policy();
-            }
-            self.size_tiers();
-            return;
-        }
-        self.size_tiers();
-        let excess: Vec<BlockId> = {
-            let mut over = (self.residency.kept[RAM] + self.window).saturating_sub(capacity);
-            let layout = &self.layout;
-            self.residency
-                .kept_in(RAM)
-                .take_while(|&block| {
-                    let take = over > 0;
-                    over = over.saturating_sub(layout.pages_bytes(block));
-                    take
-                })
-                .collect()
-        };
-        for block in excess {
-            self.policies[RAM].remove(block);
-            self.drop_pages(block, actions);
         }
     }
 

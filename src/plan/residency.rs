@@ -188,14 +188,6 @@ impl Residency {
         }
     }
 
-    /// Everything that a tier held is gone.
-    pub(super) fn clear_tier(&mut self, tier: usize) {
-        for state in &mut self.blocks {
-            state.tiers &= !(1 << tier);
-        }
-        self.kept[tier] = 0;
-    }
-
     /// Every block that is kept in a tier.
     pub(super) fn kept_in(&self, tier: usize) -> impl Iterator<Item = BlockId> + '_ {
         (0..self.blocks.len() as u32).map(BlockId).filter(move |&block| {

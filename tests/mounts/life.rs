@@ -52,6 +52,18 @@ fn a_mount_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_link_as_mount_point_means_the_directory_it_leads_to() {
+    let ground = Ground::new();
+    ground.plant("a", &content(1, 700));
+    let link = ground.path("link");
+    std::os::unix::fs::symlink(ground.path("mount"), &link).unwrap();
+    let mounted = Mounted::at(&ground, &ground.path("source"), &link, &[]);
+    assert!(fs::read(ground.path("mount").join("a")).unwrap() == content(1, 700));
+    mounted.umount();
+    assert_eq!(mounts_at(&ground.path("mount")), 0);
+}
+
+#[test]
 fn a_mount_over_the_source_itself() {
     let ground = Ground::new();
     ground.plant_many("d", 50, 30_000);
