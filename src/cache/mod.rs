@@ -13,6 +13,7 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
+mod checked;
 mod inbox;
 mod own;
 mod store;
@@ -29,6 +30,7 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
+use checked::Checked;
 pub use inbox::{Arrival, Inbox, Message};
 pub use own::OwnThreads;
 pub use store::Store;
@@ -40,6 +42,9 @@ pub trait Pages: Send + Sync + 'static {
     /// # Errors
     /// The kernel's, `ENOENT` where it does not know the file.
     fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Whether every page of a range is there; none where the kernel cannot tell. Blocks.
+    fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool>;
 
     /// Drops pages of a file. Blocks.
     fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64);
@@ -86,8 +91,10 @@ pub struct Cache {
     store_pool: Pool,
     push_pool: Pool,
     drop_pool: Pool,
-    /// Told of files that turned out to be another version.
-    on_changed: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
+    check_pool: Pool,
+    checked: Checked,
+    /// Told of files to be looked at again at the source.
+    recheck: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
     traffic: Traffic,
 }
 
@@ -113,16 +120,19 @@ impl Cache {
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             drop_pool: Pool::new("belady-drop", 1, 0),
-            on_changed: OnceLock::new(),
+            check_pool: Pool::new("belady-check", 1, 0),
+            checked: Checked::default(),
+            recheck: OnceLock::new(),
             traffic: Traffic::default(),
         })
     }
 
     /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.
-    pub fn connect(&self, pages: Arc<dyn Pages>, on_changed: Box<dyn Fn(NodeId) + Send + Sync>) {
+    /// `recheck` is to look at a file again at the source; it must not block.
+    pub fn connect(&self, pages: Arc<dyn Pages>, recheck: Box<dyn Fn(NodeId) + Send + Sync>) {
         // A second connection of the same source leaves the first one's pages in charge.
         let _ = self.pages.set(pages);
-        let _ = self.on_changed.set(on_changed);
+        let _ = self.recheck.set(recheck);
     }
 
     /// Totals since the start.
@@ -178,6 +188,31 @@ impl Cache {
         slot.insert(Flight::Fetching(Vec::new()));
         drop(flights);
         self.fetch(block, located, Urgency::Prefetch);
+    }
+
+    /// Looks whether a block that will be read soon is still as it should be: its version, where
+    /// the last look at the source was long ago, and its pages. What is not is set right.
+    pub fn check(self: &Arc<Self>, block: BlockId) {
+        let Some(located) = self.catalog.locate(block) else { return };
+        if self.catalog.is_check_due(located.node)
+            && let Some(recheck) = self.recheck.get()
+        {
+            recheck(located.node);
+        }
+        if !self.checked.is_due(block) {
+            return;
+        }
+        let cache = Arc::clone(self);
+        self.check_pool.submit(Urgency::Prefetch, move || {
+            let _own = OwnThreads::enter();
+            let Some(pages) = cache.pages.get() else { return };
+            let length = located.length as u64;
+            match pages.is_whole(located.node, &located.path, located.offset, length) {
+                Some(false) => cache.tell(located.node, Event::Lost { block }, None),
+                Some(true) => cache.checked.note(block),
+                None => {}
+            }
+        });
     }
 
     /// Drops a block's pages and tells the planner when that is done.
@@ -275,6 +310,7 @@ impl Cache {
         self.lock().remove(&(block, located.node));
         match pushed {
             Ok(()) => {
+                self.checked.note(block);
                 let arrival = Arrival { node: located.node, bytes };
                 self.tell(located.node, Event::Arrived { block, from }, Some(arrival));
             }
@@ -309,8 +345,8 @@ impl Cache {
     /// next open the new version.
     fn changed(&self, block: BlockId, node: NodeId) {
         self.traffic.changed.fetch_add(1, Ordering::Relaxed);
-        if let Some(on_changed) = self.on_changed.get() {
-            on_changed(node);
+        if let Some(recheck) = self.recheck.get() {
+            recheck(node);
         }
         self.fail((block, node), Errno::ESTALE);
     }

@@ -254,6 +254,15 @@ impl Catalog {
         })
     }
 
+    /// Whether half the period since the last look at the source is over: time to look ahead of
+    /// the next use, so that no reader waits for it.
+    pub fn is_check_due(&self, node: NodeId) -> bool {
+        let Some(period) = self.period else { return false };
+        let tree = self.read();
+        let Ok(file) = tree.resolve(node) else { return false };
+        self.valid(tree.row(file).checked_ms).is_none_or(|left| left < period / 2)
+    }
+
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
         let now = self.now_ms();

@@ -108,12 +108,18 @@ fn render(status: &Value) -> String {
     );
     let _ = writeln!(
         out,
-        "  source   {} read, {} blocks ahead and {} on demand; {} from disk; {} lost, {} failed",
+        "  source   {} read, {} blocks ahead and {} on demand; {} from disk",
         human(status, "/source_bytes"),
         number(status, "/prefetched"),
         number(status, "/demanded"),
         human(status, "/tier_bytes"),
+    );
+    let _ = writeln!(
+        out,
+        "  lost     {} blocks taken back by the kernel and missed, {} fetched again in time; {} \
+         fetches failed",
         number(status, "/lost"),
+        number(status, "/restored"),
         number(status, "/failed"),
     );
     let orders = status["orders"].as_array().map_or(&[][..], Vec::as_slice);

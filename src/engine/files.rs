@@ -93,6 +93,12 @@ fn prometheus(status: &Status) -> String {
         "Blocks that the kernel took back.",
         &one(status.counters.lost),
     );
+    metric(
+        "restored_total",
+        "counter",
+        "Blocks that the kernel took back and that were there again before their read.",
+        &one(status.counters.restored),
+    );
     metric("failed_total", "counter", "Fetches that failed.", &one(status.counters.failed));
     metric("dropped_total", "counter", "Blocks dropped from RAM.", &one(status.counters.dropped));
     metric("placed_total", "counter", "Blocks written to disk.", &one(status.counters.placed));

@@ -55,6 +55,7 @@ fn run(mut planner: Planner, inbox: &Inbox, cache: &Arc<Cache>, published: &Mute
             for action in actions.drain(..) {
                 match action {
                     Action::Fetch { block, .. } => cache.prefetch(block),
+                    Action::Check { block } => cache.check(block),
                     Action::Drop { block } => cache.drop_pages(block),
                     Action::Displace { block, .. } => cache.displace(block),
                     Action::Place { block, tier } => match &message.arrival {

@@ -6,6 +6,7 @@
 //! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
 //! 4. [`Mounted::control`] mounts the control files, a second connection of the same daemon.
 
+mod cachestat;
 mod control;
 mod convert;
 mod known;

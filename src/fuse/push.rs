@@ -6,12 +6,14 @@
 //!    It waits for pages that a read in flight has locked.
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
 //!    they are not needed, which skips pages in use and never waits for them.
+//! 4. Whether pages are still there is asked in the same way, shortly before they are read: the
+//!    kernel may take any of them back at any time.
 //!
 //! None of this may run on a request thread: the requests that it causes are answered there.
 
 use std::fs::File;
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -21,9 +23,11 @@ use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
 use nix::sys::stat::{Mode, lstat};
 use nix::sys::uio::writev;
 
+use super::cachestat::cached_pages;
 use super::known::Known;
 use crate::cache::Pages;
 use crate::catalog::NodeId;
+use crate::ids::PAGE_BYTES;
 
 /// `FUSE_NOTIFY_STORE` and `FUSE_NOTIFY_INVAL_ENTRY` of the protocol.
 const NOTIFY_STORE: i32 = 4;
@@ -91,6 +95,12 @@ impl Pusher {
         lstat(&self.mountpoint.join(path)).map(|_| ())
     }
 
+    /// Opens a file of our own mount.
+    fn open(&self, path: &Path) -> Result<File, Errno> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        open(&self.mountpoint.join(path), flags, Mode::empty()).map(File::from)
+    }
+
     fn notify(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
         let mut header = [0; HEADER_BYTES];
@@ -132,14 +142,22 @@ impl Pages for Pusher {
             return;
         }
         let Ok(_inside) = self.enter() else { return };
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let dropped = open(&self.mountpoint.join(path), flags, Mode::empty()).and_then(|fd| {
-            let file = File::from(fd);
+        let dropped = self.open(path).and_then(|file| {
             let (offset, length) = (offset as i64, length as i64);
             posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
         });
         if let Err(errno) = dropped {
             tracing::debug!(?path, %errno, "pages could not be dropped");
         }
+    }
+
+    fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool> {
+        if !self.known.contains(node) {
+            return Some(false);
+        }
+        let _inside = self.enter().ok()?;
+        let file = self.open(path).ok()?;
+        let cached = cached_pages(file.as_fd(), offset, length).ok()?;
+        Some(cached >= length.div_ceil(PAGE_BYTES))
     }
 }

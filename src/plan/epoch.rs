@@ -6,7 +6,8 @@ use crate::ids::BlockId;
 const NONE: u32 = u32::MAX;
 
 /// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
-/// at by the planner, and fetched if need be) and already *reached* by the reader.
+/// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
+/// by the reader.
 ///
 /// A good 8 bytes an entry where no block repeats: 4 for the order, 4 for the way back.
 #[derive(Debug, Default)]
@@ -19,6 +20,7 @@ pub(super) struct Epoch {
     reached: Vec<u64>,
     /// What is reached is staged too.
     staged: Vec<u64>,
+    checked: Vec<u64>,
     low: u32,
     left: u32,
     /// Positions staged and not reached.
@@ -55,6 +57,7 @@ impl Epoch {
             again,
             reached: vec![0; length.div_ceil(64)],
             staged: vec![0; length.div_ceil(64)],
+            checked: vec![0; length.div_ceil(64)],
             low: 0,
             left: length as u32,
             ahead: 0,
@@ -162,6 +165,16 @@ impl Epoch {
         }
     }
 
+    /// Marks positions as checked and adds the blocks of those that had not been, nor reached.
+    pub(super) fn check(&mut self, positions: std::ops::Range<u32>, due: &mut Vec<BlockId>) {
+        for position in positions.start..positions.end.min(self.len()) {
+            if !has(&self.checked, position) {
+                set(&mut self.checked, position);
+                due.extend(self.block_at(position).filter(|_| !self.is_reached(position)));
+            }
+        }
+    }
+
     /// Gives up the lowest open positions while more than `most` past them are reached, and adds
     /// their blocks to `over`: what a loader skipped must not hold the rest up. With 0 everything
     /// that is open is given up.
@@ -195,6 +208,16 @@ mod tests {
         epoch.reach(0);
         assert_eq!((epoch.low(), epoch.left()), (2, 1));
         assert_eq!(epoch.next(BlockId(1)), None);
+    }
+
+    #[test]
+    fn each_position_is_checked_once() {
+        let mut epoch = Epoch::new(vec![3, 1, 0, 4], 5);
+        let mut due = Vec::new();
+        epoch.reach(1);
+        epoch.check(0..2, &mut due);
+        epoch.check(1..9, &mut due);
+        assert_eq!(due, [BlockId(3), BlockId(0), BlockId(4)]);
     }
 
     #[test]

@@ -111,6 +111,11 @@ pub enum Event {
         /// The block.
         block: BlockId,
     },
+    /// A check found that pages of a block are gone.
+    Lost {
+        /// The block.
+        block: BlockId,
+    },
     /// The pages of a block have been dropped.
     Dropped {
         /// The block.
@@ -148,6 +153,7 @@ impl Event {
             Event::Missed { block, .. }
             | Event::Arrived { block, .. }
             | Event::Failed { block }
+            | Event::Lost { block }
             | Event::Dropped { block }
             | Event::Placed { block, .. }
             | Event::NotHere { block, .. } => Some(block),
@@ -165,6 +171,12 @@ pub enum Action {
         block: BlockId,
         /// Where it is.
         from: Place,
+    },
+    /// Look whether a block that is read soon is still as it should be: its pages there
+    /// ([`Event::Lost`] if not), its file the version that it was at the source.
+    Check {
+        /// The block.
+        block: BlockId,
     },
     /// Drop a block's pages.
     Drop {
@@ -204,6 +216,8 @@ pub struct Counters {
     pub demanded: u64,
     /// Blocks whose pages the kernel had taken back before they were read.
     pub lost: u64,
+    /// Blocks whose loss a check found in time to fetch them again before they were read.
+    pub restored: u64,
     /// Fetches that failed.
     pub failed: u64,
     /// Blocks dropped or evicted from RAM.

@@ -13,7 +13,9 @@
 //! 3. An open moves the stream's position. A read that finds nothing ([`Event::Missed`]) is
 //!    already being fetched by the shell when the planner hears of it: the planner only accounts
 //!    for it. A read never waits for the planner.
-//! 4. When the last handle of a file is closed and no staged read of it is left, the policy weighs
+//! 4. The kernel may take any page back at any time. What is read soon is checked
+//!    ([`Action::Check`]) and fetched again where it got lost.
+//! 5. When the last handle of a file is closed and no staged read of it is left, the policy weighs
 //!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
@@ -138,6 +140,7 @@ impl Planner {
                 self.counters.failed += 1;
                 self.residency.forget(block, self.layout.pages_bytes(block));
             }
+            Event::Lost { block } => self.lost(block, actions),
             Event::Dropped { block } => {
                 self.residency.finish_drop(block, self.layout.pages_bytes(block));
             }
@@ -147,6 +150,11 @@ impl Planner {
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
+        }
+        for stream in self.streams.iter_mut().flatten() {
+            let in_ram = |block: &BlockId| self.residency.is_in(*block, RAM);
+            let due = stream.take_due().into_iter().filter(in_ram);
+            actions.extend(due.map(|block| Action::Check { block }));
         }
         self.stage(actions);
     }
@@ -263,6 +271,17 @@ impl Planner {
                 self.settle(block, actions);
             }
         }
+    }
+
+    /// Pages of a block in RAM are gone, and nobody has missed them yet.
+    fn lost(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if !self.residency.is_in(block, RAM) || self.residency.is_fetching(block) {
+            return;
+        }
+        self.counters.restored += 1;
+        self.residency.restart_fetch(block);
+        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
+        actions.push(Action::Fetch { block, from });
     }
 
     fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {

@@ -12,7 +12,9 @@
 //! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
 //!    batches at the same time, each from its own position on; so the next block to stage is the
 //!    one that is nearest ahead of the *runner* behind it.
-//! 5. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
+//! 5. As a runner goes on, what it reads next is due to be checked: it may have been staged long
+//!    ago.
+//! 6. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +40,10 @@ const STRAYS_KEPT: usize = 16;
 
 /// How many runners are told apart: more workers than that stage in plain order.
 const RUNNERS_MAX: usize = 64;
+
+/// How many positions past a runner are checked: far enough that what is missing can still be
+/// fetched, near enough that little gets lost after.
+const CHECK_AHEAD: u32 = 128;
 
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
@@ -65,6 +71,8 @@ pub(super) struct Stream {
     base: u64,
     /// Blocks whose staged reads are over.
     over: Vec<BlockId>,
+    /// Blocks to be checked before they are read.
+    due: Vec<BlockId>,
     matched: u64,
     strayed: u64,
     /// Planner ticks between two opens of this stream, smoothed.
@@ -132,6 +140,7 @@ impl Stream {
             diverged: false,
             base: 0,
             over: Vec::new(),
+            due: Vec::new(),
             matched: 0,
             strayed: 0,
             pace: 1.0,
@@ -253,6 +262,10 @@ impl Stream {
 
     /// A task stands at a position of the current epoch.
     fn run(&mut self, task: u32, position: u32) {
+        let ahead = position + 1..position + 1 + CHECK_AHEAD;
+        let into_next = ahead.end.saturating_sub(self.current.len());
+        self.current.check(ahead, &mut self.due);
+        self.next.check(0..into_next, &mut self.due);
         if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
             // Within a batch the runner goes on; at the next one it starts again behind it.
             runner.cursor = runner.cursor.max(position + 1);
@@ -293,6 +306,11 @@ impl Stream {
         std::mem::take(&mut self.over)
     }
 
+    /// The blocks that have become due to be checked since the last call.
+    pub(super) fn take_due(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.due)
+    }
+
     /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
     fn anchor(&mut self, layout: &Layout) -> bool {
         let pairs_wanted = if self.current.len() >= HEAD as u32 { 3 } else { 6 };
@@ -301,9 +319,11 @@ impl Stream {
         }
         let starts_as = |head: &[u32]| {
             let at = |block: &BlockId| head.iter().position(|&b| b == block.0);
-            let mut positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
-            positions.sort_unstable();
-            positions.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() >= pairs_wanted
+            let positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
+            // Each by the same or another worker, but never before the one that it follows.
+            let followed =
+                |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
+            positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
         };
         let number = if starts_as(self.next.head(HEAD)) {
             self.number + 1

@@ -77,6 +77,9 @@ impl World {
                     assert!(!self.pages.contains(&block), "{block:?} is in RAM");
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
                 }
+                Action::Check { block } => {
+                    assert!(self.pages.contains(&block) || self.fetching.contains(&block));
+                }
                 Action::Drop { block } => {
                     let file = self.layout.file_of(block);
                     let large = self.layout.blocks_of(file).len() > 1;
@@ -122,6 +125,14 @@ impl World {
         self.fetched += 1;
         self.pages.insert(block);
         self.tell(Event::Arrived { block, from: Place::Source });
+    }
+
+    /// The kernel takes pages back, and a look finds that out.
+    fn lose(&mut self, nth: usize) {
+        let Some(&block) = self.pages.iter().nth(nth % self.pages.len().max(1)) else { return };
+        self.pages.remove(&block);
+        self.tell(Event::Lost { block });
+        assert!(self.fetching.contains(&block), "{block:?} is fetched again");
     }
 
     /// A file changes at the source: what is under way of it ends without a word.
@@ -188,6 +199,7 @@ enum Step {
     Withdraw(u16),
     Change(u32, u64),
     NotHere(u32),
+    Lose(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -200,6 +212,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2u16).prop_map(Step::Withdraw),
         1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
         1 => (0..FILES).prop_map(Step::NotHere),
+        1 => any::<usize>().prop_map(Step::Lose),
     ]
 }
 
@@ -242,6 +255,7 @@ proptest! {
                     world.tell(Event::NotHere { block: BlockId(block), tier: 1 });
                 }
                 Step::NotHere(_) => {}
+                Step::Lose(nth) => world.lose(nth),
             }
             world.check();
         }

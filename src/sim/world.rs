@@ -134,6 +134,8 @@ impl<'a> World<'a> {
                         self.fetch(block, from);
                     }
                 }
+                // Nothing gets lost here.
+                Action::Check { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

@@ -5,7 +5,10 @@
 //! `slowpfs`, whose counters say what reached it; then a loader that reads something else.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::Value;
 
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
@@ -58,7 +61,7 @@ fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program 
 #[track_caller]
 fn read_about_once(slow: &Slow, status: &Value) {
     let count = |key: &str| status[key].as_u64().unwrap();
-    let fetched = count("prefetched") + count("demanded") + count("lost");
+    let fetched = count("prefetched") + count("demanded") + count("lost") + count("restored");
     assert_eq!(slow.count("open"), fetched, "{status}");
     assert_eq!((count("prefetched"), count("failed")), (FILES, 0), "{status}");
     assert!(fetched <= FILES + FILES / 5, "{status}");
@@ -167,6 +170,30 @@ fn an_order_file_with_epochs_is_followed() {
     wait_until("all reads seen", || mounted.count("/orders/0/opens_predicted") == 800);
     let order = order_of(&mounted.status(), "default");
     assert_eq!((&order["following"], &order["epoch"]), (&true.into(), &4.into()), "{order}");
+    mounted.umount();
+}
+
+#[test]
+fn pages_that_get_lost_are_there_again_before_they_are_read() {
+    let ground = Ground::new();
+    ground.plant_many("d", 400, 9000);
+    let order = shuffled(400, 5);
+    let file = order_file(&ground, "order.txt", std::slice::from_ref(&order));
+    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", &file]);
+    read_in_order(&mounted, &order[..40], 9000);
+    wait_until("all staged", || mounted.count("/ram/kept") == 400 * 3 * 4096);
+    // What has just arrived is taken to be there for two seconds.
+    thread::sleep(Duration::from_millis(2100));
+    // From the end, as no loader reads, and not so many that the order is given up.
+    for number in order[200..240].iter().rev() {
+        let file = fs::File::open(mounted.path(format!("d/{number:04}"))).unwrap();
+        posix_fadvise(&file, 4096, 4096, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    }
+    read_in_order(&mounted, &order[40..180], 9000);
+    wait_until("what is gone found", || mounted.count("/restored") == 40);
+    wait_until("it there again", || mounted.count("/fetching") == 0);
+    read_in_order(&mounted, &order[180..], 9000);
+    assert_eq!(mounted.count("/lost"), 0);
     mounted.umount();
 }
 
