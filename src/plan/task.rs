@@ -63,7 +63,9 @@ impl Task {
         let forward = step.is_some_and(|step| (1..=step_max).contains(&step));
         self.steps = self.steps << 1 | u32::from(forward);
         self.last = Some(position);
-        if self.pending.len() == PENDING_MAX {
+        if !forward {
+            self.pending.clear();
+        } else if self.pending.len() == PENDING_MAX {
             self.pending.remove(0);
         }
         self.pending.push(position);
@@ -122,6 +124,16 @@ mod tests {
         let read: Vec<u64> =
             (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000, 1)).collect();
         assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_opened_before_a_jump_is_not_counted_after_it() {
+        let mut task = Task::default();
+        let read: Vec<u64> = [900, 800, 700, 10, 11, 12]
+            .iter()
+            .flat_map(|&p| task.sees(STREAM, p, 5000, 1))
+            .collect();
+        assert_eq!(read, [10, 11, 12]);
     }
 
     #[test]
