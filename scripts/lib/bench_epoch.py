@@ -4,19 +4,21 @@ Goal: tell how near belady comes to what the link allows (cold) and to local fil
 Method: 5,000 imagenet-like JPEGs of about 110 KB behind `slowpfs --preset busy`; a torch DataLoader with 2 workers,
 batches of 64, DistributedSampler; prefetching held until the first open, so that the loader's start is no free head
 start.  Shape A reads and checks, B pauses 50 ms a batch besides, C decodes.  cold is epoch 1, steady the median of
-the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  "bound" is the
-time of the best of 8, 16 and 32 parallel copiers; "ideal bytes" is the data less what the cache can hold, in pages.
+the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  A turn runs all
+that has a bar, with a few epochs each; what is only there to compare with runs once.  "bound" is the time of the best
+of 8, 16 and 32 parallel copiers (found in the first turn); "ideal bytes" is the data less what the cache can hold, in
+pages.
 """
 
 import argparse
-import json
-import os
 import statistics
 import sys
 
 from driver import FAILURES, stopwatch
 from make_data import default_files, ensure
-from mounts import TARGET, TOP, exit_on_signals, say
+from model_error import model_error
+from mounts import TARGET, exit_on_signals, say
+from report import publish, row
 from rig import MIB, Rig
 
 LINK = 200e6                 # bytes a second of the preset busy
@@ -27,6 +29,9 @@ BARS = {"cold.x_bound": .95, "cold.x_link": 1.08, "cold.step.x_local": 1.04, "st
         "steady.0.x_bound": .95, "memory_over_budget_mib": 48}
 COPIERS = (8, 16, 32)
 SIZES = ("100", "50", "20", "0", "dir")
+TURNS = 3                    # then comes what is run only to compare with, and further turns while there is time
+TURNS_MOST = 7
+EPOCHS = {"A": 3, "B": 2, "C": 2}
 
 
 def sizes_of(rig, size):
@@ -46,29 +51,33 @@ class Bench:
     def __init__(self, rig, full):
         self.rig, self.full = rig, full
         self.runs, self.took, self.notes = {}, {}, []
+        self.model = []
         self.elapsed = stopwatch()
 
     def plan(self):
         """(name, what to call), the most important first; a name may occur again."""
-        mounts, few = (5, 5) if self.full else (3, 3)
-        for turn in range(mounts):
-            yield from self.copier_jobs(read=turn == 0)
-            yield "local.A", lambda: self.rig.local("A", 5)
-            for size in SIZES:
-                yield f"belady.A.{size}", self.belady_job("A", size, 5)
-            if turn == 0:
-                yield from self.slow_jobs(few)
+        for turn in range(TURNS_MOST):
+            yield from self.turn(first=turn == 0)
+            if turn + 1 == TURNS:
                 yield from self.source_jobs()
-        for _ in range(1, mounts):
-            yield from self.slow_jobs(few)
 
-    def slow_jobs(self, epochs):
-        """The shapes with a step and with decoding."""
-        yield "local.B", lambda: self.rig.local("B", epochs)
+    def turn(self, first):
+        """One run of each thing that has a bar, and of what it is divided by."""
+        copiers = COPIERS if first else [self.best_copiers()]
+        for number in copiers:
+            yield f"staged.{number}", lambda number=number: self.rig.staged(number, first)
+        yield "local.A", lambda: self.rig.local("A", EPOCHS["A"])
+        for size in SIZES:
+            yield f"belady.A.{size}", self.belady_job("A", size)
+        yield "local.B", lambda: self.rig.local("B", EPOCHS["B"])
         for size in SIZES if self.full else ("100", "50", "20"):
-            yield f"belady.B.{size}", self.belady_job("B", size, epochs)
-        yield "local.C", lambda: self.rig.local("C", epochs)
-        yield "belady.C.100", self.belady_job("C", "100", epochs)
+            yield f"belady.B.{size}", self.belady_job("B", size)
+        yield "local.C", lambda: self.rig.local("C", EPOCHS["C"])
+        yield "belady.C.100", self.belady_job("C", "100")
+
+    def best_copiers(self):
+        """The number of copiers that was quickest in the first turn."""
+        return min(COPIERS, key=lambda n: self.get(f"staged.{n}")[0].cold if self.get(f"staged.{n}") else 1e9)
 
     def source_jobs(self):
         """The slow source with several numbers of workers, and its caching client."""
@@ -76,37 +85,43 @@ class Bench:
             yield f"direct.{workers}", lambda workers=workers: self.rig.direct(workers, 1)
         yield "client_cache", lambda: self.rig.direct(2, 2, client_cache=True)
 
-    def copier_jobs(self, read):
-        for copiers in COPIERS:
-            yield f"staged.{copiers}", lambda copiers=copiers: self.rig.staged(copiers, read)
-
-    def belady_job(self, shape, size, epochs):
+    def belady_job(self, shape, size):
         ram, disk, settings = sizes_of(self.rig, size)
-        return lambda: self.rig.belady(shape, epochs, ram, disk, settings)
+        return lambda: self.rig.belady(shape, EPOCHS[shape], ram, disk, settings)
 
     def run(self):
         """Runs the plan; a job that failed is noted and not tried again, one that would take too long is left."""
+        try:
+            self.model = model_error(self.rig)
+        except FAILURES as e:
+            self.notes.append(f"the model could not be compared: {e}".replace(TARGET, "target"))
         failed, left = set(), []
         for name, job in self.plan():
             if name in failed:
                 continue
             if not self.full and self.elapsed() + self.took.get(name, 20) > LIMIT:
-                left.append(name)
+                if len(self.get(name)) < TURNS:
+                    left.append(name)
                 continue
-            began = self.elapsed()
-            try:
-                run = job()
-            except FAILURES as e:
+            if not self.run_one(name, job):
                 failed.add(name)
-                self.notes.append(f"{name} failed: {e}".replace(TARGET, "target"))
-                say(f"{self.elapsed():5.0f} s  {name:14} FAILED: {e}")
-                continue
-            self.took[name] = self.elapsed() - began
-            self.runs.setdefault(name, []).append(run)
-            say(f"{self.elapsed():5.0f} s  {name:14} " + " ".join(f"{e['seconds']:.2f}" for e in run.epochs))
         if left:
             self.notes.append(f"left out for lack of time: {len(left)} runs ({', '.join(sorted(set(left)))})")
         return not failed
+
+    def run_one(self, name, job):
+        """Runs a job; gives whether it worked."""
+        began = self.elapsed()
+        try:
+            run = job()
+        except FAILURES as e:
+            self.notes.append(f"{name} failed: {e}".replace(TARGET, "target"))
+            say(f"{self.elapsed():5.0f} s  {name:14} FAILED: {e}")
+            return False
+        self.took[name] = self.elapsed() - began
+        self.runs.setdefault(name, []).append(run)
+        say(f"{self.elapsed():5.0f} s  {name:14} " + " ".join(f"{e['seconds']:.2f}" for e in run.epochs))
+        return True
 
     def get(self, name):
         return self.runs.get(name, [])
@@ -118,25 +133,21 @@ class Rows:
     def __init__(self, bench):
         self.bench, self.rig, self.rows = bench, bench.rig, []
 
-    def middle(self, values):
-        return statistics.median(values) if values else None
-
     def add(self, name, runs, figure, unit="x", part="steady", note=None, by=(1.0,)):
         """A row: the median of figure(run) over `by`, the figure of the same turn to compare with."""
-        values = [round(figure(run) / by[min(turn, len(by) - 1)], 4) for turn, run in enumerate(runs)] if by else []
-        row = {"name": name, "value": self.middle(values), "unit": unit, "runs": values, "bar": BARS.get(name)}
+        values = [figure(run) / by[min(turn, len(by) - 1)] for turn, run in enumerate(runs)] if by else []
+        found = row(name, values, unit, BARS.get(name))
         if runs:
-            row["idle_percent"] = round(statistics.fmean(run.mean("idle", part) for run in runs), 1)
-            row["slowpfs_cpu_us"] = round(statistics.fmean(run.mean("slow_cpu_us", part) for run in runs))
-            row["held_late_us_max"] = max(run.held_late_us for run in runs)
+            found["idle_percent"] = round(statistics.fmean(run.mean("idle", part) for run in runs), 1)
+            found["slowpfs_cpu_us"] = round(statistics.fmean(run.mean("slow_cpu_us", part) for run in runs))
+            found["held_late_us_max"] = max(run.held_late_us for run in runs)
         if note or not values:
-            row["note"] = note or ("no run" if not runs else "nothing to compare with")
-        self.rows.append(row)
+            found["note"] = note or ("no run" if not runs else "nothing to compare with")
+        self.rows.append(found)
 
     def copy_times(self):
         """By turn, the seconds of the best number of copiers; the best number is the same in all turns."""
-        times = [[run.cold for run in self.bench.get(f"staged.{n}")] for n in COPIERS]
-        return min(filter(None, times), key=self.middle, default=[])
+        return [run.cold for run in self.bench.get(f"staged.{self.bench.best_copiers()}")]
 
     def local(self, shape):
         """By turn, the seconds of a warm local epoch."""
@@ -162,6 +173,7 @@ class Rows:
             self.add(f"steady.{size}.x_ideal_bytes", runs, lambda r: r.steady("bytes") / (data * self.share_missed(r)))
         self.add("steady.0.x_bound", get("belady.A.0"), lambda r: r.steady(), by=copy)
         self.memory()
+        self.model()
 
     def worst_step(self, step):
         """With a step: the cache size that comes off worst."""
@@ -182,6 +194,14 @@ class Rows:
         self.add("memory_over_budget_mib", charged, lambda r: r.memory_over, "MiB", note=note)
         self.rows[-1]["value"] = max(self.rows[-1]["runs"], default=None)
 
+    def model(self):
+        """How far slowpfs is from its model, at the worst."""
+        errors = [error for _, error, _ in self.bench.model]
+        self.rows.append(row("slowpfs.model_error", errors, bar=BARS.get("slowpfs.model_error"),
+                             value=round(max(map(abs, errors)), 4) if errors else None,
+                             readers=[readers for readers, _, _ in self.bench.model],
+                             held_late_us_max=max((late for _, _, late in self.bench.model), default=0)))
+
     def plain(self):
         """Rows without a bar: seconds, to compare with."""
         for n in COPIERS:
@@ -200,33 +220,15 @@ class Rows:
                 self.add(f"{name}.steady.s", self.bench.get(name), lambda r: r.steady(), "s")
 
 
-def machine():
-    """What this ran on."""
-    def first(path, word):
-        with open(path) as f:
-            return next((line.split(":", 1)[1].strip() for line in f if line.startswith(word)), "unknown")
-    return {"cores": len(os.sched_getaffinity(0)), "mem": first("/proc/meminfo", "MemTotal"),
-            "kernel": os.uname().release, "cpu": first("/proc/cpuinfo", "model name")}
-
-
-def print_table(rows, notes):
-    print(f"\n{'row':28} {'value':>9} {'bar':>7}      {'unit':5} {'idle %':>6} {'slowpfs s':>9} {'late ms':>8}  runs")
-    for row in rows:
-        value, bar = row["value"], row["bar"]
-        shown = "-" if value is None else f"{value:.3f}"
-        verdict = "" if bar is None or value is None else "ok" if value <= bar else "MISS"
-        print(f"{row['name']:28} {shown:>9} {'' if bar is None else bar:>7} {verdict:4} {row['unit']:5}"
-              f" {row.get('idle_percent', '-'):>6} {row.get('slowpfs_cpu_us', 0) / 1e6:>9.2f}"
-              f" {row.get('held_late_us_max', 0) / 1000:>8.1f}  {' '.join(f'{v:.3f}' for v in row['runs'][:6])}"
-              + (f"  ({row['note']})" if "note" in row else ""))
-    for note in notes:
-        print(f"note: {note}")
+COLUMNS = (("idle %", 6, lambda found: found.get("idle_percent", "-")),
+           ("slowpfs s", 9, lambda found: f"{found.get('slowpfs_cpu_us', 0) / 1e6:.2f}"),
+           ("late ms", 8, lambda found: f"{found.get('held_late_us_max', 0) / 1000:.1f}"))
 
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench epoch", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("--full", action="store_true", help="5 mounts, all shapes at all sizes, no limit of time")
+    parser.add_argument("--full", action="store_true", help="7 turns, all shapes at all sizes, no limit of time")
     args = parser.parse_args()
     exit_on_signals()
     rig = Rig(ensure("imagenet-like", default_files("imagenet-like")), None if args.full else LIMIT)
@@ -239,13 +241,7 @@ def main():
     rows = Rows(bench)
     rows.barred()
     rows.plain()
-    result = json.dumps({"bench": "epoch", "machine": machine(), "rows": rows.rows, "notes": bench.notes})
-    os.makedirs(os.path.join(TOP, "benches", "results"), exist_ok=True)
-    with open(os.path.join(TOP, "benches", "results", "epoch.json"), "w") as f:
-        f.write(result + "\n")
-    if not args.json:
-        print_table(rows.rows, bench.notes)
-    print(result)
+    publish("epoch", rows.rows, bench.notes, args.json, COLUMNS)
     sys.exit(0 if ran else 1)
 
 

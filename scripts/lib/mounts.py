@@ -179,6 +179,15 @@ class Belady:
                 found.append(int(pid))
         return found
 
+    def cpu_us(self):
+        """CPU time of its processes so far, in microseconds."""
+        ticks = 0
+        for pid in self.pids():
+            with open(f"/proc/{pid}/stat") as f:
+                words = f.read().rsplit(")", 1)[1].split()
+            ticks += int(words[11]) + int(words[12])
+        return ticks * 1_000_000 // os.sysconf("SC_CLK_TCK")
+
     def kill(self):
         for pid in self.pids():
             kill_hard(pid)

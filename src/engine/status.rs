@@ -1,5 +1,6 @@
 //! What an engine tells of itself.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -75,6 +76,8 @@ pub struct Status {
     /// What was decided and seen.
     #[serde(flatten)]
     pub counters: Counters,
+    /// Requests that the kernel sent, by kind.
+    pub requests: BTreeMap<&'static str, u64>,
     /// Reads that the kernel sent.
     pub reads: u64,
     /// Of these, reads answered from the bytes of a push under way.
@@ -98,6 +101,10 @@ impl Engine {
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let known: u64 = connections.iter().map(|c| c.pusher().known() as u64).sum();
+        let mut requests = BTreeMap::new();
+        for (kind, count) in connections.iter().flat_map(|c| c.requests().by_kind()) {
+            *requests.entry(kind).or_default() += count;
+        }
         let (files, bytes) = self.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
         let progress = |index: usize| {
@@ -142,6 +149,7 @@ impl Engine {
             known_bytes: known * KNOWN_BYTES,
             orders: orders.collect(),
             counters: published.counters,
+            requests,
             reads: traffic.reads.load(Ordering::Relaxed),
             reads_from_push: traffic.reads_from_push.load(Ordering::Relaxed),
             push_errors: traffic.push_errors.load(Ordering::Relaxed),

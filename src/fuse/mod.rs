@@ -12,6 +12,7 @@ mod convert;
 mod known;
 mod ops;
 mod push;
+mod requests;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -33,6 +34,7 @@ pub use known::KNOWN_BYTES;
 use known::Known;
 use ops::DatasetOps;
 pub use push::Pusher;
+pub use requests::Requests;
 
 /// How a connection is mounted.
 #[derive(Clone, Debug)]
@@ -134,6 +136,7 @@ fn device_at(mountpoint: &Path) -> Option<String> {
 pub struct Connection {
     mounted: Mounted,
     pusher: Arc<Pusher>,
+    requests: Arc<Requests>,
 }
 
 impl Connection {
@@ -147,13 +150,14 @@ impl Connection {
         settings: &MountSettings,
     ) -> Result<Self> {
         let known = Arc::new(Known::default());
-        let ops = DatasetOps::new(dataset, Arc::clone(&known));
+        let requests = Arc::<Requests>::default();
+        let ops = DatasetOps::new(dataset, Arc::clone(&known), Arc::clone(&requests));
         let refused = |error: std::io::Error| explain(&error, mountpoint);
         let session = Session::new(ops, mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
         let mounted = Mounted::serve(session, mountpoint)?;
         let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));
-        Ok(Connection { mounted, pusher })
+        Ok(Connection { mounted, pusher, requests })
     }
 
     /// Unmounts; with `force` also where its files are in use.
@@ -179,6 +183,11 @@ impl Connection {
     /// The page cache of the mount.
     pub fn pusher(&self) -> &Arc<Pusher> {
         &self.pusher
+    }
+
+    /// What the kernel asked for.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
     }
 }
 

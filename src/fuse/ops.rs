@@ -16,6 +16,7 @@ use fuser::{
 
 use super::convert;
 use super::known::Known;
+use super::requests::{Kind, Requests};
 use crate::cache::OwnThreads;
 use crate::catalog::{Attr, Listed, NodeId};
 use crate::fs::Dataset;
@@ -36,16 +37,18 @@ type Listing = Arc<Vec<Listed>>;
 pub(super) struct DatasetOps {
     dataset: Arc<Dataset>,
     known: Arc<Known>,
+    requests: Arc<Requests>,
     /// Listings of open directories, so that one listing is of one moment.
     listings: Arc<Mutex<HashMap<u64, Listing>>>,
     handles: Arc<AtomicU64>,
 }
 
 impl DatasetOps {
-    pub(super) fn new(dataset: Arc<Dataset>, known: Arc<Known>) -> Self {
+    pub(super) fn new(dataset: Arc<Dataset>, known: Arc<Known>, requests: Arc<Requests>) -> Self {
         DatasetOps {
             dataset,
             known,
+            requests,
             listings: Arc::default(),
             handles: Arc::new(AtomicU64::new(1)),
         }
@@ -105,6 +108,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.requests.count(Kind::Lookup);
         let known = Arc::clone(&self.known);
         self.dataset.lookup(node(parent), name, own(request), move |result| {
             reply_entry(&known, reply, result);
@@ -116,6 +120,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.requests.count(Kind::Getattr);
         match self.dataset.getattr(node(ino)) {
             Ok(attr) => reply.attr(&attr.valid, &convert::attr(&attr)),
             Err(errno) => reply.error(convert::errno(errno)),
@@ -123,6 +128,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.requests.count(Kind::Other);
         self.dataset.read_link(node(ino), move |result| match result {
             Ok(target) => reply.data(target.as_bytes()),
             Err(errno) => reply.error(convert::errno(errno)),
@@ -130,6 +136,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.requests.count(Kind::Open);
         if own(request) {
             return reply.opened(OWN, FopenFlags::FOPEN_KEEP_CACHE);
         }
@@ -150,6 +157,7 @@ impl Filesystem for DatasetOps {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.requests.count(Kind::Read);
         let answer = move |result: Result<&[u8], nix::errno::Errno>| match result {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(convert::errno(errno)),
@@ -167,6 +175,7 @@ impl Filesystem for DatasetOps {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.requests.count(Kind::Release);
         reply.ok();
         if fh == READER {
             self.dataset.close(node(ino));
@@ -174,6 +183,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.requests.count(Kind::Other);
         let listings = Arc::clone(&self.listings);
         let handles = Arc::clone(&self.handles);
         self.dataset.list(node(ino), own(request), move |result| match result {
@@ -195,6 +205,7 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        self.requests.count(Kind::Other);
         let (Some(listing), Ok(dots)) = (self.listing(fh), self.dots(node(ino))) else {
             return reply.error(Errno::EBADF);
         };
@@ -220,6 +231,7 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.requests.count(Kind::Other);
         let catalog = self.dataset.catalog();
         let (Some(listing), Ok(dots)) = (self.listing(fh), self.dots(node(ino))) else {
             return reply.error(Errno::EBADF);
@@ -253,11 +265,13 @@ impl Filesystem for DatasetOps {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
+        self.requests.count(Kind::Other);
         self.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh.0);
         reply.ok();
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.requests.count(Kind::Other);
         self.dataset.wait_for_source(move |dataset| match dataset.catalog().source().space() {
             Ok([blocks, free, available, files, files_free, size, name_max]) => reply.statfs(
                 blocks,
@@ -274,6 +288,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.requests.count(Kind::Other);
         let name = name.to_os_string();
         self.dataset.wait_for_source(move |dataset| {
             let path = dataset.catalog().path(node(ino));
@@ -283,6 +298,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.requests.count(Kind::Other);
         self.dataset.wait_for_source(move |dataset| {
             let path = dataset.catalog().path(node(ino));
             let names = path.and_then(|path| dataset.catalog().source().list_xattrs(&path));
@@ -298,6 +314,7 @@ impl Filesystem for DatasetOps {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        self.requests.count(Kind::Other);
         // The kernel never asks again: there is nothing to flush.
         reply.error(Errno::ENOSYS);
     }
@@ -313,6 +330,7 @@ impl Filesystem for DatasetOps {
         _size: u32,
         reply: ReplyIoctl,
     ) {
+        self.requests.count(Kind::Other);
         // Python asks every file it opens whether it is a terminal.
         reply.error(Errno::ENOTTY);
     }
@@ -326,6 +344,7 @@ impl Filesystem for DatasetOps {
         _whence: i32,
         reply: ReplyLseek,
     ) {
+        self.requests.count(Kind::Other);
         // The kernel then treats the whole file as data.
         reply.error(Errno::ENOSYS);
     }

@@ -42,6 +42,33 @@ pub(crate) enum Command {
         #[arg(required = true)]
         words: Vec<String>,
     },
+    /// Prints what the model says that readers of whole files get, as JSON. Nothing is mounted.
+    ///
+    /// Each reader looks a file up, opens it and reads it in one request, one file after the other.
+    Model(ModelArgs),
+}
+
+/// The load that the model is asked about.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// The filesystem.
+    #[arg(long, value_enum, default_value_t = Preset::Busy)]
+    pub(crate) preset: Preset,
+    /// Seed of the tail.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Readers at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = 1..=4096)]
+    pub(crate) readers: i64,
+    /// Files that they read in all.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) files: u64,
+    /// Bytes of a file.
+    #[arg(long, value_name = "N", default_value_t = 110_000)]
+    pub(crate) bytes: u64,
+    /// Single numbers that differ from the preset.
+    #[command(flatten)]
+    pub(crate) overrides: Overrides,
 }
 
 /// What to mount, and how.

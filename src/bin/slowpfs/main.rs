@@ -28,12 +28,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use clap::{CommandFactory, Parser};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, ModelArgs};
+use model::{Model, Outcome, closed_loop, whole_file};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.mount) {
         (Some(Command::Ctl { socket, words }), _) => ctl(&socket, &words),
+        (Some(Command::Model(args)), _) => {
+            println!("{}", predict(&args));
+            Ok(())
+        }
         (None, Some(args)) => mount::serve(&args, cli.overrides.apply(args.preset.params())),
         // The parser lets neither through only if its rules contradict each other.
         (None, None) => Err(Cli::command().render_usage().to_string()),
@@ -45,6 +50,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the model says about a load.
+fn predict(args: &ModelArgs) -> serde_json::Value {
+    let mut model = Model::new(args.overrides.apply(args.preset.params()), args.seed);
+    let readers = usize::try_from(args.readers).unwrap_or(1);
+    let Outcome { seconds, rate, mean_ms } =
+        closed_loop(&mut model, readers, args.files, &whole_file(args.bytes));
+    serde_json::json!({ "seconds": seconds, "files_per_s": rate, "mean_ms": mean_ms })
 }
 
 /// Sends a command, and prints the answer.

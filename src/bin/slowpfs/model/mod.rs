@@ -13,6 +13,7 @@
 //!
 //! The same requests with the same seed give the same times, whatever the machine does.
 
+mod load;
 mod params;
 mod timeline;
 
@@ -24,6 +25,7 @@ use std::collections::HashMap;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+pub(crate) use load::{Outcome, closed_loop, whole_file};
 pub(crate) use params::{Params, Preset};
 use timeline::Timeline;
 

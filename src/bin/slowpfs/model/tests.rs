@@ -1,60 +1,17 @@
 //! The model against closed forms, in virtual time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
+use super::load::{closed_loop, whole_file};
 use super::timeline::Timeline;
 use super::{Model, Nanos, Params, Preset, Request};
 
 const MS: Nanos = 1_000_000;
-const SECOND: Nanos = 1_000 * MS;
 /// The size of the files that the figures of the presets are about.
 const FILE: u64 = 110_000;
-
-/// What closed-loop clients got out of the model.
-struct Outcome {
-    /// Cycles completed per second.
-    rate: f64,
-    /// Mean time of a cycle.
-    mean_ms: f64,
-}
-
-/// Lets `clients` repeat `steps` without a pause for `seconds`, each cycle on a new handle.
-fn closed_loop(model: &mut Model, clients: usize, seconds: u64, steps: &[Request]) -> Outcome {
-    let horizon = seconds * SECOND;
-    let mut ready: BinaryHeap<_> = (0..clients).map(|c| Reverse((0, c, 0, 0))).collect();
-    let (mut handles, mut cycles, mut busy) = (0, 0_u64, 0);
-    while let Some(Reverse((now, client, mut step, mut began))) = ready.pop() {
-        if now >= horizon {
-            break;
-        }
-        if step == steps.len() {
-            cycles += 1;
-            busy += now - began;
-            (step, began) = (0, now);
-        }
-        let request = match steps[step] {
-            Request::Read { offset, bytes, .. } => {
-                handles += 1;
-                Request::Read { handle: handles, offset, bytes }
-            }
-            other => other,
-        };
-        let done = model.admit(now, request).done;
-        ready.push(Reverse((done, client, step + 1, began)));
-    }
-    Outcome {
-        rate: cycles as f64 / seconds as f64,
-        mean_ms: busy as f64 / cycles as f64 / MS as f64,
-    }
-}
+/// Cycles of a load: enough that its beginning and its end do not count.
+const CYCLES: u64 = 20_000;
 
 fn read(bytes: u64) -> Request {
     Request::Read { handle: 0, offset: 0, bytes }
-}
-
-fn whole_file() -> [Request; 3] {
-    [Request::Lookup, Request::Open, read(FILE)]
 }
 
 #[track_caller]
@@ -83,7 +40,7 @@ fn open_path_is_lookup_plus_open() {
 #[test]
 fn lone_file_on_busy_is_the_sum_of_its_parts() {
     let mut model = Model::new(Preset::Busy.params(), 1);
-    let alone = closed_loop(&mut model, 1, 10, &whole_file());
+    let alone = closed_loop(&mut model, 1, CYCLES, &whole_file(FILE));
     // lookup .5 + .2, open 2 + .2, read 1 + seek 4 + 110 KB at 200 MB/s .55
     close_to(alone.mean_ms, 8.45, 1e-9);
 }
@@ -92,7 +49,7 @@ fn lone_file_on_busy_is_the_sum_of_its_parts() {
 fn link_caps_many_readers() {
     let mut model = Model::new(Params { mbs: 200.0, ..Params::IDLE }, 1);
     for clients in [1, 4, 16] {
-        let out = closed_loop(&mut model, clients, 10, &[read(FILE)]);
+        let out = closed_loop(&mut model, clients, CYCLES, &[read(FILE)]);
         close_to(out.rate * FILE as f64 / 1e6, 200.0, 0.001);
         model = Model::new(Params { mbs: 200.0, ..Params::IDLE }, 1);
     }
@@ -102,7 +59,7 @@ fn link_caps_many_readers() {
 fn stream_rate_limits_one_stream_only() {
     let params = Params { stream_mbs: 100.0, slots: 8, ..Params::IDLE };
     let megabytes =
-        |clients| closed_loop(&mut Model::new(params, 1), clients, 10, &[read(1_000_000)]).rate;
+        |clients| closed_loop(&mut Model::new(params, 1), clients, CYCLES, &[read(1_000_000)]).rate;
     close_to(megabytes(1), 100.0, 0.001);
     close_to(megabytes(8), 800.0, 0.001);
     close_to(megabytes(32), 800.0, 0.01);
@@ -112,7 +69,7 @@ fn stream_rate_limits_one_stream_only() {
 fn seeks_scale_to_the_number_of_slots() {
     let params = Params { seek_ms: 4.0, slots: 8, ..Params::IDLE };
     for (clients, expected) in [(1, 250.0), (4, 1000.0), (8, 2000.0), (32, 2000.0)] {
-        let out = closed_loop(&mut Model::new(params, 1), clients, 10, &[read(4096)]);
+        let out = closed_loop(&mut Model::new(params, 1), clients, CYCLES, &[read(4096)]);
         close_to(out.rate, expected, 0.005);
         // Little's law: those in the system = rate x time in the system.
         close_to(out.rate * out.mean_ms / 1e3, clients as f64, 0.005);
@@ -122,21 +79,21 @@ fn seeks_scale_to_the_number_of_slots() {
 #[test]
 fn queueing_at_the_slots_gives_the_latency_of_littles_law() {
     let params = Params { seek_ms: 4.0, slots: 8, ..Params::IDLE };
-    let out = closed_loop(&mut Model::new(params, 1), 32, 10, &[read(4096)]);
+    let out = closed_loop(&mut Model::new(params, 1), 32, CYCLES, &[read(4096)]);
     close_to(out.mean_ms, 16.0, 0.005);
 }
 
 #[test]
 fn metadata_servers_cap_the_rate() {
     let params = Params { mds_slots: 2, mds_us: 1000.0, getattr_ms: 0.5, ..Params::IDLE };
-    let out = closed_loop(&mut Model::new(params, 1), 16, 10, &[Request::Getattr]);
+    let out = closed_loop(&mut Model::new(params, 1), 16, CYCLES, &[Request::Getattr]);
     close_to(out.rate, 2000.0, 0.005);
 }
 
 #[test]
 fn busy_and_bad_serve_what_they_say() {
     let rate = |preset: Preset, clients| {
-        closed_loop(&mut Model::new(preset.params(), 1), clients, 60, &whole_file()).rate
+        closed_loop(&mut Model::new(preset.params(), 1), clients, CYCLES, &whole_file(FILE)).rate
     };
     close_to(rate(Preset::Busy, 1), 1e3 / 8.45, 0.001);
     close_to(rate(Preset::Busy, 16) * FILE as f64 / 1e6, 200.0, 0.03);
@@ -147,7 +104,8 @@ fn busy_and_bad_serve_what_they_say() {
 #[test]
 fn wan_is_round_trips_for_one_and_the_link_for_many() {
     let rate = |clients| {
-        closed_loop(&mut Model::new(Preset::Wan.params(), 1), clients, 60, &whole_file()).rate
+        closed_loop(&mut Model::new(Preset::Wan.params(), 1), clients, CYCLES, &whole_file(FILE))
+            .rate
     };
     close_to(rate(1), 1e3 / (300.0 + 4.4), 0.02);
     close_to(rate(128) * FILE as f64 / 1e6, 25.0, 0.02);
@@ -193,7 +151,7 @@ fn tail_hits_the_asked_fraction() {
 fn seed_decides_everything() {
     let run = |seed| {
         let mut model = Model::new(Preset::Bad.params(), seed);
-        closed_loop(&mut model, 16, 5, &whole_file()).mean_ms
+        closed_loop(&mut model, 16, CYCLES, &whole_file(FILE)).mean_ms
     };
     assert_eq!(run(1).to_bits(), run(1).to_bits());
     assert_ne!(run(1).to_bits(), run(2).to_bits());

@@ -1,0 +1,242 @@
+"""What a cached sample costs through the mount, against a local file.
+
+Goal: tell how near a hit through belady comes to a hit in the page cache of the local filesystem.
+Method: a mount over a local directory with the order told and memory for everything, staged before anything is timed;
+then the same files are read there and locally in turns, in the order that belady expects, by a small compiled program
+that times each sample.  A figure is the median over the turns of the ratio of the medians (p50), one reader, unless it
+says otherwise.  x_ext4 is over the faster of two local fills: files just written, and files evicted and read again.
+The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import sys
+
+from driver import FAILURES, RunError, stopwatch, wrong_bytes_in
+from hotdata import MIB, Shape, names_of
+from mounts import TARGET, Watchdog, exit_on_signals, fresh_dir, say
+from readers import time_python, time_reads
+from report import publish, quartiles, row
+from turns import ORDER, Site, Turns, requests, wait_until_staged
+
+BARS = {"110k.x_ext4": 1.2, "110k.watch.x_ext4": 2, "4k.x_ext4": 1.3, "1m.x_ext4": 1.1, "walk.x_ext4": 1.1,
+        "python.x_ext4": 1.2, "requests_per_sample": .1, "shard.push.x_ext4": .33, "shard.passthrough.x_ext4": .95,
+        "push.x_pread": .3}
+AT_LEAST = ("shard.push.x_ext4", "shard.passthrough.x_ext4", "push.x_pread")
+LONGEST = 240                # seconds until a mount counts as hung
+
+
+def p50(found):
+    return found["p50_ns"]
+
+
+def rate(found):
+    return found["bytes"] / found["seconds"]
+
+
+class Bench:
+    """The measurements, and the rows they give."""
+
+    def __init__(self, top, quick, pairs):
+        self.top, self.quick, self.pairs = top, quick, pairs
+        self.tmpfs = f"/dev/shm/belady-bench-{os.getpid()}" if os.path.isdir("/dev/shm") else None
+        self.rows, self.notes = [], []
+        self.elapsed = stopwatch()
+
+    def shape(self, name, files, size, folders):
+        return Shape(name, files // 10 if self.quick else files, size, folders)
+
+    def add(self, name, runs, unit="x", **more):
+        """A row with quartiles and, where there is one, its bar."""
+        if name in AT_LEAST:
+            more["at_least"] = True
+        self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
+        say(f"{self.elapsed():5.0f} s  {name:26} {self.rows[-1]['value']}")
+
+    def ratio(self, name, found, figure=p50, quicker=min, **more):
+        """A row: belady over the better local fill, turn by turn; tmpfs beside it."""
+        middles = {way: statistics.median(map(figure, found[way])) for way in ("reread", "written")}
+        best = quicker(middles, key=middles.get)
+        pairs = zip(map(figure, found["belady"]), map(figure, found[best]))
+        self.add(name, [a / b for a, b in pairs], baseline=best, **more,
+                 medians={way: round(statistics.median(map(figure, runs))) for way, runs in found.items()})
+
+    def guarded(self, what, *mounts):
+        """Runs `what` under a watchdog."""
+        with Watchdog(LONGEST, mounts) as dog:
+            try:
+                return what()
+            finally:
+                if dog.bitten:
+                    raise RunError("a mount hung")
+
+    def run(self):
+        """All parts; one that fails is noted, and the others run. Gives whether all went through."""
+        ran = True
+        for part in (self.middle, self.small, self.large, self.shard):
+            try:
+                part()
+            except FAILURES as e:
+                ran = False
+                self.notes.append(f"{part.__name__} failed: {e}".replace(TARGET, "target"))
+                say(f"{part.__name__} FAILED: {e}")
+        made = {found["name"] for found in self.rows}
+        for name in BARS:
+            if name not in made:
+                note = "the product has no passthrough" if name.startswith("shard.pass") else "no run"
+                self.add(name, [], note=note)
+        return ran
+
+    def simple(self, name, shape):
+        """Whole files of another size."""
+        site = Site(os.path.join(self.top, name), shape)
+        try:
+            with site.mount("--order", ORDER) as mount:
+                wait_until_staged(mount)
+                found = self.guarded(lambda: Turns(site, mount).reads(self.pairs), mount)
+            self.ratio(f"{name}.x_ext4", found, files=site.shape.files)
+        finally:
+            site.clean()
+
+    def small(self):
+        self.simple("4k", self.shape("4k", 18_000, 4_096, 90))
+
+    def large(self):
+        self.simple("1m", self.shape("1m", 1_000, MIB, 10))
+
+    def middle(self):
+        """110 KB: the files that belady is for."""
+        site = Site(os.path.join(self.top, "110k"), self.shape("110k", 18_000, 112_283, 90), self.tmpfs)
+        try:
+            with site.mount("--order", ORDER) as mount:
+                wait_until_staged(mount)
+                self.guarded(lambda: self.staged(site, mount), mount)
+            with site.mount() as mount:
+                self.guarded(lambda: self.watched(site, mount), mount)
+            self.pushed(site)
+        finally:
+            site.clean()
+
+    def staged(self, site, mount):
+        """With the order told."""
+        turns = Turns(site, mount)
+        counts = []
+
+        def counted(top, names):
+            before = requests(mount.status()) if top == mount.mountpoint else 0
+            found = time_reads("read", site.list(top, names))
+            if top == mount.mountpoint:
+                counts.append((requests(mount.status()) - before) / len(names))
+            return found
+        found = turns.run(self.pairs, counted)
+        mode = mount.status()["mode"]
+        self.ratio("110k.x_ext4", found, files=site.shape.files, mode=mode)
+        self.add("requests_per_sample", counts, "")
+        turns.ways.pop("tmpfs", None)
+        found = turns.run(self.pairs, lambda top, _: time_reads("walk", top))
+        self.ratio("walk.x_ext4", found)
+        self.ratio("python.x_ext4", turns.run(self.pairs, lambda top, names: time_python("open", top, names)))
+        few = max(2, self.pairs // 3)
+        self.ratio("python.os.x_ext4", turns.run(few, lambda top, names: time_python("os", top, names)))
+        self.ratio("110k.mmap.x_ext4", turns.reads(few, "mmap"))
+        for readers in (2, 4):
+            found = turns.reads(few, readers=readers)
+            self.ratio(f"110k.readers{readers}.x_ext4", found)
+            self.ratio(f"110k.readers{readers}.wall.x_ext4", found, lambda one: one["seconds"] * 1e9)
+        self.compare(site, mount)
+
+    def compare(self, site, mount):
+        """The bytes are those of the source."""
+        some = random.Random(1).sample(names_of(site.shape), 200 if site.shape.files > 200 else site.shape.files)
+        wrong = [name for name in some
+                 if wrong_bytes_in(os.path.join(site.source, name), os.path.join(mount.mountpoint, name))]
+        if wrong:
+            raise RunError(f"{len(wrong)} of {len(some)} files are wrong, e.g. {wrong[0]}")
+
+    def watched(self, site, mount):
+        """Without an order: belady keeps what a first epoch reads, and sees each open."""
+        turns = Turns(site, mount)
+        turns.ways.pop("tmpfs", None)
+        turns.reads(1)
+        self.ratio("110k.watch.x_ext4", turns.reads(self.pairs), mode=mount.status()["mode"])
+
+    def pushed(self, site):
+        """How fast the pages get there, and the CPU of staging and reading together."""
+        speeds, belady_cpu, local_cpu = [], [], []
+        names = site.epochs[0]
+        for _ in range(self.pairs):
+            site.warm()
+            local = time_reads("read", site.list(site.source, names))
+            with site.mount("--order", ORDER, "--set", "prefetch.start=first-open") as mount:
+                def turn(mount=mount):
+                    before, elapsed = mount.cpu_us(), stopwatch()
+                    with open(os.path.join(mount.mountpoint, names[0]), "rb") as f:
+                        f.read()
+                    wait_until_staged(mount)
+                    seconds = elapsed()
+                    read = time_reads("read", site.list(mount.mountpoint, names))
+                    return local["bytes"] / seconds, mount.cpu_us() - before + read["cpu_us"]
+                speed, cpu = self.guarded(turn, mount)
+            speeds.append(speed / rate(local))
+            belady_cpu.append(cpu / len(names))
+            local_cpu.append(local["cpu_us"] / len(names))
+        self.add("push.x_pread", speeds)
+        self.add("110k.cpu_us", belady_cpu, "us", note="staging included")
+        self.add("110k.ext4.cpu_us", local_cpu, "us")
+
+    def shard(self):
+        """One big file in pieces of 128 KiB."""
+        site = Site(os.path.join(self.top, "shard"), Shape("shard", 1, (128 if self.quick else 1_024) * MIB, 1))
+        name = names_of(site.shape)[0]
+        try:
+            with site.mount("--order", ORDER) as mount:
+                wait_until_staged(mount)
+                turns = Turns(site, mount)
+                mode = mount.status()["mode"]
+                kind = "passthrough" if mode == "passthrough" else "push"
+                for shape in ("shard-seq", "shard-random"):
+                    found = self.guarded(lambda shape=shape: turns.run(
+                        self.pairs, lambda top, _: time_reads(shape, os.path.join(top, name))), mount)
+                    random_too = "" if shape == "shard-seq" else "random."
+                    self.ratio(f"shard.{kind}.{random_too}x_ext4", found, rate, max, mode=mode)
+        finally:
+            site.clean()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench hotpath", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="21 turns instead of 9")
+    size.add_argument("--quick", action="store_true", help="a tenth of the files, 3 turns; nothing is written")
+    args = parser.parse_args()
+    exit_on_signals()
+    top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
+    bench = Bench(top, args.quick, 21 if args.full else 3 if args.quick else 9)
+    try:
+        ran = bench.run()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    order = list(BARS)
+    bench.rows.sort(key=lambda found: order.index(found["name"]) if found["name"] in order else len(order))
+    publish("hotpath", bench.rows, bench.notes, args.json, COLUMNS, keep=not args.quick)
+    sys.exit(0 if ran else 1)
+
+
+def spread(found):
+    return f"{found['q1']:.3f}-{found['q3']:.3f}" if "q1" in found else "-"
+
+
+def sides(found):
+    """The medians of both sides, in nanoseconds or bytes a second."""
+    return " ".join(f"{way} {figure:,}" for way, figure in found.get("medians", {}).items())
+
+
+COLUMNS = (("quartiles", 15, spread), ("medians", 66, sides))
+
+
+if __name__ == "__main__":
+    main()

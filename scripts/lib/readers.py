@@ -1,0 +1,55 @@
+"""Reads samples and times each: with `hotpath`, and as Python programs read.
+
+What comes out is the same for both: samples, bytes, seconds, p50_ns, mean_ns (and cpu_us of hotpath).
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import time
+
+from driver import RunError
+from mounts import binary
+
+
+def write_list(path, names):
+    """Writes a list of files for time_reads."""
+    with open(path, "w") as f:
+        f.writelines(f"{name}\n" for name in names)
+    return path
+
+
+def time_reads(mode, path, readers=1, seed=0):
+    """What `hotpath MODE PATH` measured over a list of files, a directory or a shard."""
+    command = [binary("hotpath"), mode, path, "--readers", str(readers), "--seed", str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RunError(f"`{' '.join(command)}` gave {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def read_by_open(path):
+    with open(path, "rb") as f:
+        return len(f.read())
+
+
+def read_by_descriptor(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return len(os.read(fd, os.fstat(fd).st_size + 1))
+    finally:
+        os.close(fd)
+
+
+def time_python(which, top, names):
+    """Reads the files `names` below `top`, by open() or by os.open()."""
+    read = read_by_open if which == "open" else read_by_descriptor
+    paths = [os.path.join(top, name) for name in names]
+    times, total, clock = [], 0, time.perf_counter_ns
+    for path in paths:
+        began = clock()
+        total += read(path)
+        times.append(clock() - began)
+    return {"samples": len(paths), "bytes": total, "seconds": sum(times) / 1e9,
+            "p50_ns": statistics.median(times), "mean_ns": statistics.fmean(times)}

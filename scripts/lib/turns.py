@@ -1,0 +1,102 @@
+"""One set of files, local in several fills and behind a mount, read in turns.
+
+Goal: both sides of a ratio saw the same machine.  Method: each turn reads every way once, the same files in the order
+that belady was told, and another way begins each turn.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+
+from driver import RunError
+from hotdata import MIB, evict_and_read, fitting, names_of, pages, write_files
+from mounts import Belady, binary, fresh_dir, say
+from readers import time_reads, write_list
+
+ORDER = "torch-random:seed=7,index=path"
+EPOCHS = 64                  # orders that are made at once; a mount is read so often at most
+STAGED_WITHIN = 240          # seconds
+
+
+class Site:
+    """One shape: its files in several fills, and what is written beside them."""
+
+    def __init__(self, top, shape, tmpfs=None):
+        self.top, self.shape = fresh_dir(top), fitting(shape, 4 if tmpfs else 3)
+        say(f"making {self.shape.files:,} files of {self.shape.size:,} bytes")
+        self.source = write_files(os.path.join(top, "reread"), self.shape)
+        self.fills = {"reread": evict_and_read(self.source, self.shape)}
+        self.fills["written"] = write_files(os.path.join(top, "written"), self.shape)
+        if tmpfs:
+            self.fills["tmpfs"] = write_files(tmpfs, self.shape)
+        self.mountpoint = os.path.join(top, "mounted")
+        self.epochs = self.orders()
+
+    def orders(self):
+        """By epoch, the names in the order that ORDER stands for."""
+        command = [binary("belady"), "order", "show", ORDER, self.source, "--epochs", str(EPOCHS)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        parts = done.stdout.split("# epoch ")[1:]
+        return [part.splitlines()[1:] for part in parts]
+
+    def list(self, top, names):
+        """A list of files below `top` for the compiled reader."""
+        return write_list(os.path.join(self.top, "list"), [os.path.join(top, name) for name in names])
+
+    def warm(self):
+        """Brings the source back into the page cache: belady lets go of what it has read there."""
+        return time_reads("read", self.list(self.source, names_of(self.shape)))
+
+    def mount(self, *options):
+        """A mount with memory for everything."""
+        ram = pages(self.shape) + pages(self.shape) // 8 + 64 * MIB
+        return Belady(self.source, self.mountpoint, ["--ram", ram, *options])
+
+    def clean(self):
+        shutil.rmtree(self.top, ignore_errors=True)
+        if "tmpfs" in self.fills:
+            shutil.rmtree(self.fills["tmpfs"], ignore_errors=True)
+
+
+def wait_until_staged(mount, longest=STAGED_WITHIN):
+    """Waits until all the data are in the page cache of the mount; gives the last status."""
+    deadline = time.monotonic() + longest
+    while time.monotonic() < deadline:
+        status = mount.status()
+        if status["ram"]["kept"] + status["staged"] >= status["bytes"] and status["fetching"] == 0:
+            return status
+        time.sleep(.05)
+    raise RunError(f"not all was staged within {longest} s: {status['ram']}, {status['staged']} staged")
+
+
+def requests(status):
+    """All requests that the kernel has sent."""
+    return sum(status["requests"].values())
+
+
+class Turns:
+    """Reads a site's fills and its mount in turns, each epoch in its order."""
+
+    def __init__(self, site, mount):
+        self.site, self.epoch = site, 0
+        site.warm()
+        self.ways = {**site.fills, "belady": mount.mountpoint}
+
+    def run(self, count, read):
+        """By way and turn, what read(top, names) gives; the way that begins changes from turn to turn."""
+        found = {way: [] for way in self.ways}
+        ways = list(self.ways)
+        for turn in range(count):
+            names = self.site.epochs[self.epoch]
+            self.epoch += 1
+            for i in range(len(ways)):
+                way = ways[(turn + i) % len(ways)]
+                found[way].append(read(self.ways[way], names))
+            if len({(runs[-1]["samples"], runs[-1]["bytes"]) for runs in found.values()}) != 1:
+                raise RunError(f"not the same was read everywhere: { {way: runs[-1] for way, runs in found.items()} }")
+        return found
+
+    def reads(self, count, mode="read", readers=1):
+        """run() with the compiled reader."""
+        return self.run(count, lambda top, names: time_reads(mode, self.site.list(top, names), readers))

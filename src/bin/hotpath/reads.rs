@@ -1,0 +1,157 @@
+//! The ways to read a sample.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::libc;
+use nix::sys::stat::{Mode as Permissions, fstat, fstatat};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+use rand::seq::SliceRandom;
+
+use super::{Mode, Timings};
+
+/// What a read of a shard asks for.
+const PIECE: usize = 128 << 10;
+const PAGE: usize = 4096;
+
+/// The samples of a run.
+pub(super) enum Samples {
+    /// Whole files.
+    Files { paths: Vec<PathBuf>, map: bool },
+    /// Directories, each with what is in it.
+    Directories(Vec<PathBuf>),
+    /// Offsets in one file.
+    Pieces { shard: File, offsets: Vec<u64> },
+}
+
+impl Samples {
+    /// Finds the samples of a mode.
+    pub(super) fn find(mode: Mode, path: &Path, seed: u64) -> io::Result<Self> {
+        match mode {
+            Mode::Read | Mode::Mmap => {
+                let list = fs::read_to_string(path)?;
+                let paths = list.lines().map(PathBuf::from).collect();
+                Ok(Samples::Files { paths, map: mode == Mode::Mmap })
+            }
+            Mode::Walk => Ok(Samples::Directories(directories(path)?)),
+            Mode::ShardSeq | Mode::ShardRandom => {
+                let shard = File::open(path)?;
+                let mut offsets: Vec<u64> = (0..shard.metadata()?.len()).step_by(PIECE).collect();
+                if mode == Mode::ShardRandom {
+                    offsets.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+                }
+                Ok(Samples::Pieces { shard, offsets })
+            }
+        }
+    }
+
+    /// Reads every `step`th sample from `first` on.
+    pub(super) fn read(&self, first: usize, step: usize) -> io::Result<Timings> {
+        let mut timings = Timings::default();
+        let mut buffer = vec![0; (2 << 20) + PAGE];
+        match self {
+            Samples::Files { paths, map } => {
+                for path in paths.iter().skip(first).step_by(step) {
+                    timings.time(|| {
+                        let read = if *map { map_file(path) } else { read_file(path, &mut buffer) };
+                        Ok((1, read?))
+                    })?;
+                }
+            }
+            Samples::Directories(directories) => {
+                for directory in directories.iter().skip(first).step_by(step) {
+                    timings.time(|| Ok((list(directory)?, 0)))?;
+                }
+            }
+            Samples::Pieces { shard, offsets } => {
+                for &offset in offsets.iter().skip(first).step_by(step) {
+                    timings
+                        .time(|| Ok((1, shard.read_at(&mut buffer[..PIECE], offset)? as u64)))?;
+                }
+            }
+        }
+        Ok(timings)
+    }
+}
+
+/// All directories at and below `top`, found before anything is timed.
+fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![top.to_path_buf()];
+    let mut next = 0;
+    while next < found.len() {
+        for entry in fs::read_dir(&found[next])? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// Reads a file as a loader does, and gives its bytes.
+fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    // The standard library would ask for the time of birth too, which nobody else does.
+    fstat(&file)?;
+    let mut total = 0;
+    loop {
+        match file.read(buffer)? {
+            0 => return Ok(total),
+            bytes => total += bytes as u64,
+        }
+    }
+}
+
+/// Maps a file and touches its pages, and gives its bytes.
+fn map_file(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let size = fstat(&file)?.st_size as u64;
+    let Some(length) = usize::try_from(size).ok().and_then(NonZeroUsize::new) else {
+        return Ok(0);
+    };
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+    // SAFETY: a new mapping of an open file, at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(std::ptr::null_mut(), length.get(), protection, flags, file.as_raw_fd(), 0)
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let mapped = NonNull::new(address.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    for at in (0..length.get()).step_by(PAGE) {
+        // SAFETY: inside the mapping, which lives until the end of this function.
+        std::hint::black_box(unsafe { mapped.add(at).read_volatile() });
+    }
+    // SAFETY: exactly what was mapped above, and nothing points into it any more.
+    if unsafe { libc::munmap(address, length.get()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(size)
+}
+
+/// Lists a directory with the attributes of its entries, and counts them.
+fn list(directory: &Path) -> io::Result<u64> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut dir = Dir::open(directory, flags, Permissions::empty())?;
+    let mut names = Vec::new();
+    for entry in dir.iter() {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    for name in &names {
+        fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    }
+    Ok(names.len() as u64)
+}

@@ -1,0 +1,32 @@
+//! How many requests the kernel sent, by kind.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Lookup,
+    Getattr,
+    Open,
+    Read,
+    Release,
+    Other,
+}
+
+/// Names of the kinds, in their order.
+const NAMES: [&str; 6] = ["lookup", "getattr", "open", "read", "release", "other"];
+
+/// Requests of the kernel since the mount, those of our own threads included.
+#[derive(Debug, Default)]
+pub struct Requests([AtomicU64; NAMES.len()]);
+
+impl Requests {
+    pub(super) fn count(&self, kind: Kind) {
+        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts, each with the name of its kind.
+    pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
