@@ -26,6 +26,9 @@ pub use crate::fuse::unmount;
 use crate::source::PosixSource;
 pub use point::{is_dead, prepare};
 
+/// How often limits and use of memory are looked at.
+const MEMORY_LOOK: Duration = Duration::from_secs(1);
+
 /// What to mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -119,7 +122,8 @@ fn serve(
     outcome
 }
 
-/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside.
+/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
+/// the RAM budget follows what fits.
 async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
     let listen = |kind| {
         signal(kind).map_err(|error| Error::new(ErrorKind::Internal, format!("signals: {error}")))
@@ -128,12 +132,14 @@ async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut hangup = listen(SignalKind::hangup())?;
     let mut look = tokio::time::interval(Duration::from_millis(200));
+    let mut memory = tokio::time::interval(MEMORY_LOOK);
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
             _ = ended.recv() => return Ok(()),
+            _ = memory.tick() => engine.fit_memory(&host::readings()),
             _ = look.tick() => if engine.is_over() { return Ok(()) },
         }
     }
