@@ -10,13 +10,18 @@
 //!    locked, and that read may need another block, which must not find all threads waiting.
 //! 4. The flight ends and the planner hears of it.
 //!
+//! A job that panics fails its flight with `EIO`.
+//!
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
 mod checked;
+mod care;
 mod inbox;
 mod own;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,6 +36,7 @@ use crate::ids::BlockId;
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 use checked::Checked;
+use care::{InCare, Owed};
 pub use inbox::{Arrival, Inbox, Message};
 pub use own::OwnThreads;
 pub use store::Store;
@@ -220,10 +226,10 @@ impl Cache {
         let cache = Arc::clone(self);
         self.drop_pool.submit(Urgency::Prefetch, move || {
             let _own = OwnThreads::enter();
+            let _dropped = Owed::new(&cache, Event::Dropped { block });
             if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
                 pages.discard(at.node, &at.path, at.offset, at.length as u64);
             }
-            cache.inbox.put(Event::Dropped { block }, None);
         });
     }
 
@@ -232,9 +238,10 @@ impl Cache {
         let cache = Arc::clone(self);
         self.store_pool.submit(Urgency::Prefetch, move || {
             let Arrival { node, bytes } = arrival;
+            let mut placed = Owed::new(&cache, Event::Placed { block, tier, done: false });
             let done =
                 cache.store.as_ref().is_some_and(|(_, store)| store.put(block, node, &bytes));
-            cache.inbox.put(Event::Placed { block, tier, done }, None);
+            placed.event = Event::Placed { block, tier, done };
         });
     }
 
@@ -249,14 +256,18 @@ impl Cache {
         match &self.store {
             Some((tier, store)) if store.contains(block, located.node) => {
                 let (cache, store, tier) = (Arc::clone(self), Arc::clone(store), *tier);
-                self.store_pool.submit(urgency, move || match store.get(block, located.node) {
-                    Some(bytes) if bytes.len() == located.length => {
-                        cache.arrived(block, located, bytes, Place::Tier(tier));
-                    }
-                    _ => {
-                        cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
-                        cache.inbox.put(Event::NotHere { block, tier }, None);
-                        cache.fetch_from_source(block, located, urgency);
+                let flight = InCare::new(self, (block, located.node));
+                self.store_pool.submit(urgency, move || {
+                    let _flight = flight.taken();
+                    match store.get(block, located.node) {
+                        Some(bytes) if bytes.len() == located.length => {
+                            cache.arrived(block, located, bytes, Place::Tier(tier));
+                        }
+                        _ => {
+                            cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
+                            cache.inbox.put(Event::NotHere { block, tier }, None);
+                            cache.fetch_from_source(block, located, urgency);
+                        }
                     }
                 });
             }
@@ -266,16 +277,20 @@ impl Cache {
 
     fn fetch_from_source(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
         let cache = Arc::clone(self);
+        let flight = InCare::new(self, (block, located.node));
         let request = ReadRequest {
             path: Arc::clone(&located.path),
             fingerprint: located.fingerprint,
             offset: located.offset,
             length: located.length,
             urgency,
-            deliver: Box::new(move |result| match result {
-                Ok(bytes) => cache.arrived(block, located, bytes, Place::Source),
-                Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
-                Err(ReadError::Changed) => cache.changed(block, located.node),
+            deliver: Box::new(move |result| {
+                let _flight = flight.taken();
+                match result {
+                    Ok(bytes) => cache.arrived(block, located, bytes, Place::Source),
+                    Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
+                    Err(ReadError::Changed) => cache.changed(block, located.node),
+                }
             }),
         };
         self.catalog.source().read(vec![request]);
@@ -294,8 +309,11 @@ impl Cache {
                 waiter(Ok(Arc::clone(&bytes)));
             }
         }
-        let cache = Arc::clone(self);
-        self.push_pool.submit(Urgency::Prefetch, move || cache.push(block, &located, bytes, from));
+        let (cache, flight) = (Arc::clone(self), InCare::new(self, key));
+        self.push_pool.submit(Urgency::Prefetch, move || {
+            let _flight = flight.taken();
+            cache.push(block, &located, bytes, from);
+        });
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.

@@ -141,6 +141,10 @@ fn log_to_stderr(settings: &Settings) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second subscriber in one process (a test) leaves the first in place.
     let _ = logs.with_ansi(std::io::stderr().is_terminal()).try_init();
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::force_capture();
+        tracing::error!(%backtrace, "{panic}");
+    }));
 }
 
 /// Mounts, and tells how it goes until the mount serves; returns when the mount has ended.

@@ -92,6 +92,10 @@ fn render(status: &Value) -> String {
         human(status, "/window"),
         text(status, "/policy"),
     );
+    if let Some(reduced) = status["ram"]["reduced"].as_str() {
+        let configured = human(status, "/ram/configured");
+        let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
+    }
     if status["disk"].is_object() {
         let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
         let _ =

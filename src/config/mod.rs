@@ -9,10 +9,12 @@
 //! 3. [`Config::resolve`] meets the [`Host`]: every `"auto"` and percentage becomes a number and
 //!    every relation between keys is checked. The result is [`Settings`], all that the rest of
 //!    belady ever sees.
+//! 4. While a mount runs, [`Budget`] follows what fits the memory of the machine and its limits.
 //!
 //! The struct [`Config`] is the only list of options. [`KEYS`] adds to it the order in which keys
 //! are shown and the help that people read; a test holds the two together.
 
+mod budget;
 mod check;
 mod entries;
 mod keys;
@@ -25,6 +27,7 @@ mod show;
 mod tests;
 mod units;
 
+pub use budget::{Budget, Reading};
 pub use keys::{KEYS, Key};
 pub use layers::{Layers, Origin, Origins};
 pub use schema::{

@@ -22,7 +22,7 @@ const AUTO_RAM_OF_AVAILABLE_PERCENT: f64 = 50.0;
 
 /// Share of the memory limit that `cache.ram` never takes, however much is asked for: the daemon
 /// and the job live under the same limit.
-const RESERVED_PERCENT: f64 = 12.5;
+pub(super) const RESERVED_PERCENT: f64 = 12.5;
 
 /// What `cache.min-free = "auto"` leaves free of the filesystem, as the written default does.
 const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
@@ -38,13 +38,13 @@ impl Config {
     /// that is not absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
     pub fn resolve(&self, host: &Host) -> Result<Settings> {
         let mut decisions = Vec::new();
-        let ram_bytes = ram(self.cache.ram, host, &mut decisions)?;
+        let (ram_bytes, ram_configured_bytes) = ram(self.cache.ram, host, &mut decisions);
         let disk = disk(&self.cache, host, &mut decisions)?;
         let policy = policy(self.cache.policy, &mut decisions);
         let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
         Ok(Settings {
             source: check::source(&self.source)?,
-            cache: CacheSettings { ram_bytes, disk, policy },
+            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk, policy },
             prefetch,
             mount: check::mount(&self.mount)?,
             log: check::log(&self.log)?,
@@ -58,7 +58,8 @@ fn human(bytes: u64) -> String {
     Bytes(bytes).human()
 }
 
-fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> Result<u64> {
+/// The bytes that fit, and those that are wanted.
+fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
     let limit = human(host.memory_limit);
     let bytes = match size.of(host.memory_limit) {
         Some(bytes) => bytes,
@@ -85,9 +86,8 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> Result<u64> {
         decisions.push(format!(
             "cache.ram shrunk from {asked} to {fits}, which fits the memory limit {limit}"
         ));
-        return Ok(most);
     }
-    Ok(bytes)
+    (bytes.min(most), bytes)
 }
 
 fn disk(

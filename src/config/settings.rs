@@ -54,6 +54,8 @@ pub struct SourceSettings {
 pub struct CacheSettings {
     /// Bytes of page cache and buffers; fits the memory limit, may be 0.
     pub ram_bytes: u64,
+    /// Bytes that it would be if they fitted: what it may grow to when the limit is raised.
+    pub ram_configured_bytes: u64,
     /// The disk tier; `None`: RAM only.
     pub disk: Option<DiskSettings>,
     /// The policy; `None`: the planner chooses by what it knows of each stream's order.

@@ -116,6 +116,8 @@ fn prometheus(status: &Status) -> String {
         ("{tier=\"disk\"}", disk.map_or(0, |disk| disk.budget)),
     ];
     metric("budget_bytes", "gauge", "Bytes that a tier may hold.", &budget);
+    let configured = one(status.ram.configured);
+    metric("ram_configured_bytes", "gauge", "The RAM budget where memory allows.", &configured);
     metric("staged_bytes", "gauge", "Bytes staged for coming reads.", &one(status.staged));
     metric("fetching", "gauge", "Fetches under way.", &one(u64::from(status.fetching)));
     metric("known_nodes", "gauge", "Nodes that the kernel knows.", &one(status.known_nodes));

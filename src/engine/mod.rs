@@ -24,7 +24,7 @@ use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, OwnThreads, Store};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{Control, PolicyName, Settings, Start};
+use crate::config::{Budget, Control, PolicyName, Reading, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
@@ -33,7 +33,7 @@ use crate::source::{Pool, PosixSource, Source, Urgency};
 use order::StreamInfo;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
-pub use status::{OrderStatus, Status, TierStatus};
+pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
@@ -56,6 +56,8 @@ pub struct Engine {
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
+    /// The RAM budget of this moment.
+    budget: Mutex<Budget>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -106,7 +108,10 @@ impl Engine {
                 Arc::clone(&inbox),
                 Box::new(on_changes),
             );
+            let ram = &settings.cache;
+            let budget = Mutex::new(Budget::new(ram.ram_configured_bytes, ram.ram_bytes));
             Engine {
+                budget,
                 settings,
                 source_path: source_path.to_path_buf(),
                 dataset,
@@ -210,6 +215,17 @@ impl Engine {
     /// The settings as people read them.
     pub fn rendered(&self) -> &str {
         &self.rendered
+    }
+
+    /// Has the RAM budget follow what fits, as these readings of this moment say.
+    pub fn fit_memory(&self, readings: &[Reading]) {
+        let mut budget = lock(&self.budget);
+        if budget.look(readings) {
+            let capacity = budget.present();
+            let why = budget.reduced().unwrap_or("what is configured fits again");
+            tracing::info!(bytes = capacity, why, "the RAM budget has changed");
+            self.inbox.put(Event::Resized { tier: RAM, capacity }, None);
+        }
     }
 
     /// Something at the source is not what it was: the planner, the store and the kernel are told.

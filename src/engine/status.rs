@@ -9,7 +9,20 @@ use super::{Engine, lock};
 use crate::fuse::KNOWN_BYTES;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
 
-/// One tier.
+/// The RAM tier.
+#[derive(Clone, Debug, Serialize)]
+pub struct RamStatus {
+    /// Bytes it may hold at this moment.
+    pub budget: u64,
+    /// Bytes it may hold where memory allows.
+    pub configured: u64,
+    /// Why the budget is less than that; none where it is not.
+    pub reduced: Option<String>,
+    /// Bytes that stay in it.
+    pub kept: u64,
+}
+
+/// A tier below RAM.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
     /// Bytes it may hold.
@@ -56,7 +69,7 @@ pub struct Status {
     /// Their bytes.
     pub bytes: u64,
     /// The page cache.
-    pub ram: TierStatus,
+    pub ram: RamStatus,
     /// The local store.
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
@@ -98,6 +111,7 @@ impl Engine {
     /// What the engine tells of itself at this moment.
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
+        let budget = lock(&self.budget).clone();
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let known: u64 = connections.iter().map(|c| c.pusher().known() as u64).sum();
@@ -134,7 +148,12 @@ impl Engine {
             policy: published.policy,
             files,
             bytes,
-            ram: TierStatus { budget: self.settings.cache.ram_bytes, kept: kept(RAM) },
+            ram: RamStatus {
+                budget: budget.present(),
+                configured: budget.configured(),
+                reduced: budget.reduced().map(str::to_owned),
+                kept: kept(RAM),
+            },
             disk: self
                 .settings
                 .cache

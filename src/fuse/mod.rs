@@ -9,6 +9,7 @@
 mod cachestat;
 mod control;
 mod convert;
+mod guard;
 mod known;
 mod ops;
 mod push;
@@ -30,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use control::ControlOps;
 pub use control::{Accept, ControlFile, Render};
+use guard::Guarded;
 pub use known::KNOWN_BYTES;
 use known::Known;
 use ops::DatasetOps;
@@ -82,7 +84,7 @@ impl Mounted {
             MountOption::FSName("belady-control".into()),
             MountOption::Subtype("belady".into()),
         ];
-        let session = Session::new(ControlOps::new(files), mountpoint, &config);
+        let session = Session::new(Guarded(ControlOps::new(files)), mountpoint, &config);
         Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
     }
 
@@ -153,7 +155,7 @@ impl Connection {
         let requests = Arc::<Requests>::default();
         let ops = DatasetOps::new(dataset, Arc::clone(&known), Arc::clone(&requests));
         let refused = |error: std::io::Error| explain(&error, mountpoint);
-        let session = Session::new(ops, mountpoint, &config(settings)).map_err(refused)?;
+        let session = Session::new(Guarded(ops), mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
         let mounted = Mounted::serve(session, mountpoint)?;
         let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));

@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 
-use crate::config::Host;
+use crate::config::{Host, Reading};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+const MEMBERSHIP: &str = "/proc/self/cgroup";
 
 /// Looks at the machine, and at the filesystem of the cache directory if there is one.
 pub fn detect(cache_directory: Option<&Path>) -> Host {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(1 << 30);
     let available = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(total / 2);
-    let limit = cgroup_limit(Path::new("/sys/fs/cgroup"), "/proc/self/cgroup");
+    let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
+    let limit = groups.iter().filter_map(Group::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
     Host {
         memory_limit,
@@ -35,31 +39,86 @@ fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The least memory limit of this process's cgroup and those above it, of either version.
-fn cgroup_limit(root: &Path, membership: &str) -> Option<u64> {
-    let membership = fs::read_to_string(membership).ok()?;
-    let mut limits = Vec::new();
+/// What is limited and used at this moment: the machine's memory, and that of each cgroup that this
+/// process is in.
+pub fn readings() -> Vec<Reading> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let (total, available) =
+        (meminfo_bytes(&meminfo, "MemTotal:"), meminfo_bytes(&meminfo, "MemAvailable:"));
+    let machine = total.zip(available).map(|(limit, available)| Reading {
+        what: "the machine".into(),
+        limit,
+        taken: limit.saturating_sub(available),
+    });
+    let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
+    let total = total.unwrap_or(u64::MAX);
+    groups.iter().filter_map(|group| group.reading(total)).chain(machine).collect()
+}
+
+/// A memory cgroup: its directory, its name, and whether it is of the second version.
+struct Group {
+    directory: PathBuf,
+    name: PathBuf,
+    second: bool,
+}
+
+impl Group {
+    fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.directory.join(file)).ok()
+    }
+
+    fn number(&self, first: &str, second: &str) -> Option<u64> {
+        self.read(if self.second { second } else { first })?.trim().parse().ok()
+    }
+
+    /// The limit in bytes, if there is one.
+    fn limit(&self) -> Option<u64> {
+        self.number("memory.limit_in_bytes", "memory.max")
+    }
+
+    /// Limit and use, where the limit is less than the machine has.
+    fn reading(&self, machine: u64) -> Option<Reading> {
+        let limit = self.limit().filter(|limit| *limit < machine)?;
+        let used = self.number("memory.usage_in_bytes", "memory.current")?;
+        let prefix = if self.second { "" } else { "total_" };
+        let files = ["inactive_file", "active_file"].map(|list| format!("{prefix}{list}"));
+        let stat = self.read("memory.stat")?;
+        let pages: u64 = stat
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(key, _)| files.iter().any(|file| file == key))
+            .filter_map(|(_, value)| value.parse::<u64>().ok())
+            .sum();
+        Some(Reading {
+            what: format!("cgroup {}", self.name.display()),
+            limit,
+            taken: used.saturating_sub(pages),
+        })
+    }
+}
+
+/// The memory cgroups of this process and those above them, of either version.
+fn memory_groups(root: &Path, membership: &Path) -> Vec<Group> {
+    let membership = fs::read_to_string(membership).unwrap_or_default();
+    let mut groups = Vec::new();
     for line in membership.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let (base, file) = match controllers {
-            "" => (root.to_path_buf(), "memory.max"),
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (base, second) = match controllers {
+            "" => (root.to_path_buf(), true),
             _ if controllers.split(',').any(|name| name == "memory") => {
-                (root.join("memory"), "memory.limit_in_bytes")
+                (root.join("memory"), false)
             }
             _ => continue,
         };
         let below: PathBuf = Path::new(path).components().skip(1).collect();
-        for ancestor in below.ancestors() {
-            let text = fs::read_to_string(base.join(ancestor).join(file)).unwrap_or_default();
-            limits.extend(text.trim().parse::<u64>().ok());
-        }
+        groups.extend(below.ancestors().map(|ancestor| Group {
+            directory: base.join(ancestor),
+            name: Path::new("/").join(ancestor),
+            second,
+        }));
     }
-    limits.into_iter().min()
+    groups
 }
 
 #[cfg(test)]
@@ -71,6 +130,18 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
+    fn groups(root: &Path) -> Vec<Group> {
+        memory_groups(root, &root.join("self"))
+    }
+
+    fn least_limit(root: &Path) -> Option<u64> {
+        groups(root).iter().filter_map(Group::limit).min()
+    }
+
+    fn readings(root: &Path, machine: u64) -> Vec<Reading> {
+        groups(root).iter().filter_map(|group| group.reading(machine)).collect()
+    }
+
     #[test]
     fn the_least_limit_of_all_ancestors_counts() {
         let root = tempfile::tempdir().unwrap();
@@ -80,8 +151,14 @@ mod tests {
         write(at("memory/job/memory.limit_in_bytes"), "536870912\n");
         write(at("memory/job/step/memory.limit_in_bytes"), "1073741824\n");
         write(at("other/memory.max"), "max\n");
-        let membership = at("self");
-        assert_eq!(cgroup_limit(root.path(), membership.to_str().unwrap()), Some(536_870_912));
+        assert_eq!(least_limit(root.path()), Some(536_870_912));
+        write(at("memory/job/memory.usage_in_bytes"), "400000000\n");
+        let stat = "cache 7\ninactive_file 1\ntotal_inactive_file 100000000\ntotal_active_file 5\n";
+        write(at("memory/job/memory.stat"), stat);
+        let what = "cgroup /job".into();
+        let job = Reading { what, limit: 536_870_912, taken: 299_999_995 };
+        assert_eq!(readings(root.path(), 1 << 40), [job], "the others have no use to read");
+        assert_eq!(readings(root.path(), 536_870_912), [], "no limit where there is less memory");
     }
 
     #[test]
@@ -90,9 +167,14 @@ mod tests {
         let at = |path: &str| root.path().join(path);
         write(at("self"), "0::/job\n");
         write(at("job/memory.max"), "1000000\n");
-        assert_eq!(cgroup_limit(root.path(), at("self").to_str().unwrap()), Some(1_000_000));
+        assert_eq!(least_limit(root.path()), Some(1_000_000));
+        write(at("job/memory.current"), "900000\n");
+        write(at("job/memory.stat"), "anon 1\ninactive_file 500000\nactive_file 100000\n");
+        let what = "cgroup /job".into();
+        let job = Reading { what, limit: 1_000_000, taken: 300_000 };
+        assert_eq!(readings(root.path(), 1 << 40), [job]);
         write(at("job/memory.max"), "max\n");
-        assert_eq!(cgroup_limit(root.path(), at("self").to_str().unwrap()), None);
+        assert_eq!(least_limit(root.path()), None);
     }
 
     #[test]

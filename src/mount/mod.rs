@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
@@ -25,6 +25,9 @@ use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
 pub use point::{is_dead, prepare};
+
+/// How often limits and use of memory are looked at.
+const MEMORY_LOOK: Duration = Duration::from_secs(1);
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -108,33 +111,54 @@ fn serve(
         let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         directory.note(&running)?;
+        // Before anybody knows of the mount: a signal must find it taken down, not the daemon dead.
+        let signals = Signals::listen()?;
         notes.push(engine.consistency());
         let (at, from) = (plan.mountpoint.display(), plan.source.display());
         ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
-        let outcome = wait(engine, ended).await;
+        wait(engine, signals, ended).await;
         server.finish().await;
-        outcome
+        Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
-/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside.
-async fn wait(engine: &Engine, mut ended: mpsc::Receiver<()>) -> Result<()> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Error::new(ErrorKind::Internal, format!("signals: {error}")))
-    };
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut hangup = listen(SignalKind::hangup())?;
+/// The signals that end a mount.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| {
+            let failed = |error| Error::new(ErrorKind::Internal, format!("signals: {error}"));
+            signal(kind).map_err(failed)
+        };
+        let [terminate, interrupt, hangup] =
+            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(listen);
+        Ok(Signals([terminate?, interrupt?, hangup?]))
+    }
+
+    async fn any(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
+/// the RAM budget follows what fits.
+async fn wait(engine: &Engine, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
     let mut look = tokio::time::interval(Duration::from_millis(200));
+    let mut memory = tokio::time::interval(MEMORY_LOOK);
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => return Ok(()),
-            _ = ended.recv() => return Ok(()),
-            _ = look.tick() => if engine.is_over() { return Ok(()) },
+            () = signals.any() => return,
+            _ = ended.recv() => return,
+            _ = memory.tick() => engine.fit_memory(&host::readings()),
+            _ = look.tick() => if engine.is_over() { return },
         }
     }
 }

@@ -137,6 +137,13 @@ pub enum Event {
         /// The tier.
         tier: usize,
     },
+    /// A tier may hold more or less from now on.
+    Resized {
+        /// The tier.
+        tier: usize,
+        /// Bytes it may hold.
+        capacity: u64,
+    },
     /// Files were added or changed. What is cached of the changed ones is void.
     Changed {
         /// The layout with the new files and sizes.

@@ -31,6 +31,7 @@ mod event;
 mod layout;
 mod policy;
 mod residency;
+mod resize;
 mod staging;
 mod stream;
 mod task;
@@ -149,6 +150,7 @@ impl Planner {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
+            Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         for stream in self.streams.iter_mut().flatten() {
@@ -190,6 +192,10 @@ impl Planner {
     fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         *self.open.entry(file).or_default() += 1;
         let Some(block) = self.layout.blocks_of(file).next() else { return };
+        // What is being read is no victim, though its next use may well be the farthest.
+        for block in self.layout.blocks_of(file) {
+            self.policies[RAM].remove(block);
+        }
         self.counters.opens += 1;
         self.ticks += 1;
         if self.residency.is_in(block, RAM) {
@@ -209,10 +215,6 @@ impl Planner {
         if !reader.opens(block) || self.streams.iter().flatten().any(due) {
             self.unread.read(block);
             self.follow(task, &mut reader, block, actions);
-        }
-        // What is being read is no victim, though its next use may well be the farthest.
-        for block in self.layout.blocks_of(file) {
-            self.policies[RAM].remove(block);
         }
         self.tasks.insert(task, reader);
     }

@@ -164,6 +164,15 @@ impl Residency {
         }
     }
 
+    /// A kept block is only staged from now on.
+    pub(super) fn unkeep(&mut self, block: BlockId, bytes: u64) {
+        if !self.is_staged(block) {
+            self.put(block, STAGED, true);
+            self.staged += bytes;
+            self.kept[RAM] -= bytes;
+        }
+    }
+
     /// A copy of the block is being written to a tier below RAM.
     pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
         self.placing.insert(block, tier);

@@ -106,14 +106,14 @@ impl Planner {
         let bytes = self.layout.pages_bytes(block);
         let next = self.next_use(block, false);
         if self.may_stay(block) {
-            if !self.has_room(bytes)
-                && bytes + self.window <= self.settings.tiers[RAM].capacity
+            while !self.has_room(block, self.residency.kept[RAM])
+                && self.has_room(block, 0)
                 && let Some(victim) = self.policies[RAM].victim(next)
             {
                 self.policies[RAM].remove(victim);
                 self.drop_pages(victim, actions);
             }
-            if self.has_room(bytes) {
+            if self.has_room(block, self.residency.kept[RAM]) {
                 self.residency.keep(block, bytes);
                 self.policies[RAM].touch(block, next);
                 return;
@@ -128,16 +128,20 @@ impl Planner {
         actions.push(Action::Drop { block });
     }
 
-    /// Whether RAM can keep so many bytes more beside its window.
-    pub(super) fn has_room(&self, bytes: u64) -> bool {
+    /// Whether RAM can keep the block beside so much that it keeps already.
+    fn has_room(&self, block: BlockId, kept: u64) -> bool {
+        let bytes = self.layout.pages_bytes(block);
+        let own = if self.residency.is_staged(block) { bytes } else { 0 };
+        // Readers may have had more staged than the window has room for.
+        let beside = self.window.max(self.residency.staged - own);
         self.policy != PolicyKind::None
-            && self.residency.kept[RAM] + bytes + self.window <= self.settings.tiers[RAM].capacity
+            && kept + bytes + beside <= self.settings.tiers[RAM].capacity
     }
 
     /// Charges a block whose fetch begins, as kept if RAM has room for it.
     pub(super) fn start_fetch(&mut self, block: BlockId) {
         let bytes = self.layout.pages_bytes(block);
-        let keep = self.may_stay(block) && self.has_room(bytes);
+        let keep = self.may_stay(block) && self.has_room(block, self.residency.kept[RAM]);
         self.residency.start_fetch(block, bytes, !keep);
     }
 
@@ -181,7 +185,7 @@ impl Planner {
         if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
             return true;
         }
-        let keep = self.may_stay(block) && self.has_room(bytes);
+        let keep = self.may_stay(block) && self.has_room(block, self.residency.kept[RAM]);
         if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
             // What can never fit is left to its reader.
             return bytes > self.window;

@@ -200,6 +200,7 @@ enum Step {
     Change(u32, u64),
     NotHere(u32),
     Lose(usize),
+    Resize(usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -213,6 +214,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
         1 => (0..FILES).prop_map(Step::NotHere),
         1 => any::<usize>().prop_map(Step::Lose),
+        1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
     ]
 }
 
@@ -256,13 +258,15 @@ proptest! {
                 }
                 Step::NotHere(_) => {}
                 Step::Lose(nth) => world.lose(nth),
+                Step::Resize(tier, capacity) => world.tell(Event::Resized { tier, capacity }),
             }
             world.check();
         }
         world.settle();
         world.check();
         let accounts = world.planner.accounts();
-        prop_assert!(accounts.kept[RAM] + accounts.staged <= ram);
+        let capacity = world.planner.settings.tiers[RAM].capacity;
+        prop_assert!(accounts.kept[RAM] + accounts.staged <= capacity);
     }
 }
 
@@ -303,6 +307,43 @@ fn a_known_order_is_staged_ahead_of_its_reader() {
         if share >= 50 {
             assert!(counters.cold <= 2, "{share} %: {counters:?}");
         }
+    }
+}
+
+/// A budget that shrinks keeps what is read next; one that grows back is filled again.
+#[test]
+fn a_smaller_budget_gives_up_what_is_read_last() {
+    for policy in [PolicyKind::Belady, PolicyKind::Lru, PolicyKind::Minio, PolicyKind::Auto] {
+        let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
+        let mut plan = settings(200 * 4096, None, policy);
+        plan.window_bytes = Some(10 * 4096);
+        let mut world = World::new(plan.clone());
+        world.planner = Planner::new(plan, layout.clone());
+        world.layout = layout;
+        let epochs = vec![(0..100).collect()];
+        let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
+        world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+        while !world.fetching.is_empty() {
+            world.arrive(0, false);
+        }
+        assert_eq!(world.pages.len(), 100);
+        world.open(1, FileId(99));
+        let capacity = 40 * 4096;
+        world.tell(Event::Resized { tier: RAM, capacity });
+        world.check();
+        assert!(world.pages.len() <= 41, "{policy:?}: {} blocks", world.pages.len());
+        assert!(world.pages.contains(&BlockId(99)), "it is being read");
+        if policy == PolicyKind::Belady {
+            assert!((0..29).all(|block| world.pages.contains(&BlockId(block))));
+        }
+        world.close(FileId(99));
+        world.settle();
+        world.check();
+        let accounts = world.planner.accounts();
+        assert!(accounts.kept[RAM] + accounts.staged <= capacity, "{policy:?}: {accounts:?}");
+        world.tell(Event::Resized { tier: RAM, capacity: 200 * 4096 });
+        read_all(&mut world, 1, 0..100);
+        assert_eq!(world.pages.len(), 100, "{policy:?}");
     }
 }
 

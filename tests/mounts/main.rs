@@ -9,12 +9,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod cgroup;
 mod changes;
 mod control;
 mod faults;
 mod force;
 mod ground;
 mod life;
+mod memory;
 mod mounted;
 mod order;
 mod programs;

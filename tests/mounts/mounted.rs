@@ -52,9 +52,15 @@ impl Mounted {
     /// Mounts a directory somewhere.
     #[track_caller]
     pub(crate) fn at(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
-        let before = ground.daemons();
         let mut command = ground.belady();
-        let output = command.arg("mount").args([source, point]).args(options).output().unwrap();
+        Self::by(ground, command.arg("mount").args([source, point]).args(options), point)
+    }
+
+    /// Mounts by a command.
+    #[track_caller]
+    pub(crate) fn by(ground: &Ground, command: &mut Command, point: &Path) -> Self {
+        let before = ground.daemons();
+        let output = command.output().unwrap();
         let started = ground.daemons().into_iter().find(|pid| !before.contains(pid));
         let pid = started.unwrap_or_else(|| panic!("belady does not mount: {}", said(&output)));
         let (point, run) = (point.to_path_buf(), ground.path("run"));

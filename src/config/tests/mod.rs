@@ -1,5 +1,6 @@
 //! Tests of the room as its callers see it.
 
+mod budget;
 mod layers;
 mod resolve;
 mod show;

@@ -1,0 +1,154 @@
+//! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::*;
+use crate::source::{PosixSource, Source, Stat};
+
+/// What only a broken program takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A directory that can be listed, and whose reads panic: at once, or in the pool's thread.
+struct Panicking {
+    directory: PosixSource,
+    pool: Option<Pool>,
+}
+
+impl Source for Panicking {
+    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+        self.directory.list(directory)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        self.directory.stat(path)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        self.directory.read_link(path)
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        self.directory.list_xattrs(path)
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.directory.xattr(path, name)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.directory.space()
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        for request in requests {
+            let read = move || panic!("injected into a read at {}", request.offset);
+            match &self.pool {
+                Some(pool) => pool.submit(Urgency::Demand, read),
+                None => read(),
+            }
+        }
+    }
+}
+
+/// Page cache whose calls panic.
+struct PanickingPages;
+
+impl Pages for PanickingPages {
+    fn store(&self, _: NodeId, _: &Path, _: u64, _: &[u8]) -> Result<(), Errno> {
+        panic!("injected into a push")
+    }
+
+    fn discard(&self, _: NodeId, _: &Path, _: u64, _: u64) {
+        panic!("injected into a drop")
+    }
+
+    fn is_whole(&self, _: NodeId, _: &Path, _: u64, _: u64) -> Option<bool> {
+        None
+    }
+}
+
+struct Stand {
+    cache: Arc<Cache>,
+    inbox: Arc<Inbox>,
+    node: NodeId,
+    _directory: tempfile::TempDir,
+}
+
+const BLOCK: BlockId = BlockId(0);
+
+fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), b"bytes").unwrap();
+    let source = source(PosixSource::open(directory.path(), 4).unwrap());
+    let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
+    let inbox = Arc::new(Inbox::default());
+    let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), None);
+    let node = cache.catalog.locate(BLOCK).unwrap().node;
+    Stand { cache, inbox, node, _directory: directory }
+}
+
+impl Stand {
+    fn read(&self) -> Receiver<Result<Vec<u8>, Errno>> {
+        let (answer, answered) = channel();
+        let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| {
+            answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
+        };
+        self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
+        answered
+    }
+
+    /// Waits until the planner hears of such an event.
+    fn hears(&self, wanted: fn(&Event) -> bool) {
+        let mut messages = Vec::new();
+        let start = std::time::Instant::now();
+        while !messages.iter().any(|message: &Message| wanted(&message.event)) {
+            assert!(start.elapsed() < LIMIT, "the planner never hears of it");
+            self.inbox.take(&mut messages, Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
+    let pool = Some(Pool::new("test-source", 1, 0));
+    let stand = stand(|directory| Arc::new(Panicking { directory, pool }));
+    // More often than there are threads: they outlive it.
+    for _ in 0..3 {
+        let readers = [stand.read(), stand.read()];
+        for reader in readers {
+            assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(Errno::EIO));
+        }
+        stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
+    }
+    stand.cache.prefetch(BLOCK);
+    stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
+    assert!(stand.cache.lock().is_empty(), "no flight is left");
+}
+
+#[test]
+fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
+    let stand = stand(|directory| Arc::new(Panicking { directory, pool: None }));
+    let (answer, answered) = channel();
+    let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| answer.send(result.is_err()).unwrap();
+    let (cache, node) = (Arc::clone(&stand.cache), stand.node);
+    let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
+    assert_eq!(answered.recv_timeout(LIMIT), Ok(true));
+    assert!(reader.join().is_err());
+    assert!(stand.cache.lock().is_empty(), "no flight is left");
+}
+
+#[test]
+fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
+    let stand = stand(|directory| Arc::new(directory));
+    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_| {}));
+    // More often than there are threads that push.
+    for _ in 0..2 * PUSH_THREADS {
+        assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+        stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
+        assert!(stand.cache.lock().is_empty(), "no flight is left");
+        stand.cache.drop_pages(BLOCK);
+        stand.hears(|event| matches!(event, Event::Dropped { block: BLOCK }));
+    }
+}

@@ -1,0 +1,86 @@
+//! The RAM budget under changing limits.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A limit without any use of it, at which so many bytes fit.
+fn fitting(bytes: u64) -> Vec<Reading> {
+    let limit = 64 * GIB;
+    let taken = limit - limit / 8 - bytes;
+    let reading = Reading { what: "cgroup /job".into(), limit, taken };
+    assert_eq!(reading.fits(), bytes);
+    vec![reading]
+}
+
+#[test]
+fn the_tightest_limit_decides_and_is_named() {
+    let machine = Reading { what: "the machine".into(), limit: 64 * GIB, taken: 8 * GIB };
+    let job = Reading { what: "cgroup /job".into(), limit: 16 * GIB, taken: 6 * GIB };
+    let mut budget = Budget::new(20 * GIB, 20 * GIB);
+    assert!(!budget.look(std::slice::from_ref(&machine)));
+    assert_eq!(budget.reduced(), None);
+    assert!(budget.look(&[machine, job]));
+    assert_eq!(budget.present(), 8 * GIB - GIB / 2);
+    let said =
+        "cgroup /job has 16 GiB, of which processes take 6 GiB and 2 GiB are kept in reserve";
+    assert_eq!(budget.reduced(), Some(said));
+    assert!(!budget.look(&[]), "limits that cannot be read change nothing");
+}
+
+#[test]
+fn a_budget_that_never_fitted_says_why() {
+    let mut budget = Budget::new(20 * GIB, 10 * GIB);
+    assert!(!budget.look(&fitting(10 * GIB)));
+    assert!(budget.reduced().is_some());
+}
+
+#[test]
+fn it_grows_back_when_headroom_has_returned_for_a_while() {
+    let mut budget = Budget::new(8 * GIB, 8 * GIB);
+    assert!(budget.look(&fitting(GIB)));
+    let looks: Vec<bool> = (0..9).map(|_| budget.look(&fitting(40 * GIB))).collect();
+    assert!(!looks.contains(&true), "too early");
+    assert!(!budget.look(&fitting(GIB)), "a short relief is none");
+    for _ in 0..9 {
+        assert!(!budget.look(&fitting(40 * GIB)));
+    }
+    assert!(budget.look(&fitting(4 * GIB)));
+    assert_eq!(budget.present(), 4 * GIB - GIB / 4, "what fitted at the worst of the looks");
+    for _ in 0..10 {
+        budget.look(&fitting(40 * GIB));
+    }
+    assert_eq!((budget.present(), budget.reduced()), (8 * GIB, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_always_fits_and_is_never_above_what_is_configured(
+        configured in 0..40 * GIB,
+        fits in prop::collection::vec(0..50 * GIB, 1..60),
+    ) {
+        let mut budget = Budget::new(configured, configured);
+        for fits in fits {
+            let before = budget.present();
+            let changed = budget.look(&fitting(fits));
+            prop_assert_eq!(changed, budget.present() != before);
+            prop_assert!(budget.present() <= configured);
+            prop_assert!(budget.present() <= fits);
+            prop_assert_eq!(budget.reduced().is_some(), budget.present() < configured);
+        }
+    }
+
+    #[test]
+    fn it_does_not_flap_where_use_only_wavers(
+        configured in GIB..40 * GIB,
+        around in GIB..40 * GIB,
+        wavers in prop::collection::vec(-0.03..0.03f64, 100),
+    ) {
+        let mut budget = Budget::new(configured, configured);
+        let fits = |waver: f64| fitting((around as f64 * (1.0 + waver)) as u64);
+        let changes = wavers.iter().filter(|waver| budget.look(&fits(**waver))).count();
+        prop_assert!(changes <= 2, "{changes} changes");
+    }
+}

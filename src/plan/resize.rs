@@ -1,0 +1,91 @@
+//! A tier that may hold more or less from now on.
+//!
+//! 1. The window takes its part first, as at the start.
+//! 2. What is kept goes by the policy, as if a block that is read at this moment came in; then
+//!    whatever is left, where the policy names nothing (it keeps what came first, say).
+//! 3. What is staged goes too, farthest read first, as long as RAM is over its capacity.
+//!
+//! What is on its way or being read cannot go now. It is charged as staged instead, and its
+//! arrival or its close settles it.
+
+use super::Planner;
+use super::event::Action;
+use super::policy::NextUse;
+use super::residency::RAM;
+use crate::ids::BlockId;
+
+impl Planner {
+    pub(super) fn resized(&mut self, tier: usize, capacity: u64, actions: &mut Vec<Action>) {
+        let Some(resized) = self.settings.tiers.get_mut(tier) else { return };
+        resized.capacity = capacity;
+        self.size_tiers();
+        let window = if tier == RAM { self.window } else { 0 };
+        let over = |planner: &Self| planner.residency.kept[tier] + window > capacity;
+        while over(self)
+            && let Some(victim) = self.policies[tier].victim(NextUse::At(0))
+        {
+            self.give_up(victim, tier, actions);
+        }
+        for block in self.blocks().rev() {
+            if !over(self) {
+                break;
+            }
+            let kept = self.residency.is_in(block, tier)
+                || tier == RAM && self.residency.is_fetching(block);
+            if kept && !(tier == RAM && self.residency.is_staged(block)) {
+                self.give_up(block, tier, actions);
+            }
+        }
+        if tier == RAM {
+            self.unstage(actions);
+        }
+    }
+
+    fn give_up(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
+        self.policies[tier].remove(block);
+        if tier != RAM {
+            self.residency.displace(block, tier, self.layout.stored_bytes(block));
+            actions.push(Action::Displace { block, tier });
+        } else if self.can_go(block) {
+            self.drop_pages(block, actions);
+        } else {
+            self.residency.unkeep(block, self.layout.pages_bytes(block));
+        }
+    }
+
+    fn unstage(&mut self, actions: &mut Vec<Action>) {
+        let capacity = self.settings.tiers[RAM].capacity;
+        let over =
+            |planner: &Self| planner.residency.kept[RAM] + planner.residency.staged > capacity;
+        if !over(self) {
+            return;
+        }
+        let mut staged: Vec<(u64, BlockId)> = self
+            .blocks()
+            .filter(|&block| self.residency.is_staged(block) && self.can_go(block))
+            .map(|block| {
+                let uses = self.streams.iter().flatten();
+                let soonest = uses.filter_map(|stream| stream.next_use(block, false)).min();
+                (soonest.map_or(u64::MAX, |(ticks, _)| ticks), block)
+            })
+            .collect();
+        staged.sort_unstable();
+        while over(self)
+            && let Some((_, block)) = staged.pop()
+        {
+            self.drop_pages(block, actions);
+        }
+    }
+
+    /// Whether a block is in RAM and nobody is reading it at this moment; of a large file that is
+    /// open, another block may be read.
+    fn can_go(&self, block: BlockId) -> bool {
+        let file = self.layout.file_of(block);
+        let read = self.open.contains_key(&file) && self.layout.blocks_of(file).len() < 2;
+        self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
+    }
+
+    fn blocks(&self) -> impl DoubleEndedIterator<Item = BlockId> + use<> {
+        (0..self.layout.blocks() as u32).map(BlockId)
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory that is scarce: the budget of RAM follows the limits of the daemon's cgroup.
+//!
+//! Goal: neither the daemon nor a job that shares its cgroup is ever killed for want of memory,
+//! whatever budget was asked for. Method: more data than the limit allows is read, the limit is
+//! changed while the mount runs, and a job in the same group takes memory of its own.
+
+use std::process::Command;
+
+use crate::cgroup::MemoryGroup;
+use crate::ground::{Ground, check_many, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::{Program, runs};
+
+const MIB: u64 = 1 << 20;
+const FILES: u64 = 700;
+const SIZE: usize = 1 << 20;
+
+/// Mounts with a budget that is far beyond the limit of the group.
+fn mounted(ground: &Ground, group: &MemoryGroup) -> Mounted {
+    ground.plant_many("d", FILES, SIZE);
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    command.args(["--ram", "4GiB", "--order", "sequential"]);
+    Mounted::by(ground, &mut group.inside(&command), &ground.path("mount"))
+}
+
+#[track_caller]
+fn check_budget(mounted: &Mounted, group: &MemoryGroup, limit: u64) {
+    assert_eq!(group.killed(), 0);
+    assert!(runs(mounted.pid));
+    let ram = &mounted.status()["ram"];
+    assert_eq!(ram["configured"], 4096 * MIB);
+    assert!(ram["budget"].as_u64().unwrap() <= limit - limit / 8, "{ram}");
+    assert!(ram["reduced"].as_str().unwrap().contains(group.name()), "{ram}");
+}
+
+#[test]
+fn the_budget_follows_the_limit_of_the_daemon() {
+    let ground = Ground::new();
+    let group = MemoryGroup::new(512 * MIB);
+    let mounted = mounted(&ground, &group);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    check_budget(&mounted, &group, 512 * MIB);
+    assert!(group.peak() <= 512 * MIB, "{}", group.peak());
+    assert!(mounted.count("/ram/kept") > 256 * MIB, "{}", mounted.status());
+
+    group.limit(256 * MIB);
+    let held =
+        || (mounted.count("/ram/budget"), mounted.count("/ram/kept") + mounted.count("/staged"));
+    wait_until("the smaller budget", || {
+        let (budget, held) = held();
+        budget <= 224 * MIB && held <= budget
+    });
+    check_budget(&mounted, &group, 256 * MIB);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    check_budget(&mounted, &group, 256 * MIB);
+    let text = ground.ends(0, &["status", mounted.point.to_str().unwrap()]);
+    assert!(text.contains("less than the 4 GiB configured: cgroup "), "{text}");
+
+    group.limit(1024 * MIB);
+    wait_until("the larger budget", || held().0 > 512 * MIB);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    check_budget(&mounted, &group, 1024 * MIB);
+    mounted.umount();
+}
+
+/// Takes memory, and compares what it reads through the mount with the source.
+const JOB: &str = r#"
+import os, sys
+mount, source = sys.argv[1:]
+memory = bytearray(200 << 20)
+memory[::4096] = b"x" * len(memory[::4096])
+for name in sorted(os.listdir(source)):
+    with open(f"{mount}/{name}", "rb") as a, open(f"{source}/{name}", "rb") as b:
+        assert a.read() == b.read(), name
+print("equal", flush=True)
+sys.stdin.readline()
+"#;
+
+#[test]
+fn a_job_in_the_same_group_has_its_memory() {
+    let ground = Ground::new();
+    let group = MemoryGroup::new(512 * MIB);
+    let mounted = mounted(&ground, &group);
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", JOB]).arg(mounted.path("d")).arg(ground.source("d"));
+    let mut job = Program::start(&mut group.inside(&python));
+    assert_eq!(job.line(), "equal");
+    wait_until("the budget beside the job", || mounted.count("/ram/budget") <= 248 * MIB);
+    check_budget(&mounted, &group, 512 * MIB);
+    job.tell("end");
+    job.finish();
+    wait_until("the budget without the job", || mounted.count("/ram/budget") > 300 * MIB);
+    mounted.umount();
+}
