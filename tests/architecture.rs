@@ -52,7 +52,7 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("indicatif::", &["cli"]),
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
-    ("lru::", &["plan"]),
+    ("lru::", &["fuse", "plan"]),
     ("crc32c::", &["cache"]),
 ];
 

@@ -52,6 +52,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, known: bool) 
             inflight_max: 32,
             window_bytes: None,
             start_at_open: true,
+            gears: false,
         },
         source: BUSY,
         vanish: None,

@@ -15,8 +15,9 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
-mod checked;
 mod care;
+mod checked;
+mod gears;
 mod inbox;
 mod own;
 mod store;
@@ -25,6 +26,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,11 +34,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::ids::BlockId;
+use crate::ids::{BlockId, FileId};
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
-use checked::Checked;
 use care::{InCare, Owed};
+use checked::Checked;
+pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message};
 pub use own::OwnThreads;
 pub use store::Store;
@@ -51,6 +54,9 @@ pub trait Pages: Send + Sync + 'static {
 
     /// Whether every page of a range is there; none where the kernel cannot tell. Blocks.
     fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool>;
+
+    /// Makes the kernel look a file's name up at its next open. Its pages stay. Blocks.
+    fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr);
 
     /// Drops pages of a file. Blocks.
     fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64);
@@ -99,6 +105,7 @@ pub struct Cache {
     drop_pool: Pool,
     check_pool: Pool,
     checked: Checked,
+    gears: Gears,
     /// Told of files to be looked at again at the source.
     recheck: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
     traffic: Traffic,
@@ -128,6 +135,7 @@ impl Cache {
             drop_pool: Pool::new("belady-drop", 1, 0),
             check_pool: Pool::new("belady-check", 1, 0),
             checked: Checked::default(),
+            gears: Gears::default(),
             recheck: OnceLock::new(),
             traffic: Traffic::default(),
         })
@@ -149,6 +157,29 @@ impl Cache {
     /// The local store, if there is one.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.store.as_ref().map(|(_, store)| store)
+    }
+
+    /// The gear of each file.
+    pub fn gears(&self) -> &Gears {
+        &self.gears
+    }
+
+    /// Lets a file be opened without asking, or each of its opens be seen.
+    pub fn turn(self: &Arc<Self>, file: FileId, trusted: bool) {
+        self.gears.set(file, trusted);
+        if trusted {
+            return;
+        }
+        // In turn with the drops: what is dropped after this is opened by being looked up.
+        let cache = Arc::clone(self);
+        self.drop_pool.submit(Urgency::Prefetch, move || {
+            let _own = OwnThreads::enter();
+            if let (Some(pages), Some((node, parent, name))) =
+                (cache.pages.get(), cache.catalog.name(file))
+            {
+                pages.expire(node, parent, &name);
+            }
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {

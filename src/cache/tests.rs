@@ -64,6 +64,8 @@ impl Pages for PanickingPages {
         panic!("injected into a drop")
     }
 
+    fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
+
     fn is_whole(&self, _: NodeId, _: &Path, _: u64, _: u64) -> Option<bool> {
         None
     }

@@ -91,7 +91,7 @@ pub struct Catalog {
 }
 
 /// How long the kernel may believe what can never change.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Catalog {
     /// Scans the source on `threads` threads, counting names in `seen` as it goes.
@@ -205,6 +205,15 @@ impl Catalog {
         }))
     }
 
+    /// A row by its name: its node, its directory's and the name there. None for one that is gone.
+    pub fn name(&self, file: FileId) -> Option<(NodeId, NodeId, OsString)> {
+        let tree = self.read();
+        let row = tree.row(file);
+        let name = tree.path(file).file_name()?.to_os_string();
+        let parent = NodeId::new(row.parent, tree.row(row.parent).version);
+        (!row.gone).then(|| (NodeId::new(file, row.version), parent, name))
+    }
+
     /// The directory that holds a row.
     pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
         let tree = self.read();
@@ -281,6 +290,16 @@ impl Catalog {
                 each(&tree.path(file), file, &row.stat);
             }
         }
+    }
+
+    /// Path of some regular file.
+    pub fn any_file(&self) -> Option<PathBuf> {
+        let tree = self.read();
+        let regular = |&file: &FileId| {
+            let row = tree.row(file);
+            row.stat.kind == Kind::File && !row.gone
+        };
+        tree.files().find(regular).map(|file| tree.path(file))
     }
 
     /// Number of rows and of the bytes of all regular files.

@@ -160,6 +160,7 @@ fn row(
         known: !args.unknown,
         epochs: args.epochs,
         settings: Settings {
+            gears: false,
             tiers: vec![Tier { capacity }],
             policy,
             prefetch: !args.no_prefetch,

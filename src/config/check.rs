@@ -56,6 +56,7 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
         allow_other: mount.allow_other,
         force_allow_other: mount.force_allow_other,
         control: mount.control.clone(),
+        mode: mount.mode,
         threads: within("mount.threads", mount.threads, &MOUNT_THREADS)?,
         options: mount.options.clone(),
     })

@@ -55,6 +55,12 @@ pub const KEYS: &[Key] = &[
         "Let them although rights of parent directories or ACLs of the source are not checked.",
     ),
     key(
+        "mount.mode",
+        "How samples reach readers: \"push\" (pages ahead of the read, no request for an open),\n\
+         \"keep-cache\" (pages ahead, opens are requests), \"plain\" (nothing is pushed, nothing is\n\
+         read ahead), or \"auto\": the first of them that the kernel offers.",
+    ),
+    key(
         "mount.control",
         "Where .belady/ is served: \"auto\" (inside the mount, as root), \"off\", or a directory.",
     ),

@@ -31,7 +31,7 @@ pub use budget::{Budget, Reading};
 pub use keys::{KEYS, Key};
 pub use layers::{Layers, Origin, Origins};
 pub use schema::{
-    CacheConfig, Config, Consistency, Control, LogConfig, MountConfig, PolicyChoice,
+    CacheConfig, Config, Consistency, Control, LogConfig, Mode, MountConfig, PolicyChoice,
     PrefetchConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{

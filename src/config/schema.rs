@@ -80,6 +80,8 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// Mount for others although rights that the mount cannot check would be lost. Default: false.
     pub force_allow_other: bool,
+    /// How samples reach their readers. Default: auto.
+    pub mode: Mode,
     /// Where `.belady/` is served. Default: auto.
     pub control: Control,
     /// Threads that answer the kernel. Default: 2.
@@ -147,6 +149,21 @@ pub enum Start {
     Mount,
     /// When a reader opens the first file.
     FirstOpen,
+}
+
+/// How samples reach their readers, from the fewest requests to the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The first of those below that the kernel offers.
+    #[default]
+    Auto,
+    /// Pages are pushed ahead of the read, and files are opened without a request.
+    Push,
+    /// Pages are pushed ahead of the read; each open and close is a request.
+    KeepCache,
+    /// Nothing is pushed: each first read of a page is a request.
+    Plain,
 }
 
 /// Where the control files `.belady/` are served.
@@ -221,6 +238,7 @@ impl Default for MountConfig {
         MountConfig {
             allow_other: false,
             force_allow_other: false,
+            mode: Mode::Auto,
             control: Control::Auto,
             threads: 2,
             options: Vec::new(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{Control, Start, StreamConfig};
+use super::schema::{Control, Mode, Start, StreamConfig};
 
 /// What was found on the host; detected elsewhere, invented in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,8 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Mount for others although some rights cannot be checked; only with `allow_other`.
     pub force_allow_other: bool,
+    /// How samples reach their readers; [`Mode::Auto`] stays, as it depends on the kernel.
+    pub mode: Mode,
     /// Where `.belady/` is served; [`Control::Auto`] stays, as it depends on who mounts.
     pub control: Control,
     /// Threads that answer the kernel, 1 to 64.

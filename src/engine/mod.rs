@@ -24,7 +24,7 @@ use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, OwnThreads, Store};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{Budget, Control, PolicyName, Reading, Settings, Start};
+use crate::config::{Budget, Control, Mode, PolicyName, Reading, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
@@ -93,6 +93,7 @@ impl Engine {
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let planning = planning::spawn(planner, &inbox, &cache, &published)?;
+        let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         Ok(Arc::new_cyclic(|engine| {
             let weak = std::sync::Weak::clone(engine);
             let notifier = Pool::new("belady-notify", 1, 1);
@@ -107,6 +108,7 @@ impl Engine {
                 Arc::clone(&cache),
                 Arc::clone(&inbox),
                 Box::new(on_changes),
+                !unasked,
             );
             let ram = &settings.cache;
             let budget = Mutex::new(Budget::new(ram.ram_configured_bytes, ram.ram_bytes));
@@ -138,6 +140,7 @@ impl Engine {
         let settings = MountSettings {
             source_name: self.source_path.to_string_lossy().replace(',', "_"),
             allow_other,
+            pushes: self.settings.mount.mode != Mode::Plain,
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
         };
@@ -145,8 +148,45 @@ impl Engine {
         let pages: Arc<Pusher> = Arc::clone(connection.pusher());
         let dataset = Arc::clone(&self.dataset);
         self.cache.connect(pages, Box::new(move |node| dataset.check(node)));
+        let pusher = Arc::clone(connection.pusher());
         lock(&self.connections).push(connection);
-        Ok(())
+        self.stop_asking(&pusher)
+    }
+
+    /// Has the kernel open files without asking, if that is the mode.
+    fn stop_asking(&self, pusher: &Pusher) -> Result<()> {
+        if self.dataset.sees_opens() {
+            return Ok(());
+        }
+        let file = self.catalog.any_file();
+        let goes_along = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let _own = OwnThreads::enter();
+                pusher.stop_asking(file.as_deref())
+            });
+            asking.join().unwrap_or_default()
+        });
+        match self.settings.mount.mode {
+            Mode::Push if !goes_along => Err(Error::new(
+                ErrorKind::Mount,
+                "this kernel asks for every open: mount.mode = push is not possible",
+            )
+            .hint("set mount.mode to \"auto\" or \"keep-cache\"")),
+            _ if goes_along => Ok(()),
+            _ => {
+                self.dataset.see_opens();
+                Ok(())
+            }
+        }
+    }
+
+    /// How samples reach their readers.
+    pub fn mode(&self) -> &'static str {
+        match (self.settings.mount.mode, self.dataset.sees_opens()) {
+            (Mode::Plain, _) => "plain",
+            (_, true) => "keep-cache",
+            (_, false) => "push",
+        }
     }
 
     /// Mounts the control files: inside the first mount as root, or where the settings say.
@@ -238,12 +278,11 @@ impl Engine {
             lock(&self.connections).iter().map(|c| Arc::clone(c.pusher())).collect();
         // The kernel may ask back before it takes a notification, and may make it wait.
         notifier.submit(Urgency::Demand, move || {
-            use std::os::unix::ffi::OsStrExt;
             let _own = OwnThreads::enter();
             for (pusher, (parent, name)) in
                 pushers.iter().flat_map(|p| changes.names.iter().map(move |name| (p, name)))
             {
-                match pusher.forget_name(*parent, name.as_bytes()) {
+                match pusher.forget(*parent, name) {
                     Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                     Err(errno) => tracing::warn!(?name, %errno, "a changed name was not dropped"),
                 }
@@ -273,9 +312,10 @@ fn planner_settings(settings: &Settings) -> plan::Settings {
             Some(PolicyName::UnreadFirst) => PolicyKind::UnreadFirst,
             Some(PolicyName::None) => PolicyKind::None,
         },
-        prefetch: settings.prefetch.enabled,
+        prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
         inflight_max: settings.prefetch.inflight,
         window_bytes: settings.prefetch.window_bytes,
         start_at_open: settings.prefetch.start == Start::FirstOpen,
+        gears: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
     }
 }

@@ -1,17 +1,21 @@
 //! The planner's thread.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::cache::{Cache, Inbox};
+use crate::cache::{Arrival, Cache, Inbox};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::StreamId;
+use crate::ids::{BlockId, StreamId};
 use crate::plan::{Accounts, Action, Counters, Event, Planner, PolicyKind, StreamStatus};
 
 /// How often what the planner knows is published while there is something to do.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether the tasks that hold files open are still there.
+const ROLL_CALL_EVERY: Duration = Duration::from_secs(1);
 
 /// What the planner's thread last said of itself.
 #[derive(Clone, Default)]
@@ -19,6 +23,7 @@ pub(super) struct Published {
     pub(super) counters: Counters,
     pub(super) accounts: Accounts,
     pub(super) policy: PolicyKind,
+    pub(super) trusted: u64,
     pub(super) streams: Vec<(StreamId, StreamStatus)>,
 }
 
@@ -40,32 +45,32 @@ pub(super) fn spawn(
 fn run(mut planner: Planner, inbox: &Inbox, cache: &Arc<Cache>, published: &Mutex<Published>) {
     let mut messages = Vec::new();
     let mut actions = Vec::new();
-    let mut due = Instant::now();
+    let (mut due, mut roll_call) = (Instant::now(), Instant::now());
     let mut stale = true;
     loop {
-        let patience = if stale { PUBLISH_EVERY } else { Duration::from_secs(3600) };
+        let patience = match (stale, planner.tasks().next()) {
+            (true, _) => PUBLISH_EVERY,
+            (false, Some(_)) => ROLL_CALL_EVERY,
+            (false, None) => Duration::from_secs(3600),
+        };
         let open = inbox.take(&mut messages, patience);
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
-            let arrived = match &message.event {
-                Event::Arrived { block, .. } => Some(*block),
+            let arrival = match (&message.event, message.arrival) {
+                (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
                 _ => None,
             };
             planner.apply(message.event, &mut actions);
-            for action in actions.drain(..) {
-                match action {
-                    Action::Fetch { block, .. } => cache.prefetch(block),
-                    Action::Check { block } => cache.check(block),
-                    Action::Drop { block } => cache.drop_pages(block),
-                    Action::Displace { block, .. } => cache.displace(block),
-                    Action::Place { block, tier } => match &message.arrival {
-                        Some(arrival) if arrived == Some(block) => {
-                            cache.place(block, tier, arrival.clone());
-                        }
-                        _ => inbox.put(Event::Placed { block, tier, done: false }, None),
-                    },
-                }
+            act(&mut actions, arrival.as_ref(), inbox, cache);
+        }
+        if Instant::now() >= roll_call {
+            let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
+            for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
+                planner.apply(Event::Left { task }, &mut actions);
+                act(&mut actions, None, inbox, cache);
+                stale = true;
             }
+            roll_call = Instant::now() + ROLL_CALL_EVERY;
         }
         if stale && Instant::now() >= due {
             publish(&planner, published);
@@ -78,11 +83,37 @@ fn run(mut planner: Planner, inbox: &Inbox, cache: &Arc<Cache>, published: &Mute
     }
 }
 
+/// Has done what the planner says; a block that has just arrived brings its bytes.
+fn act(
+    actions: &mut Vec<Action>,
+    arrival: Option<&(BlockId, Arrival)>,
+    inbox: &Inbox,
+    cache: &Arc<Cache>,
+) {
+    for action in actions.drain(..) {
+        match action {
+            Action::Fetch { block, .. } => cache.prefetch(block),
+            Action::Trust { file } => cache.turn(file, true),
+            Action::Watch { file } => cache.turn(file, false),
+            Action::Check { block } => cache.check(block),
+            Action::Drop { block } => cache.drop_pages(block),
+            Action::Displace { block, .. } => cache.displace(block),
+            Action::Place { block, tier } => match arrival {
+                Some((arrived, arrival)) if *arrived == block => {
+                    cache.place(block, tier, arrival.clone());
+                }
+                _ => inbox.put(Event::Placed { block, tier, done: false }, None),
+            },
+        }
+    }
+}
+
 fn publish(planner: &Planner, published: &Mutex<Published>) {
     let state = Published {
         counters: planner.counters(),
         accounts: planner.accounts(),
         policy: planner.policy(),
+        trusted: planner.trusted_files(),
         streams: planner.streams().collect(),
     };
     *lock(published) = state;

@@ -84,6 +84,8 @@ pub struct Status {
     pub known_nodes: u64,
     /// See `known_nodes`.
     pub known_bytes: u64,
+    /// Files that are opened without a request.
+    pub trusted_files: u64,
     /// Streams and their orders.
     pub orders: Vec<OrderStatus>,
     /// What was decided and seen.
@@ -143,7 +145,7 @@ impl Engine {
                 .map(|path| path.display().to_string())
                 .collect(),
             uptime_s: self.started.elapsed().as_secs(),
-            mode: "keep-cache",
+            mode: self.mode(),
             consistency: self.consistency(),
             policy: published.policy,
             files,
@@ -166,6 +168,7 @@ impl Engine {
             fetching: published.accounts.fetching,
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
+            trusted_files: published.trusted,
             orders: orders.collect(),
             counters: published.counters,
             requests,

@@ -1,19 +1,22 @@
 //! The dataset as a tree of files to read: what every connection of an engine serves.
 //!
 //! Answers come from the catalog; a name whose check is too old is checked at the source on a
-//! thread that may wait, and the reply follows then. Opens and closes are told to the planner,
-//! reads go to the cache block by block. Nothing here knows FUSE.
+//! thread that may wait, and the reply follows then. Reads go to the cache block by block. The
+//! planner is told what readers do: their opens and closes where these are requests; else where
+//! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
 use std::ffi::OsStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox};
-use crate::catalog::{Attr, Catalog, Changes, Listed, NodeId};
+use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::BLOCK_BYTES;
 use crate::plan::Event;
-use crate::source::{Pool, Urgency};
+use crate::source::{Kind, Pool, Urgency};
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
@@ -34,19 +37,24 @@ pub struct Dataset {
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     metadata: Pool,
+    /// Whether opens are requests; else a reader is known by where it is seen.
+    opens: AtomicBool,
     on_changes: Box<dyn Fn(Changes) + Send + Sync>,
 }
 
 impl Dataset {
-    /// The tree of a catalog. What checks at the source bring to light goes to `on_changes`.
+    /// The tree of a catalog. What checks at the source bring to light goes to `on_changes`;
+    /// `opens` says whether opens are requests.
     pub fn new(
         catalog: Arc<Catalog>,
         cache: Arc<Cache>,
         inbox: Arc<Inbox>,
         on_changes: Box<dyn Fn(Changes) + Send + Sync>,
+        opens: bool,
     ) -> Arc<Self> {
         let metadata = Pool::new("belady-meta", METADATA_THREADS, 4);
-        Arc::new(Dataset { catalog, cache, inbox, metadata, on_changes })
+        let opens = AtomicBool::new(opens);
+        Arc::new(Dataset { catalog, cache, inbox, metadata, opens, on_changes })
     }
 
     /// The catalog behind the tree.
@@ -60,39 +68,110 @@ impl Dataset {
         self.metadata.submit(Urgency::Demand, move || job(&dataset));
     }
 
+    /// Whether opens are requests.
+    pub fn sees_opens(&self) -> bool {
+        self.opens.load(Ordering::Relaxed)
+    }
+
+    /// The kernel turns out to insist on asking for each open.
+    pub fn see_opens(&self) {
+        self.opens.store(true, Ordering::Relaxed);
+    }
+
+    /// A reader asks for a file or something of it, and so has opened it or is about to.
+    pub fn sighted(&self, node: NodeId, task: Option<u32>) {
+        if !self.sees_opens()
+            && let (Some(task), Ok((file, _))) = (task, self.catalog.file(node))
+        {
+            self.inbox.put(Event::Seen { task, file }, None);
+        }
+    }
+
+    /// Whether a file may be opened without a lookup: no open of it needs to be seen. One with
+    /// several names never, since not all of them could be taken back.
+    pub fn is_trusted(&self, attr: &Attr) -> bool {
+        let trusted = |file| self.cache.gears().is_trusted(file);
+        self.sees_opens() || attr.stat.links < 2 && attr.node.file().is_some_and(trusted)
+    }
+
+    /// For how long the kernel may believe that a name stands for this node.
+    pub fn entry_valid(&self, attr: &Attr) -> Duration {
+        let watched = attr.stat.kind == Kind::File && !self.is_trusted(attr);
+        if watched { Duration::ZERO } else { attr.valid }
+    }
+
+    /// For how long the kernel may believe the attributes: those of one version of a file never
+    /// change.
+    pub fn attr_valid(attr: &Attr) -> Duration {
+        if attr.stat.kind == Kind::File { FOR_EVER } else { attr.valid }
+    }
+
     fn report(&self, changes: Changes) {
         if !changes.is_empty() {
             (self.on_changes)(changes);
         }
     }
 
-    /// Looks a name up. `own`: asked by one of our threads, which takes what is known.
+    /// Looks a name up for a task; for one of our own threads (none), which takes what is known.
     pub fn lookup(
         self: &Arc<Self>,
         parent: NodeId,
         name: &OsStr,
-        own: bool,
+        task: Option<u32>,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
         if parent == NodeId::ROOT && name == CONTROL_NAME {
-            return reply(self.getattr(CONTROL_NODE));
+            return reply(self.attr(CONTROL_NODE));
         }
-        if let Some(result) = self.catalog.lookup(parent, name, own) {
+        if let Some(result) = self.catalog.lookup(parent, name, task.is_none()) {
+            self.looked_up(&result, task);
             return reply(result);
         }
         let name = name.to_os_string();
         self.wait_for_source(move |dataset| {
             dataset.report(dataset.catalog.refresh(parent, &name));
-            let result = dataset.catalog.lookup(parent, &name, true);
-            reply(result.unwrap_or(Err(Errno::EIO)));
+            let result = dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
+            dataset.looked_up(&result, task);
+            reply(result);
         });
     }
 
-    /// Attributes of a node.
+    /// A lookup of a regular file is a sighting. It is told before the reply, after which the
+    /// reader goes on.
+    fn looked_up(&self, result: &Result<Attr, Errno>, task: Option<u32>) {
+        if let Ok(attr) = result
+            && attr.stat.kind == Kind::File
+        {
+            self.sighted(attr.node, task);
+        }
+    }
+
+    /// Attributes of a node; those of a directory not older than the period allows.
+    pub fn getattr(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        match self.attr(node) {
+            Ok(attr) if attr.stat.kind == Kind::Directory && attr.valid.is_zero() => {
+                if task.is_none() {
+                    return reply(Ok(attr));
+                }
+                self.wait_for_source(move |dataset| {
+                    dataset.report(dataset.catalog.refresh_directory(node));
+                    reply(dataset.attr(node));
+                });
+            }
+            result => reply(result),
+        }
+    }
+
+    /// Attributes of a node, as known.
     ///
     /// # Errors
     /// `ESTALE` for a version that is past.
-    pub fn getattr(&self, node: NodeId) -> Result<Attr, Errno> {
+    pub fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
         if node != CONTROL_NODE {
             return self.catalog.getattr(node);
         }
@@ -143,6 +222,7 @@ impl Dataset {
 
     /// A task reads a byte range, cut at the file's end.
     pub fn read(&self, node: NodeId, task: u32, offset: u64, size: u32, reply: ReadReply) {
+        self.sighted(node, Some(task));
         let (file, length) = match self.catalog.file(node) {
             Ok(found) => found,
             Err(errno) => return reply(Err(errno)),

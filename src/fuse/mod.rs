@@ -11,6 +11,7 @@ mod control;
 mod convert;
 mod guard;
 mod known;
+mod listings;
 mod ops;
 mod push;
 mod requests;
@@ -45,6 +46,8 @@ pub struct MountSettings {
     pub source_name: String,
     /// Whether other users may enter.
     pub allow_other: bool,
+    /// Whether pages are pushed.
+    pub pushes: bool,
     /// Threads that answer requests.
     pub threads: usize,
     /// Further options of mount(8).
@@ -153,12 +156,18 @@ impl Connection {
     ) -> Result<Self> {
         let known = Arc::new(Known::default());
         let requests = Arc::<Requests>::default();
-        let ops = DatasetOps::new(dataset, Arc::clone(&known), Arc::clone(&requests));
+        let ops = DatasetOps::new(Arc::clone(&dataset), Arc::clone(&known), Arc::clone(&requests));
         let refused = |error: std::io::Error| explain(&error, mountpoint);
         let session = Session::new(Guarded(ops), mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
         let mounted = Mounted::serve(session, mountpoint)?;
-        let pusher = Arc::new(Pusher::new(device, mountpoint.to_path_buf(), known));
+        let pusher = Arc::new(Pusher::new(
+            device,
+            mountpoint.to_path_buf(),
+            known,
+            dataset,
+            settings.pushes,
+        ));
         Ok(Connection { mounted, pusher, requests })
     }
 

@@ -1,10 +1,8 @@
 //! The requests of the kernel, each decoded, asked of the dataset and answered.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
@@ -16,10 +14,12 @@ use fuser::{
 
 use super::convert;
 use super::known::Known;
+use super::listings::{Listing, Listings};
 use super::requests::{Kind, Requests};
 use crate::cache::OwnThreads;
-use crate::catalog::{Attr, Listed, NodeId};
+use crate::catalog::{Attr, NodeId};
 use crate::fs::Dataset;
+use crate::source::Kind as SourceKind;
 
 /// Handle of a file opened by one of our own threads; readers get [`READER`].
 const OWN: FileHandle = FileHandle(0);
@@ -28,56 +28,83 @@ const READER: FileHandle = FileHandle(1);
 /// Requests that the kernel may have under way in the background.
 const BACKGROUND_MAX: u16 = 512;
 
+/// For how long a file is opened without asking where the kernel cannot be made to ask again.
+const TRUST_MAX: Duration = Duration::from_secs(5);
+
 /// Rows above which listing a directory does not make the kernel know every one of them.
 const PRIMED_MAX: u64 = 2_000_000;
-
-type Listing = Arc<Vec<Listed>>;
 
 /// The read-only filesystem of one dataset.
 pub(super) struct DatasetOps {
     dataset: Arc<Dataset>,
     known: Arc<Known>,
     requests: Arc<Requests>,
-    /// Listings of open directories, so that one listing is of one moment.
-    listings: Arc<Mutex<HashMap<u64, Listing>>>,
-    handles: Arc<AtomicU64>,
+    listings: Arc<Listings>,
 }
 
 impl DatasetOps {
     pub(super) fn new(dataset: Arc<Dataset>, known: Arc<Known>, requests: Arc<Requests>) -> Self {
-        DatasetOps {
-            dataset,
-            known,
-            requests,
-            listings: Arc::default(),
-            handles: Arc::new(AtomicU64::new(1)),
+        DatasetOps { dataset, known, requests, listings: Arc::default() }
+    }
+
+    /// The listing that a request goes on with, or a new one where it begins one.
+    fn listing(
+        &self,
+        request: &Request,
+        directory: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        then: impl FnOnce(Result<Listing, nix::errno::Errno>) + Send + 'static,
+    ) {
+        let directory = node(directory);
+        let known = self.listings.get(directory, handle.0);
+        match known.filter(|_| handle.0 != 0 || offset != 0) {
+            Some(listing) => then(Ok(listing)),
+            None if handle.0 != 0 => then(Err(nix::errno::Errno::EBADF)),
+            None => {
+                let listings = Arc::clone(&self.listings);
+                self.dataset.list(directory, reader(request).is_none(), move |result| {
+                    then(result.map(|listing| listings.begin(directory, listing)));
+                });
+            }
         }
-    }
-
-    fn listing(&self, handle: FileHandle) -> Option<Listing> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).get(&handle.0).cloned()
-    }
-
-    /// The directory itself and its parent, which every listing begins with.
-    fn dots(&self, node: NodeId) -> Result<[(NodeId, &'static str); 2], nix::errno::Errno> {
-        Ok([(node, "."), (self.dataset.catalog().parent(node)?, "..")])
     }
 }
 
-fn own(request: &Request) -> bool {
-    OwnThreads::contains(request.pid())
+/// The directory itself and its parent, which every listing begins with.
+fn dots(dataset: &Dataset, node: NodeId) -> Result<[(NodeId, &'static str); 2], nix::errno::Errno> {
+    Ok([(node, "."), (dataset.catalog().parent(node)?, "..")])
+}
+
+/// The task that asks; none for our own threads.
+fn reader(request: &Request) -> Option<u32> {
+    Some(request.pid()).filter(|&task| !OwnThreads::contains(task))
 }
 
 fn node(ino: INodeNo) -> NodeId {
     NodeId(ino.0)
 }
 
+/// For how long the kernel may believe a name. Where it could not be made to ask again, a file
+/// is opened without asking for a short while only.
+fn entry_valid(dataset: &Dataset, known: &Known, attr: &Attr) -> Duration {
+    let valid = dataset.entry_valid(attr);
+    let bounded = !dataset.sees_opens() && attr.stat.kind == SourceKind::File && !known.expires();
+    if bounded { valid.min(TRUST_MAX) } else { valid }
+}
+
 /// An answer about a name: the kernel knows the node from then on.
-fn reply_entry(known: &Known, reply: ReplyEntry, result: Result<Attr, nix::errno::Errno>) {
+fn reply_entry(
+    dataset: &Dataset,
+    known: &Known,
+    reply: ReplyEntry,
+    result: Result<Attr, nix::errno::Errno>,
+) {
     match result {
         Ok(attr) => {
-            known.looked_up(attr.node);
-            reply.entry(&attr.valid, &convert::attr(&attr), Generation(0));
+            let (entry, attrs) = (entry_valid(dataset, known, &attr), Dataset::attr_valid(&attr));
+            known.looked_up(attr.node, !entry.is_zero());
+            reply.entry_with_ttls(&attrs, &entry, &convert::attr(&attr), Generation(0));
         }
         Err(errno) => reply.error(convert::errno(errno)),
     }
@@ -94,7 +121,9 @@ fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, nix::errno:
 
 impl Filesystem for DatasetOps {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_CACHE_SYMLINKS;
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_AUTO_INVAL_DATA;
         if self.dataset.catalog().totals().0 <= PRIMED_MAX {
             wanted |= InitFlags::FUSE_DO_READDIRPLUS;
         }
@@ -102,6 +131,8 @@ impl Filesystem for DatasetOps {
         for flag in wanted.iter() {
             let _ = config.add_capabilities(flag);
         }
+        let expires = config.add_capabilities(InitFlags::FUSE_HAS_EXPIRE_ONLY).is_ok();
+        self.known.set_expires(expires);
         let _ = config.set_max_background(BACKGROUND_MAX);
         let _ = config.set_max_write(1 << 20);
         Ok(())
@@ -109,9 +140,9 @@ impl Filesystem for DatasetOps {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.requests.count(Kind::Lookup);
-        let known = Arc::clone(&self.known);
-        self.dataset.lookup(node(parent), name, own(request), move |result| {
-            reply_entry(&known, reply, result);
+        let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
+        self.dataset.lookup(node(parent), name, reader(request), move |result| {
+            reply_entry(&dataset, &known, reply, result);
         });
     }
 
@@ -119,12 +150,12 @@ impl Filesystem for DatasetOps {
         self.known.forgotten(node(ino), lookups);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.requests.count(Kind::Getattr);
-        match self.dataset.getattr(node(ino)) {
-            Ok(attr) => reply.attr(&attr.valid, &convert::attr(&attr)),
+        self.dataset.getattr(node(ino), reader(req), move |result| match result {
+            Ok(attr) => reply.attr(&Dataset::attr_valid(&attr), &convert::attr(&attr)),
             Err(errno) => reply.error(convert::errno(errno)),
-        }
+        });
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -137,10 +168,14 @@ impl Filesystem for DatasetOps {
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.requests.count(Kind::Open);
-        if own(request) {
-            return reply.opened(OWN, FopenFlags::FOPEN_KEEP_CACHE);
+        if !self.dataset.sees_opens() {
+            // The kernel never asks again: it opens by itself, and keeps the pages.
+            return reply.error(Errno::ENOSYS);
         }
-        match self.dataset.open(node(ino), request.pid()) {
+        let Some(task) = reader(request) else {
+            return reply.opened(OWN, FopenFlags::FOPEN_KEEP_CACHE);
+        };
+        match self.dataset.open(node(ino), task) {
             Ok(()) => reply.opened(READER, FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(convert::errno(errno)),
         }
@@ -184,14 +219,14 @@ impl Filesystem for DatasetOps {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.requests.count(Kind::Other);
+        if !self.dataset.sees_opens() {
+            // The kernel never asks again, and keeps listings as long as the directory is the same.
+            return reply.error(Errno::ENOSYS);
+        }
         let listings = Arc::clone(&self.listings);
-        let handles = Arc::clone(&self.handles);
-        self.dataset.list(node(ino), own(request), move |result| match result {
+        self.dataset.list(node(ino), reader(request).is_none(), move |result| match result {
             Ok(listing) => {
-                let handle = handles.fetch_add(1, Ordering::Relaxed);
-                let mut listings = listings.lock().unwrap_or_else(PoisonError::into_inner);
-                listings.insert(handle, Arc::new(listing));
-                reply.opened(FileHandle(handle), FopenFlags::empty());
+                reply.opened(FileHandle(listings.open(listing)), FopenFlags::empty());
             }
             Err(errno) => reply.error(convert::errno(errno)),
         });
@@ -199,62 +234,73 @@ impl Filesystem for DatasetOps {
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
         self.requests.count(Kind::Other);
-        let (Some(listing), Ok(dots)) = (self.listing(fh), self.dots(node(ino))) else {
-            return reply.error(Errno::EBADF);
-        };
-        for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
-            if reply.add(INodeNo(node.0), index as u64 + 1, FileType::Directory, name) {
-                return reply.ok();
+        let dots = dots(&self.dataset, node(ino));
+        self.listing(request, ino, fh, offset, move |listing| {
+            let (listing, dots) = match (listing, dots) {
+                (Ok(listing), Ok(dots)) => (listing, dots),
+                (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
+            };
+            for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
+                if reply.add(INodeNo(node.0), index as u64 + 1, FileType::Directory, name) {
+                    return reply.ok();
+                }
             }
-        }
-        for (index, entry) in listing.iter().enumerate().skip((offset as usize).saturating_sub(2)) {
-            let kind = convert::file_type(entry.attr.stat.kind);
-            if reply.add(INodeNo(entry.attr.node.0), index as u64 + 3, kind, &entry.name) {
-                break;
+            let skipped = (offset as usize).saturating_sub(2);
+            for (index, entry) in listing.iter().enumerate().skip(skipped) {
+                let kind = convert::file_type(entry.attr.stat.kind);
+                if reply.add(INodeNo(entry.attr.node.0), index as u64 + 3, kind, &entry.name) {
+                    break;
+                }
             }
-        }
-        reply.ok();
+            reply.ok();
+        });
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         self.requests.count(Kind::Other);
-        let catalog = self.dataset.catalog();
-        let (Some(listing), Ok(dots)) = (self.listing(fh), self.dots(node(ino))) else {
-            return reply.error(Errno::EBADF);
-        };
-        for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
-            let Ok(attr) = catalog.getattr(node) else { return reply.error(Errno::ESTALE) };
-            let attr = convert::attr(&attr);
-            // The kernel takes no entry for these two, so they are not counted as known.
-            let (ino, next) = (INodeNo(node.0), index as u64 + 1);
-            if reply.add(ino, next, name, &Duration::ZERO, &attr, Generation(0)) {
-                return reply.ok();
+        let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
+        let dots = dots(&self.dataset, node(ino));
+        self.listing(request, ino, fh, offset, move |listing| {
+            let (listing, dots) = match (listing, dots) {
+                (Ok(listing), Ok(dots)) => (listing, dots),
+                (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
+            };
+            for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
+                let Ok(attr) = dataset.attr(node) else { return reply.error(Errno::ESTALE) };
+                let attr = convert::attr(&attr);
+                // The kernel takes no entry for these two, so they are not counted as known.
+                let (ino, next) = (INodeNo(node.0), index as u64 + 1);
+                if reply.add(ino, next, name, &Duration::ZERO, &attr, Generation(0)) {
+                    return reply.ok();
+                }
             }
-        }
-        for (index, entry) in listing.iter().enumerate().skip((offset as usize).saturating_sub(2)) {
-            let (ino, next) = (INodeNo(entry.attr.node.0), index as u64 + 3);
-            let attr = convert::attr(&entry.attr);
-            let name: &OsString = &entry.name;
-            if reply.add(ino, next, name, &entry.attr.valid, &attr, Generation(0)) {
-                break;
+            let skipped = (offset as usize).saturating_sub(2);
+            for (index, entry) in listing.iter().enumerate().skip(skipped) {
+                let (ino, next) = (INodeNo(entry.attr.node.0), index as u64 + 3);
+                let valid = entry_valid(&dataset, &known, &entry.attr);
+                let attr = convert::attr(&entry.attr);
+                let name: &OsString = &entry.name;
+                if reply.add(ino, next, name, &valid, &attr, Generation(0)) {
+                    break;
+                }
+                known.looked_up(entry.attr.node, !valid.is_zero());
             }
-            self.known.looked_up(entry.attr.node);
-        }
-        reply.ok();
+            reply.ok();
+        });
     }
 
     fn releasedir(
@@ -266,7 +312,7 @@ impl Filesystem for DatasetOps {
         reply: ReplyEmpty,
     ) {
         self.requests.count(Kind::Other);
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh.0);
+        self.listings.close(fh.0);
         reply.ok();
     }
 
@@ -321,8 +367,8 @@ impl Filesystem for DatasetOps {
 
     fn ioctl(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
+        request: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
         _command: u32,
@@ -331,7 +377,8 @@ impl Filesystem for DatasetOps {
         reply: ReplyIoctl,
     ) {
         self.requests.count(Kind::Other);
-        // Python asks every file it opens whether it is a terminal.
+        // Python asks every file it opens whether it is a terminal, which shows its open.
+        self.dataset.sighted(node(ino), reader(request));
         reply.error(Errno::ENOTTY);
     }
 

@@ -11,13 +11,16 @@
 //!
 //! None of this may run on a request thread: the requests that it causes are answered there.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
 use nix::sys::stat::{Mode, lstat};
@@ -27,11 +30,16 @@ use super::cachestat::cached_pages;
 use super::known::Known;
 use crate::cache::Pages;
 use crate::catalog::NodeId;
+use crate::fs::Dataset;
 use crate::ids::PAGE_BYTES;
 
-/// `FUSE_NOTIFY_STORE` and `FUSE_NOTIFY_INVAL_ENTRY` of the protocol.
+/// Notifications of the protocol.
 const NOTIFY_STORE: i32 = 4;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
+const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// `FUSE_EXPIRE_ONLY`: the name is looked up again, its node and pages stay.
+const EXPIRE_ONLY: u32 = 1;
 
 /// How long an unmount waits for our own threads to leave the mount.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
@@ -44,14 +52,28 @@ pub struct Pusher {
     device: OwnedFd,
     mountpoint: PathBuf,
     known: Arc<Known>,
+    dataset: Arc<Dataset>,
+    /// Whether pages are pushed; else the kernel has those that it has read.
+    pushes: bool,
     /// Held for reading while our own mount is used, for writing while it is unmounted: else it
     /// would be we ourselves who keep it busy.
     gate: RwLock<()>,
 }
 
 impl Pusher {
-    pub(super) fn new(device: OwnedFd, mountpoint: PathBuf, known: Arc<Known>) -> Self {
-        Pusher { device, mountpoint, known, gate: RwLock::new(()) }
+    pub(super) fn new(
+        device: OwnedFd,
+        mountpoint: PathBuf,
+        known: Arc<Known>,
+        dataset: Arc<Dataset>,
+        pushes: bool,
+    ) -> Self {
+        Pusher { device, mountpoint, known, dataset, pushes, gate: RwLock::new(()) }
+    }
+
+    /// Whether the kernel is to open a file without asking.
+    fn trusts(&self, node: NodeId) -> bool {
+        self.dataset.attr(node).is_ok_and(|attr| !self.dataset.entry_valid(&attr).is_zero())
     }
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
@@ -82,12 +104,31 @@ impl Pusher {
         self.known.len()
     }
 
-    /// Makes the kernel ask again for a name. Blocks; never call it from a request thread.
-    pub fn forget_name(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+    /// Opens a file and the root, so that the kernel learns that it need not ask: it would ask the
+    /// first reader else. Says whether it went along. Blocks.
+    pub fn stop_asking(&self, file: Option<&Path>) -> bool {
+        let Ok(_inside) = self.enter() else { return true };
+        let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
+        let root = Dir::open(&self.mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
+        !insists(root) && !file.is_some_and(|file| insists(self.open(file).map(drop)))
+    }
+
+    /// Makes the kernel forget a name, the node that it stood for, and what it knows of the
+    /// directory. Blocks; never call it from a request thread.
+    pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&parent.0.to_ne_bytes());
+        let directory = self.notify(NOTIFY_INVAL_INODE, &[&body]);
+        self.forget_name(parent, name, 0).and(directory)
+    }
+
+    /// Makes the kernel ask again for a name.
+    fn forget_name(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.0.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        self.notify(NOTIFY_INVAL_ENTRY, &[&body, name, b"\0"])
+        body[12..].copy_from_slice(&flags.to_ne_bytes());
+        self.notify(NOTIFY_INVAL_ENTRY, &[&body, name.as_bytes(), b"\0"])
     }
 
     /// Looks a path up so that the kernel knows its node.
@@ -122,8 +163,11 @@ impl Pusher {
 
 impl Pages for Pusher {
     fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if !self.pushes {
+            return Ok(());
+        }
         let _inside = self.enter()?;
-        if !self.known.contains(node) {
+        if !self.known.contains(node, self.trusts(node)) {
             self.prime(path)?;
         }
         match self.store_once(node, offset, bytes) {
@@ -136,9 +180,19 @@ impl Pages for Pusher {
         }
     }
 
+    fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr) {
+        if !self.known.expire(node) || !self.known.expires() {
+            return;
+        }
+        match self.forget_name(parent, name, EXPIRE_ONLY) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(errno) => tracing::warn!(?name, %errno, "a name was not taken back"),
+        }
+    }
+
     fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64) {
         // What the kernel does not know has no pages.
-        if !self.known.contains(node) {
+        if !self.known.contains(node, false) {
             return;
         }
         let Ok(_inside) = self.enter() else { return };
@@ -152,7 +206,7 @@ impl Pages for Pusher {
     }
 
     fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool> {
-        if !self.known.contains(node) {
+        if !self.known.contains(node, false) {
             return Some(false);
         }
         let _inside = self.enter().ok()?;

@@ -144,6 +144,41 @@ impl Epoch {
         }
     }
 
+    /// Whether fewer positions than `most` that are not `unseen` are still to be reached.
+    pub(super) fn is_nearly_over(&self, most: u32, unseen: impl Fn(BlockId) -> bool) -> bool {
+        // Beacons are one of sixteen: the many that are open cannot all be unseen.
+        if self.left > 64 + 32 * most {
+            return false;
+        }
+        let open = |&position: &u32| !self.is_reached(position);
+        let seen = |position: u32| self.block_at(position).is_some_and(|block| !unseen(block));
+        let mut left = (self.low..self.len()).filter(open).filter(|&position| seen(position));
+        left.nth(most as usize).is_none()
+    }
+
+    /// Reaches what lies open just before a position and is `unseen`, and adds it to `passed`.
+    pub(super) fn pass(
+        &mut self,
+        position: u32,
+        unseen: impl Fn(BlockId) -> bool,
+        passed: &mut Vec<BlockId>,
+    ) {
+        for before in (self.low..position).rev() {
+            match self.block_at(before) {
+                Some(block) if unseen(block) && !self.is_reached(before) => {
+                    passed.push(block);
+                    self.reach(before);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether the block is among the first `count` of the epoch.
+    pub(super) fn starts_with(&self, block: BlockId, count: u32) -> bool {
+        self.first.get(block.index()).is_some_and(|&position| position < count)
+    }
+
     /// Marks a position as reached.
     pub(super) fn reach(&mut self, position: u32) {
         if self.is_reached(position) {

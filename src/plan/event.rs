@@ -50,6 +50,9 @@ pub struct Settings {
     pub window_bytes: Option<u64>,
     /// Whether prefetching waits for the first open.
     pub start_at_open: bool,
+    /// Whether files are opened without a request, so that the planner chooses which of these
+    /// opens it sees, by [`Action::Trust`] and [`Action::Watch`].
+    pub gears: bool,
 }
 
 /// Blocks of mean size in the window where its bytes are not set: as many as are in flight on a
@@ -86,6 +89,19 @@ pub enum Event {
         task: u32,
         /// The file.
         file: FileId,
+    },
+    /// A task was seen at a file: it looks it up, or asks something of it. It opens it, as far as
+    /// can be seen, and is done with the file where it was seen before.
+    Seen {
+        /// Thread id of the reader.
+        task: u32,
+        /// The file.
+        file: FileId,
+    },
+    /// A task that was [seen](Event::Seen) has ended.
+    Left {
+        /// Its thread id.
+        task: u32,
     },
     /// A read found no pages; the shell has begun a fetch, or joined one.
     Missed {
@@ -184,6 +200,16 @@ pub enum Action {
     Check {
         /// The block.
         block: BlockId,
+    },
+    /// Let a file be opened without asking, until [`Action::Watch`].
+    Trust {
+        /// The file.
+        file: FileId,
+    },
+    /// See each open of a file.
+    Watch {
+        /// The file.
+        file: FileId,
     },
     /// Drop a block's pages.
     Drop {

@@ -28,8 +28,10 @@
 
 mod epoch;
 mod event;
+mod gear;
 mod layout;
 mod policy;
+mod reading;
 mod residency;
 mod resize;
 mod staging;
@@ -75,6 +77,11 @@ pub struct Planner {
     open: BTreeMap<FileId, u32>,
     /// The stream that a task reads for, and its last few blocks.
     tasks: BTreeMap<u32, Task>,
+    /// By task, where it was seen last: it holds that file open, as far as can be told.
+    seen_at: BTreeMap<u32, FileId>,
+    /// By file, whether it is in the trust gear.
+    trusted: Vec<bool>,
+    trusted_files: u64,
     unread: Unread,
     window: u64,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
@@ -96,6 +103,9 @@ impl Planner {
             policy: PolicyKind::None,
             open: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            seen_at: BTreeMap::new(),
+            trusted: vec![false; layout.files()],
+            trusted_files: 0,
             unread: Unread::new(layout.blocks()),
             window: 0,
             arrivals: VecDeque::new(),
@@ -134,12 +144,15 @@ impl Planner {
                 self.sweep(actions);
             }
             Event::Opened { task, file } => self.opened(task, file, actions),
+            Event::Seen { task, file } => self.seen(task, file, actions),
+            Event::Left { task } => self.left(task, actions),
             Event::Missed { block, task } => self.missed(block, task, actions),
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
             Event::Failed { block } => {
                 self.counters.failed += 1;
                 self.residency.forget(block, self.layout.pages_bytes(block));
+                self.regear(self.layout.file_of(block), actions);
             }
             Event::Lost { block } => self.lost(block, actions),
             Event::Dropped { block } => {
@@ -153,12 +166,26 @@ impl Planner {
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
+        self.follow_up(actions);
+        self.stage(actions);
+    }
+
+    /// What has come of the streams' progress.
+    fn follow_up(&mut self, actions: &mut Vec<Action>) {
+        let (mut passed, mut heads) = (Vec::new(), Vec::new());
         for stream in self.streams.iter_mut().flatten() {
+            passed.append(&mut stream.take_passed());
+            heads.append(&mut stream.take_head());
             let in_ram = |block: &BlockId| self.residency.is_in(*block, RAM);
             let due = stream.take_due().into_iter().filter(in_ram);
             actions.extend(due.map(|block| Action::Check { block }));
         }
-        self.stage(actions);
+        for block in passed {
+            self.passed(block);
+        }
+        for block in heads {
+            self.regear(self.layout.file_of(block), actions);
+        }
     }
 
     /// Totals since the start.
@@ -182,167 +209,21 @@ impl Planner {
         self.policy
     }
 
+    /// The tasks that hold a file open as far as can be told.
+    pub fn tasks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.seen_at.keys().copied()
+    }
+
+    /// Number of files in the trust gear.
+    pub fn trusted_files(&self) -> u64 {
+        self.trusted_files
+    }
+
     /// Where each stream stands.
     pub fn streams(&self) -> impl Iterator<Item = (StreamId, StreamStatus)> + '_ {
         self.streams.iter().enumerate().filter_map(|(index, stream)| {
             stream.as_ref().map(|stream| (StreamId(index as u16), stream.status()))
         })
-    }
-
-    fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        *self.open.entry(file).or_default() += 1;
-        let Some(block) = self.layout.blocks_of(file).next() else { return };
-        // What is being read is no victim, though its next use may well be the farthest.
-        for block in self.layout.blocks_of(file) {
-            self.policies[RAM].remove(block);
-        }
-        self.counters.opens += 1;
-        self.ticks += 1;
-        if self.residency.is_in(block, RAM) {
-            self.counters.hits += 1;
-        } else if self.residency.is_fetching(block) {
-            self.counters.late += 1;
-        } else {
-            self.counters.cold += 1;
-        }
-        if self.tasks.len() > TASKS_MAX {
-            self.tasks.clear();
-        }
-        let mut reader = self.tasks.remove(&task).unwrap_or_default();
-        // A loader may open a file twice (to look at its header, say): one read all the same,
-        // unless the order has the second one just here.
-        let due = |stream: &Stream| stream.sighting(block).is_some_and(|(_, far)| far < DUE);
-        if !reader.opens(block) || self.streams.iter().flatten().any(due) {
-            self.unread.read(block);
-            self.follow(task, &mut reader, block, actions);
-        }
-        self.tasks.insert(task, reader);
-    }
-
-    /// Moves the stream that the open belongs to: the task's own where it can be, else the one
-    /// that expects the block soonest.
-    fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, actions: &mut Vec<Action>) {
-        let sighting = |index: usize| self.streams.get(index)?.as_ref()?.sighting(block);
-        let own = reader.stream.filter(|stream| sighting(stream.index()).is_some());
-        let expecting = || {
-            (0..self.streams.len())
-                .filter_map(|index| sighting(index).map(|(_, far)| (far, index)))
-                .min()
-                .map(|(_, index)| StreamId(index as u16))
-        };
-        let mut read = false;
-        let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
-        let blocks = self.layout.blocks_of(self.layout.file_of(block)).len() as u64;
-        // Opening a large file does not say which range of it will be read.
-        if blocks > 1 && self.streams.iter().flatten().any(ranged) {
-            return;
-        }
-        if let Some(id) = own.or_else(expecting)
-            && let Some((position, _)) = sighting(id.index())
-            && let Some(stream) = self.streams[id.index()].as_mut()
-        {
-            for position in reader.sees(id, position, stream.len(), blocks) {
-                stream.reach(position, task, self.ticks, &self.layout);
-                read = true;
-            }
-        } else {
-            reader.strays();
-        }
-        let mut changed = false;
-        let mut over = Vec::new();
-        for stream in self.streams.iter_mut().flatten() {
-            if !read && stream.contains(block) {
-                changed |= stream.stray(block, &self.layout);
-            }
-            over.append(&mut stream.take_over());
-        }
-        if changed {
-            self.choose_policy();
-            self.sweep(actions);
-        }
-        for block in over {
-            let file = self.layout.file_of(block);
-            if self.open.contains_key(&file) {
-                continue;
-            }
-            // Closed before its task was trusted: the rest of the sample is over too.
-            for stream in self.streams.iter_mut().flatten() {
-                stream.finish_sample(self.layout.blocks_of(file), &self.layout);
-            }
-            for block in self.layout.blocks_of(file) {
-                self.settle(block, actions);
-            }
-        }
-    }
-
-    /// Pages of a block in RAM are gone, and nobody has missed them yet.
-    fn lost(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        if !self.residency.is_in(block, RAM) || self.residency.is_fetching(block) {
-            return;
-        }
-        self.counters.restored += 1;
-        self.residency.restart_fetch(block);
-        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
-        actions.push(Action::Fetch { block, from });
-    }
-
-    fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
-        self.pass(block, task, actions);
-        if self.residency.is_fetching(block) {
-            return;
-        }
-        if self.residency.is_in(block, RAM) {
-            self.counters.lost += 1;
-            self.residency.restart_fetch(block);
-        } else {
-            self.counters.demanded += 1;
-            self.start_fetch(block);
-        }
-        self.read_on(block, actions);
-    }
-
-    /// A large file's descriptor may be opened once and read all over: there it is the reads that
-    /// find nothing which show where their task stands. What the order has between two of them has
-    /// been read without being seen.
-    fn pass(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
-        if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
-            return;
-        }
-        let mut reader = self.tasks.remove(&task).unwrap_or_default();
-        let mut over = Vec::new();
-        for (index, stream) in self.streams.iter_mut().enumerate() {
-            let Some(stream) = stream else { continue };
-            let Some((position, far)) = stream.sighting(block) else { continue };
-            let low = position - u64::from(far);
-            for position in reader.reads(StreamId(index as u16), position, low) {
-                stream.reach(position, task, self.ticks, &self.layout);
-            }
-            over.append(&mut stream.take_over());
-        }
-        self.tasks.insert(task, reader);
-        for block in over {
-            let file = self.layout.file_of(block);
-            if self.layout.blocks_of(file).len() > 1 || !self.open.contains_key(&file) {
-                self.settle(block, actions);
-            }
-        }
-    }
-
-    fn closed(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        match self.open.get_mut(&file) {
-            Some(handles) if *handles > 1 => {
-                *handles -= 1;
-                return;
-            }
-            _ => self.open.remove(&file),
-        };
-        for stream in self.streams.iter_mut().flatten() {
-            stream.finish_sample(self.layout.blocks_of(file), &self.layout);
-        }
-        for block in self.layout.blocks_of(file) {
-            self.settle(block, actions);
-            self.touch(block);
-        }
     }
 
     fn arrived(&mut self, block: BlockId, from: Place, actions: &mut Vec<Action>) {
@@ -430,6 +311,7 @@ impl Planner {
             self.size_tiers();
             self.residency.grow(self.layout.blocks());
             self.unread.grow(self.layout.blocks());
+            self.trusted.resize(self.layout.files(), false);
         }
     }
 
@@ -446,6 +328,7 @@ impl Planner {
                 actions.push(Action::Displace { block, tier });
             }
         }
+        self.regear(self.layout.file_of(block), actions);
     }
 
     fn size_tiers(&mut self) {

@@ -50,6 +50,7 @@ impl Planner {
             self.drop_pages(block, actions);
         } else {
             self.residency.unkeep(block, self.layout.pages_bytes(block));
+            self.regear(self.layout.file_of(block), actions);
         }
     }
 

@@ -12,7 +12,8 @@ const SEQUENTIAL_AHEAD: u32 = 4;
 const PLACING_MAX: usize = 64;
 
 impl Planner {
-    /// Settles every staged block that nobody holds open: what they were staged for has changed.
+    /// Settles every staged block that nobody holds open, and puts every file into its gear: what
+    /// they were staged for has changed.
     pub(super) fn sweep(&mut self, actions: &mut Vec<Action>) {
         for block in (0..self.layout.blocks() as u32).map(BlockId) {
             if self.residency.is_staged(block)
@@ -21,6 +22,7 @@ impl Planner {
                 self.settle(block, actions);
             }
         }
+        self.regear_all(actions);
     }
 
     /// A large file that is read from its start to its end has its next blocks fetched, and what
@@ -116,6 +118,7 @@ impl Planner {
             if self.has_room(block, self.residency.kept[RAM]) {
                 self.residency.keep(block, bytes);
                 self.policies[RAM].touch(block, next);
+                self.regear(self.layout.file_of(block), actions);
                 return;
             }
         }
@@ -125,6 +128,8 @@ impl Planner {
     pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         self.counters.dropped += 1;
         self.residency.start_drop(block, self.layout.pages_bytes(block));
+        // Seen again before its pages are gone.
+        self.regear(self.layout.file_of(block), actions);
         actions.push(Action::Drop { block });
     }
 
@@ -139,10 +144,11 @@ impl Planner {
     }
 
     /// Charges a block whose fetch begins, as kept if RAM has room for it.
-    pub(super) fn start_fetch(&mut self, block: BlockId) {
+    pub(super) fn start_fetch(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let bytes = self.layout.pages_bytes(block);
         let keep = self.may_stay(block) && self.has_room(block, self.residency.kept[RAM]);
         self.residency.start_fetch(block, bytes, !keep);
+        self.regear(self.layout.file_of(block), actions);
     }
 
     /// Whether RAM may keep a block: what a tier below keeps alone stays there.
@@ -168,12 +174,32 @@ impl Planner {
                 .min();
             let Some((_, index, block)) = nearest else { return };
             if !self.try_stage(block, actions) {
+                if self.give_up_behind(actions) {
+                    continue;
+                }
                 return;
             }
             if let Some(stream) = self.streams[index].as_mut() {
                 stream.advance();
             }
         }
+    }
+
+    /// The window is full: what lies behind all readers need not wait there any longer.
+    fn give_up_behind(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mut over = Vec::new();
+        for stream in self.streams.iter_mut().flatten() {
+            if stream.give_up_behind() {
+                over.append(&mut stream.take_over());
+            }
+        }
+        let any = !over.is_empty();
+        for block in over {
+            if !self.open.contains_key(&self.layout.file_of(block)) {
+                self.settle(block, actions);
+            }
+        }
+        any
     }
 
     /// Fetches a block if RAM does not have it; false where it must wait for room.
@@ -191,6 +217,8 @@ impl Planner {
             return bytes > self.window;
         }
         self.residency.start_fetch(block, bytes, !keep);
+        // Before the fetch, which makes the kernel know the file.
+        self.regear(self.layout.file_of(block), actions);
         self.counters.prefetched += 1;
         let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
         actions.push(Action::Fetch { block, from });

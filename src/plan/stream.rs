@@ -12,14 +12,17 @@
 //! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
 //!    batches at the same time, each from its own position on; so the next block to stage is the
 //!    one that is nearest ahead of the *runner* behind it.
-//! 5. As a runner goes on, what it reads next is due to be checked: it may have been staged long
+//! 5. Opens of trusted files are not seen. Such positions count as reached when the next one that
+//!    can be seen is, or the epoch is over.
+//! 6. As a runner goes on, what it reads next is due to be checked: it may have been staged long
 //!    ago.
-//! 6. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
+//! 7. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::epoch::Epoch;
+use super::gear::Sight;
 use super::layout::Layout;
 use crate::ids::BlockId;
 use crate::order::{EpochIter, Order, SampleTable};
@@ -28,9 +31,12 @@ use crate::order::{EpochIter, Order, SampleTable};
 /// batches of 256 each run ahead.
 const SPAN: u32 = 4096;
 
-/// How many positions past the lowest open one may be read before that one is given up: more than
-/// workers of one job run ahead of each other by far.
+/// The most positions past the lowest open one that may be read before that one is given up: more
+/// than workers of one job run ahead of each other by far.
 const STRAGGLE_MAX: u32 = SPAN / 2;
+
+/// From how many reads on all workers of a first epoch have been seen.
+const WORKERS_KNOWN: u64 = 512;
 
 /// How many opens in a row may be strays before a stream's order is given up.
 const STRAYS_MAX: u32 = 64;
@@ -44,6 +50,9 @@ const RUNNERS_MAX: usize = 64;
 /// How many positions past a runner are checked: far enough that what is missing can still be
 /// fetched, near enough that little gets lost after.
 const CHECK_AHEAD: u32 = 128;
+
+/// How many of an epoch's first opens are seen, whatever is kept: enough to notice that it starts.
+const HEAD_SEEN: u32 = 64;
 
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
@@ -59,6 +68,8 @@ pub(super) struct Stream {
     first_head: Vec<u32>,
     /// Where each task that reads the current epoch stands, and up to where it has been staged.
     runners: Vec<Runner>,
+    /// The most that there were in an epoch.
+    workers: u32,
     /// Up to where the current and the next epoch have been staged, runners aside.
     cursors: (u32, u32),
     /// The candidate: whether it is in the next epoch, and its position.
@@ -71,6 +82,10 @@ pub(super) struct Stream {
     base: u64,
     /// Blocks whose staged reads are over.
     over: Vec<BlockId>,
+    /// Blocks whose reads were not seen.
+    passed: Vec<BlockId>,
+    /// Whether another epoch has begun.
+    rolled: bool,
     /// Blocks to be checked before they are read.
     due: Vec<BlockId>,
     matched: u64,
@@ -133,6 +148,7 @@ impl Stream {
             next,
             order,
             runners: Vec::new(),
+            workers: 0,
             cursors: (0, 0),
             chosen: (false, 0),
             strays: VecDeque::new(),
@@ -140,6 +156,8 @@ impl Stream {
             diverged: false,
             base: 0,
             over: Vec::new(),
+            passed: Vec::new(),
+            rolled: false,
             due: Vec::new(),
             matched: 0,
             strayed: 0,
@@ -177,7 +195,7 @@ impl Stream {
 
     /// The position, counted over all epochs, at which a read of the block now would be believed,
     /// and how far past the lowest open position that is.
-    pub(super) fn sighting(&self, block: BlockId) -> Option<(u64, u32)> {
+    pub(super) fn sighting(&self, block: BlockId, sight: Sight<'_>) -> Option<(u64, u32)> {
         if self.diverged {
             return None;
         }
@@ -186,8 +204,10 @@ impl Stream {
             let far = position - low;
             return (far <= SPAN).then_some((self.base + u64::from(position), far));
         }
-        let nearly_over = self.current.left() <= 8 + self.current.len() / 50;
-        let position = self.next.next(block).filter(|_| nearly_over)?;
+        let position = self.next.next(block)?;
+        if !self.current.is_nearly_over(8 + self.current.len() / 50, |block| sight.misses(block)) {
+            return None;
+        }
         let far = self.current.len() - low + position;
         let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
         (position <= SPAN).then_some((absolute, far))
@@ -204,27 +224,31 @@ impl Stream {
     }
 
     /// The sample at a position, counted over all epochs, has been opened by a trusted task.
-    pub(super) fn reach(&mut self, absolute: u64, task: u32, tick: u64, layout: &Layout) {
+    pub(super) fn reach(&mut self, absolute: u64, task: u32, tick: u64, sight: Sight<'_>) {
         let Some(position) = absolute.checked_sub(self.base) else { return };
         let length = u64::from(self.current.len());
         if position < length {
             let position = position as u32;
-            self.over.extend(self.current.block_at(position));
+            let block = self.current.block_at(position);
+            self.strays.retain(|&stray| Some(stray) != block);
+            self.over.extend(block);
             self.current.reach(position);
-            self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
+            self.current.pass(position, |block| sight.misses(block), &mut self.passed);
             self.run(task, position);
+            self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
         } else if position - length < u64::from(self.next.len()) {
             let position = (position - length) as u32;
             self.over.extend(self.next.block_at(position));
             self.next.reach(position);
+            self.next.pass(position, |block| sight.misses(block), &mut self.passed);
             // What the loader left unread (drop_last) must not hold the epoch open.
             if self.next.len() - self.next.left() >= 4 {
-                self.roll(layout);
+                self.roll(sight);
                 self.run(task, position);
             }
         }
         if self.current.left() == 0 {
-            self.roll(layout);
+            self.roll(sight);
         }
         self.matched += 1;
         self.astray = 0;
@@ -240,7 +264,7 @@ impl Stream {
     pub(super) fn finish_sample(
         &mut self,
         blocks: impl ExactSizeIterator<Item = BlockId>,
-        layout: &Layout,
+        sight: Sight<'_>,
     ) {
         if blocks.len() < 2 || self.diverged {
             return;
@@ -256,7 +280,7 @@ impl Stream {
             }
         }
         if self.current.left() == 0 {
-            self.roll(layout);
+            self.roll(sight);
         }
     }
 
@@ -278,12 +302,13 @@ impl Stream {
                 self.runners.swap_remove(index);
             }
         }
+        self.workers = self.workers.max(self.runners.len() as u32 + 1);
         self.runners.push(Runner { task, last: position, cursor: position + 1 });
     }
 
     /// The block is in the order, but its open is no read of a position that is due. Says whether
     /// the stream's prediction changed.
-    pub(super) fn stray(&mut self, block: BlockId, layout: &Layout) -> bool {
+    pub(super) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
         self.strayed += 1;
         self.astray += 1;
         if !self.strays.contains(&block) {
@@ -292,10 +317,11 @@ impl Stream {
                 self.strays.pop_front();
             }
         }
-        if self.anchor(layout) {
+        if self.anchor(sight) {
             return true;
         }
-        let diverged = self.astray >= STRAYS_MAX;
+        // Each worker strays until it is trusted.
+        let diverged = self.astray >= STRAYS_MAX + 3 * self.workers;
         let changed = diverged && !self.diverged;
         self.diverged |= diverged;
         changed
@@ -306,13 +332,45 @@ impl Stream {
         std::mem::take(&mut self.over)
     }
 
+    /// The blocks that have been read without being seen since the last call.
+    pub(super) fn take_passed(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// The first blocks of the epoch to come, if another epoch has begun since the last call.
+    pub(super) fn take_head(&mut self) -> Vec<BlockId> {
+        let count = if std::mem::take(&mut self.rolled) { HEAD_SEEN as usize } else { 0 };
+        self.next.head(count).iter().copied().map(BlockId).collect()
+    }
+
+    /// Whether the block is among those that show that an epoch starts: the next, or the first.
+    pub(super) fn is_in_head(&self, block: BlockId) -> bool {
+        let first = &self.first_head[..self.first_head.len().min(HEAD_SEEN as usize)];
+        self.next.starts_with(block, HEAD_SEEN) || first.contains(&block.0)
+    }
+
+    /// Gives up the lowest open position if all workers are past it: it has been read without
+    /// being seen, or never will be. Says whether it was.
+    pub(super) fn give_up_behind(&mut self) -> bool {
+        let all = self.runners.len() as u32 >= self.workers && self.matched >= WORKERS_KNOWN;
+        let low = self.current.low();
+        // Where blocks repeat, a worker may have been taken to stand where another one reads.
+        let all = all && self.is_permutation();
+        if self.diverged || !all || !self.runners.iter().all(|runner| low < runner.last) {
+            return false;
+        }
+        self.over.extend(self.current.block_at(low));
+        self.current.reach(low);
+        true
+    }
+
     /// The blocks that have become due to be checked since the last call.
     pub(super) fn take_due(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.due)
     }
 
     /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
-    fn anchor(&mut self, layout: &Layout) -> bool {
+    fn anchor(&mut self, sight: Sight<'_>) -> bool {
         let pairs_wanted = if self.current.len() >= HEAD as u32 { 3 } else { 6 };
         if self.strays.len() <= pairs_wanted {
             return false;
@@ -325,22 +383,30 @@ impl Stream {
                 |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
             positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
         };
-        let number = if starts_as(self.next.head(HEAD)) {
-            self.number + 1
-        } else if starts_as(&self.first_head) {
-            0
-        } else if starts_as(self.current.head(HEAD)) {
-            self.number
+        if starts_as(self.next.head(HEAD)) {
+            // What is staged for it stays.
+            self.roll(sight);
+        } else if self.number > 0 && starts_as(&self.first_head) {
+            self.start_at(0, sight.layout);
+        } else if starts_as(self.current.head(HEAD)) && self.has_read_strays() {
+            self.start_at(self.number, sight.layout);
         } else {
             return false;
-        };
-        self.start_at(number, layout);
+        }
+        (self.astray, self.diverged) = (0, false);
         for block in std::mem::take(&mut self.strays) {
             if let Some(position) = self.current.next(block) {
                 self.current.reach(position);
             }
         }
         true
+    }
+
+    /// Whether the strays have been read in this epoch. If not, they are its own reads, by tasks
+    /// that are not trusted yet.
+    fn has_read_strays(&self) -> bool {
+        let read = |block: &&BlockId| self.current.next(**block).is_none();
+        self.strays.iter().filter(read).count() * 2 > self.strays.len()
     }
 
     fn start_at(&mut self, number: u32, layout: &Layout) {
@@ -350,17 +416,19 @@ impl Stream {
         self.epochs = self.order.epochs(number);
         self.current = expand(&self.order, &mut self.epochs, layout);
         self.next = expand(&self.order, &mut self.epochs, layout);
+        self.rolled = true;
         self.runners.clear();
         self.cursors = (0, 0);
-        self.astray = 0;
-        self.diverged = false;
     }
 
-    fn roll(&mut self, layout: &Layout) {
+    fn roll(&mut self, sight: Sight<'_>) {
         self.number += 1;
+        self.rolled = true;
+        let end = self.current.len();
+        self.current.pass(end, |block| sight.misses(block), &mut self.passed);
         self.base += u64::from(self.current.len());
         self.current.give_up_stragglers(0, &mut self.over);
-        let next = expand(&self.order, &mut self.epochs, layout);
+        let next = expand(&self.order, &mut self.epochs, sight.layout);
         self.current = std::mem::replace(&mut self.next, next);
         self.runners.clear();
         self.cursors = (self.cursors.1, 0);

@@ -24,6 +24,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             inflight_max: 1,
             window_bytes: Some(0),
             start_at_open: false,
+            gears: false,
         },
         source: SourceModel::INSTANT,
         vanish: None,

@@ -134,8 +134,8 @@ impl<'a> World<'a> {
                         self.fetch(block, from);
                     }
                 }
-                // Nothing gets lost here.
-                Action::Check { .. } => {}
+                // Nothing gets lost here, and every open is seen.
+                Action::Check { .. } | Action::Trust { .. } | Action::Watch { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

@@ -1,5 +1,7 @@
 //! The planner against a model of the world, under any sequence of events.
 
+mod tracker;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -33,6 +35,7 @@ fn settings(ram: u64, disk: Option<u64>, policy: PolicyKind) -> Settings {
         inflight_max: 4,
         window_bytes: Some(ram / 4),
         start_at_open: false,
+        gears: false,
     }
 }
 
@@ -50,6 +53,8 @@ struct World {
     placing: Vec<(BlockId, usize)>,
     pages: BTreeSet<BlockId>,
     open: BTreeMap<FileId, u32>,
+    seen: BTreeMap<u32, FileId>,
+    trusted: BTreeSet<FileId>,
     fetched: u64,
 }
 
@@ -64,6 +69,8 @@ impl World {
             placing: Vec::new(),
             pages: BTreeSet::new(),
             open: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            trusted: BTreeSet::new(),
             fetched: 0,
         }
     }
@@ -77,6 +84,8 @@ impl World {
                     assert!(!self.pages.contains(&block), "{block:?} is in RAM");
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
                 }
+                Action::Trust { file } => assert!(self.trusted.insert(file), "{file:?}"),
+                Action::Watch { file } => assert!(self.trusted.remove(&file), "{file:?}"),
                 Action::Check { block } => {
                     assert!(self.pages.contains(&block) || self.fetching.contains(&block));
                 }
@@ -104,7 +113,41 @@ impl World {
         }
     }
 
+    /// A task is seen at a file, and at no other any more.
+    fn see(&mut self, task: u32, file: FileId) {
+        let before = self.seen.insert(task, file);
+        if before != Some(file) {
+            before.into_iter().for_each(|before| self.release(before));
+            *self.open.entry(file).or_default() += 1;
+        }
+        self.tell(Event::Seen { task, file });
+        for block in self.layout.clone().blocks_of(file) {
+            if !self.pages.contains(&block) {
+                self.fetching.insert(block);
+                self.tell(Event::Missed { block, task });
+            }
+        }
+    }
+
+    fn leave(&mut self, task: u32) {
+        self.seen.remove(&task).into_iter().for_each(|file| self.release(file));
+        self.tell(Event::Left { task });
+    }
+
+    fn release(&mut self, file: FileId) {
+        let handles = self.open.get_mut(&file).unwrap();
+        *handles -= 1;
+        if *handles == 0 {
+            self.open.remove(&file);
+        }
+    }
+
     fn close(&mut self, file: FileId) {
+        if self.seen.values().filter(|&&seen| seen == file).count() as u32
+            == self.open.get(&file).copied().unwrap_or_default()
+        {
+            return;
+        }
         if let Some(handles) = self.open.get_mut(&file) {
             *handles -= 1;
             if *handles == 0 {
@@ -169,12 +212,20 @@ impl World {
         assert_eq!(accounts.kept[RAM] + accounts.staged, held);
         assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
         assert_eq!(accounts.fetching as usize, self.fetching.len());
+        for file in &self.trusted {
+            let there = |block| self.pages.contains(&block) || self.fetching.contains(&block);
+            assert!(self.layout.blocks_of(*file).all(there), "{file:?} is trusted");
+        }
+        assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
         let capacity = self.planner.settings.tiers[RAM].capacity;
         assert!(accounts.kept[RAM] + accounts.window <= capacity || accounts.kept[RAM] == 0);
     }
 
     /// Everything under way ends and everyone goes home.
     fn settle(&mut self) {
+        for task in self.seen.clone().into_keys() {
+            self.leave(task);
+        }
         for file in self.open.clone().into_iter().flat_map(|(f, n)| (0..n).map(move |_| f)) {
             self.close(file);
         }
@@ -200,6 +251,8 @@ enum Step {
     Change(u32, u64),
     NotHere(u32),
     Lose(usize),
+    See(u32, u32),
+    Leave(u32),
     Resize(usize, u64),
 }
 
@@ -214,6 +267,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
         1 => (0..FILES).prop_map(Step::NotHere),
         1 => any::<usize>().prop_map(Step::Lose),
+        4 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::See(task, file)),
+        1 => (10..14u32).prop_map(Step::Leave),
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
     ]
 }
@@ -239,7 +294,9 @@ proptest! {
         ram in prop_oneof![Just(0u64), Just(1), Just(4096), 0..4_000_000u64],
         disk in prop::option::of(0..4_000_000u64),
     ) {
-        let mut world = World::new(settings(ram, disk, policy));
+        let mut plan = settings(ram, disk, policy);
+        plan.gears = true;
+        let mut world = World::new(plan);
         for step in steps {
             match step {
                 Step::Open(task, file) => world.open(task, FileId(file)),
@@ -258,6 +315,8 @@ proptest! {
                 }
                 Step::NotHere(_) => {}
                 Step::Lose(nth) => world.lose(nth),
+                Step::See(task, file) => world.see(task, FileId(file)),
+                Step::Leave(task) => world.leave(task),
                 Step::Resize(tier, capacity) => world.tell(Event::Resized { tier, capacity }),
             }
             world.check();

@@ -1,0 +1,81 @@
+//! Which files may be opened without asking.
+//!
+//! Where opening a file is no request of its own, the kernel looks its name up, and by how long it
+//! may believe the answer a file is in one of two gears. *Watch*: each open is a lookup, and shows
+//! who reads what. *Trust*: no request at all. A file is trusted where nothing hangs on seeing its
+//! opens: it is kept in RAM, an order says when it is read, and recency decides nothing. Watched
+//! all the same are the first files of the epochs to come, which show that an epoch starts, and a
+//! pseudo-random sixteenth of all files, the *beacons*, which show how far a reader is. What is
+//! staged for one read is watched, so that it is known exactly when it can go.
+
+use super::Planner;
+use super::event::{Action, PolicyKind};
+use super::layout::Layout;
+use super::residency::RAM;
+use super::stream::Stream;
+use crate::ids::{BlockId, FileId};
+
+/// Files of more blocks are watched: a request is nothing against reading them.
+const TRUSTED_BLOCKS_MAX: usize = 16;
+
+/// What the planner can see of its readers.
+#[derive(Clone, Copy)]
+pub(super) struct Sight<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) trusted: &'a [bool],
+}
+
+impl Sight<'_> {
+    /// Whether a read of the block is not seen.
+    pub(super) fn misses(&self, block: BlockId) -> bool {
+        self.trusted.get(self.layout.file_of(block).index()).copied().unwrap_or_default()
+    }
+}
+
+/// Whether a file is watched whatever else is known: one of sixteen, as good as random.
+fn is_beacon(file: FileId) -> bool {
+    file.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
+}
+
+impl Planner {
+    pub(super) fn sight(&self) -> Sight<'_> {
+        Sight { layout: &self.layout, trusted: &self.trusted }
+    }
+
+    /// Puts a file into the gear that fits what is known now.
+    pub(super) fn regear(&mut self, file: FileId, actions: &mut Vec<Action>) {
+        if !self.settings.gears {
+            return;
+        }
+        let trust = self.may_trust(file);
+        if let Some(trusted) = self.trusted.get_mut(file.index())
+            && *trusted != trust
+        {
+            *trusted = trust;
+            self.trusted_files = self.trusted_files + u64::from(trust) - u64::from(!trust);
+            actions.push(if trust { Action::Trust { file } } else { Action::Watch { file } });
+        }
+    }
+
+    pub(super) fn regear_all(&mut self, actions: &mut Vec<Action>) {
+        for file in 0..self.layout.files() as u32 {
+            self.regear(FileId(file), actions);
+        }
+    }
+
+    fn may_trust(&self, file: FileId) -> bool {
+        let blocks = self.layout.blocks_of(file);
+        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || is_beacon(file) {
+            return false;
+        }
+        let mut streams = self.streams.iter().flatten();
+        let kept = |block| {
+            let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
+            there && !self.residency.is_staged(block)
+        };
+        self.policy != PolicyKind::Lru
+            && streams.clone().any(Stream::is_following)
+            && blocks.clone().all(kept)
+            && !streams.any(|stream| blocks.clone().any(|block| stream.is_in_head(block)))
+    }
+}

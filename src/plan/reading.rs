@@ -1,0 +1,213 @@
+//! What readers do, and what that says about where they stand.
+
+use super::event::{Action, Place};
+use super::gear::Sight;
+use super::residency::RAM;
+use super::stream::Stream;
+use super::task::Task;
+use super::{DUE, Planner, TASKS_MAX};
+use crate::ids::{BlockId, FileId, StreamId};
+
+impl Planner {
+    /// A task opens a file, unless it is just where it was seen before.
+    pub(super) fn seen(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
+        let before = self.seen_at.insert(task, file);
+        if before == Some(file) {
+            return;
+        }
+        // In this order, so that what is being opened does not make room for what is closed.
+        self.opened(task, file, actions);
+        if let Some(before) = before {
+            self.closed(before, actions);
+        }
+    }
+
+    /// A task has ended.
+    pub(super) fn left(&mut self, task: u32, actions: &mut Vec<Action>) {
+        self.tasks.remove(&task);
+        if let Some(file) = self.seen_at.remove(&task) {
+            self.closed(file, actions);
+        }
+    }
+
+    /// A block in the trust gear has been read, as the opens about it show.
+    pub(super) fn passed(&mut self, block: BlockId) {
+        self.counters.opens += 1;
+        self.counters.hits += 1;
+        self.ticks += 1;
+        self.unread.read(block);
+        self.touch(block);
+    }
+
+    pub(super) fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
+        *self.open.entry(file).or_default() += 1;
+        let Some(block) = self.layout.blocks_of(file).next() else { return };
+        // What is being read is no victim, though its next use may well be the farthest.
+        for block in self.layout.blocks_of(file) {
+            self.policies[RAM].remove(block);
+        }
+        self.counters.opens += 1;
+        self.ticks += 1;
+        if self.residency.is_in(block, RAM) {
+            self.counters.hits += 1;
+        } else if self.residency.is_fetching(block) {
+            self.counters.late += 1;
+        } else {
+            self.counters.cold += 1;
+        }
+        if self.tasks.len() > TASKS_MAX {
+            self.tasks.clear();
+        }
+        let mut reader = self.tasks.remove(&task).unwrap_or_default();
+        // A loader may open a file twice (to look at its header, say): one read all the same,
+        // unless the order has the second one just here.
+        let sight = self.sight();
+        let due = |stream: &Stream| stream.sighting(block, sight).is_some_and(|(_, far)| far < DUE);
+        if !reader.opens(block) || self.streams.iter().flatten().any(due) {
+            self.unread.read(block);
+            self.follow(task, &mut reader, block, actions);
+        }
+        self.tasks.insert(task, reader);
+    }
+
+    /// Moves the stream that the open belongs to: the task's own where it can be, else the one
+    /// that expects the block soonest.
+    fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, actions: &mut Vec<Action>) {
+        let sight = self.sight();
+        let sighting = |index: usize| self.streams.get(index)?.as_ref()?.sighting(block, sight);
+        let own = reader.stream.filter(|stream| sighting(stream.index()).is_some());
+        let expecting = || {
+            (0..self.streams.len())
+                .filter_map(|index| sighting(index).map(|(_, far)| (far, index)))
+                .min()
+                .map(|(_, index)| StreamId(index as u16))
+        };
+        let mut read = false;
+        let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
+        let blocks = self.layout.blocks_of(self.layout.file_of(block)).len() as u64;
+        // Opening a large file does not say which range of it will be read.
+        if blocks > 1 && self.streams.iter().flatten().any(ranged) {
+            return;
+        }
+        if let Some(id) = own.or_else(expecting)
+            && let Some((position, _)) = sighting(id.index())
+            && let Some(stream) = self.streams[id.index()].as_mut()
+        {
+            let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+            for position in reader.sees(id, position, stream.len(), blocks) {
+                stream.reach(position, task, self.ticks, sight);
+                read = true;
+            }
+        } else {
+            reader.strays();
+        }
+        let mut changed = false;
+        let mut over = Vec::new();
+        let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+        for stream in self.streams.iter_mut().flatten() {
+            if !read && stream.contains(block) {
+                changed |= stream.stray(block, sight);
+            }
+            over.append(&mut stream.take_over());
+        }
+        if changed {
+            self.choose_policy();
+            self.sweep(actions);
+        }
+        for block in over {
+            let file = self.layout.file_of(block);
+            if self.open.contains_key(&file) {
+                continue;
+            }
+            // Closed before its task was trusted: the rest of the sample is over too.
+            self.finish_sample(file);
+            for block in self.layout.blocks_of(file) {
+                self.settle(block, actions);
+            }
+        }
+    }
+
+    /// Pages of a block in RAM are gone, and nobody has missed them yet.
+    pub(super) fn lost(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if !self.residency.is_in(block, RAM) || self.residency.is_fetching(block) {
+            return;
+        }
+        self.counters.restored += 1;
+        self.refetch(block);
+        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
+        actions.push(Action::Fetch { block, from });
+    }
+
+    /// What is charged stays so; until it is there again it is no victim.
+    fn refetch(&mut self, block: BlockId) {
+        self.policies[RAM].remove(block);
+        self.residency.restart_fetch(block);
+    }
+
+    pub(super) fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+        self.pass(block, task, actions);
+        if self.residency.is_fetching(block) {
+            return;
+        }
+        if self.residency.is_in(block, RAM) {
+            self.counters.lost += 1;
+            self.refetch(block);
+        } else {
+            self.counters.demanded += 1;
+            self.start_fetch(block, actions);
+        }
+        self.read_on(block, actions);
+    }
+
+    /// A large file's descriptor may be opened once and read all over: there it is the reads that
+    /// find nothing which show where their task stands. What the order has between two of them has
+    /// been read without being seen.
+    fn pass(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+        if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
+            return;
+        }
+        let mut reader = self.tasks.remove(&task).unwrap_or_default();
+        let mut over = Vec::new();
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let Some(stream) = stream else { continue };
+            let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+            let Some((position, far)) = stream.sighting(block, sight) else { continue };
+            let low = position - u64::from(far);
+            for position in reader.reads(StreamId(index as u16), position, low) {
+                stream.reach(position, task, self.ticks, sight);
+            }
+            over.append(&mut stream.take_over());
+        }
+        self.tasks.insert(task, reader);
+        for block in over {
+            let file = self.layout.file_of(block);
+            if self.layout.blocks_of(file).len() > 1 || !self.open.contains_key(&file) {
+                self.settle(block, actions);
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, file: FileId, actions: &mut Vec<Action>) {
+        match self.open.get_mut(&file) {
+            Some(handles) if *handles > 1 => {
+                *handles -= 1;
+                return;
+            }
+            _ => self.open.remove(&file),
+        };
+        self.finish_sample(file);
+        for block in self.layout.blocks_of(file) {
+            self.settle(block, actions);
+            self.touch(block);
+        }
+        self.regear(file, actions);
+    }
+
+    /// With a large file's first block all that follow it in an order have been read.
+    fn finish_sample(&mut self, file: FileId) {
+        let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+        for stream in self.streams.iter_mut().flatten() {
+            stream.finish_sample(self.layout.blocks_of(file), sight);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Readers whose opens are seen only in part.
+//!
+//! Goal: what is staged is dropped after its read, hardly ever before, and a reader finds what it
+//! reads, whatever is seen of it. Method: workers of a loader read epochs; an open of a trusted
+//! file is not seen, others are, some late and out of order, some never.
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+/// A loader, and how much of what it does is seen.
+#[derive(Clone, Debug)]
+struct Loader {
+    files: u32,
+    workers: u32,
+    batch: u32,
+    /// The share of sightings that are lost.
+    lost: f64,
+    /// How many sightings may be on their way at once.
+    delayed: usize,
+    /// Percent of the data that RAM may keep.
+    share: u64,
+    seed: u64,
+}
+
+/// What came of some epochs.
+#[derive(Debug, Default)]
+struct Outcome {
+    reads: u32,
+    /// Reads that found nothing.
+    misses: u32,
+    /// Blocks fetched ahead and dropped before they were read.
+    early: u32,
+    /// Sightings that the planner was told of.
+    seen: u32,
+}
+
+struct Run {
+    world: World,
+    choice: ChaCha8Rng,
+    loader: Loader,
+    late: Vec<(u32, FileId)>,
+    /// Fetched and not read since.
+    unread: BTreeSet<BlockId>,
+    /// Waited for.
+    missed: BTreeSet<BlockId>,
+    outcome: Outcome,
+}
+
+impl Loader {
+    fn run(self, epochs: u32) -> (Outcome, StreamStatus) {
+        let layout = Arc::new(Layout::new((0..self.files).map(|_| 4096)));
+        // Workers may be as far apart as that.
+        let window = u64::from(40 + 3 * self.workers * self.batch) * 4096;
+        let kept = u64::from(self.files) * 4096 * self.share / 100;
+        let mut plan = settings(kept + window, None, PolicyKind::Auto);
+        (plan.window_bytes, plan.inflight_max, plan.gears) = (Some(window), 32, true);
+        let mut world = World::new(plan.clone());
+        world.planner = Planner::new(plan, layout.clone());
+        world.layout = layout;
+        let orders = (0..epochs + 1).map(|k| shuffled(self.files, u64::from(k) + self.seed));
+        let order = Order::listed("test", orders.collect(), SampleTable::Files).unwrap();
+        let order = Arc::new(order);
+        world.tell(Event::Ordered { stream: StreamId(0), order: order.clone() });
+        let mut run = Run {
+            world,
+            choice: ChaCha8Rng::seed_from_u64(self.seed),
+            loader: self,
+            late: Vec::new(),
+            unread: BTreeSet::new(),
+            missed: BTreeSet::new(),
+            outcome: Outcome::default(),
+        };
+        run.move_on();
+        for epoch in 0..epochs {
+            run.epoch(&order.epoch(epoch), epoch);
+        }
+        let status = run.world.planner.streams().next().unwrap().1;
+        (run.outcome, status)
+    }
+}
+
+impl Run {
+    /// Batch k belongs to worker k mod W; workers run ahead of each other by two batches at most.
+    fn epoch(&mut self, order: &[u32], epoch: u32) {
+        let (workers, batch) = (self.loader.workers as usize, self.loader.batch as usize);
+        let mut queues: Vec<VecDeque<(usize, u32)>> = vec![VecDeque::new(); workers];
+        for (position, &file) in order.iter().enumerate() {
+            queues[position / batch % workers].push_back((position, file));
+        }
+        while let Some(low) = queues.iter().filter_map(|q| q.front()).map(|first| first.0).min() {
+            let span = 2 * batch * workers;
+            let may_go = |q: &VecDeque<(usize, u32)>| q.front().is_some_and(|f| f.0 < low + span);
+            let able: Vec<usize> = (0..workers).filter(|&w| may_go(&queues[w])).collect();
+            let worker = able[self.choice.random_range(0..able.len())];
+            let Some((_, file)) = queues[worker].pop_front() else { continue };
+            // Workers live for an epoch.
+            self.read(epoch * 100 + worker as u32 + 1, FileId(file));
+        }
+        while !self.late.is_empty() {
+            self.sight();
+        }
+        for worker in 0..workers as u32 {
+            self.world.leave(epoch * 100 + worker + 1);
+        }
+        self.move_on();
+    }
+
+    fn read(&mut self, task: u32, file: FileId) {
+        self.outcome.reads += 1;
+        let block = BlockId(file.0);
+        let missed = !self.world.pages.contains(&block);
+        if missed {
+            self.outcome.misses += 1;
+            self.missed.insert(block);
+        }
+        self.unread.remove(&block);
+        let seen = !self.world.trusted.contains(&file);
+        if missed || seen && !self.choice.random_bool(self.loader.lost) {
+            self.late.push((task, file));
+        }
+        while self.late.len() > self.loader.delayed {
+            self.sight();
+        }
+        self.move_on();
+    }
+
+    /// One of the sightings that are on their way arrives; those of one task keep their order,
+    /// since it goes on when it has been answered.
+    fn sight(&mut self) {
+        let (task, _) = self.late[self.choice.random_range(0..self.late.len())];
+        let first = self.late.iter().position(|late| late.0 == task).unwrap_or_default();
+        let (task, file) = self.late.remove(first);
+        self.outcome.seen += 1;
+        self.world.see(task, file);
+        self.move_on();
+    }
+
+    /// Fetches and drops end.
+    fn move_on(&mut self) {
+        loop {
+            for &block in &self.world.dropping {
+                self.outcome.early += u32::from(self.unread.remove(&block));
+            }
+            if let Some(&block) = self.world.fetching.first() {
+                if !self.missed.remove(&block) {
+                    self.unread.insert(block);
+                }
+                self.world.arrive(0, false);
+            } else if self.world.dropping.is_empty() {
+                return;
+            }
+            self.world.finish(true);
+        }
+    }
+}
+
+const LOADER: Loader =
+    Loader { files: 3000, workers: 4, batch: 16, lost: 0.0, delayed: 0, share: 50, seed: 1 };
+
+#[test]
+fn what_is_kept_is_read_unseen_but_for_beacons() {
+    let (outcome, status) = Loader { share: 110, ..LOADER }.run(4);
+    assert!(status.following && status.epoch >= 3, "{status:?}");
+    // The first epoch finds its way; a sixteenth and the starts of epochs are seen.
+    assert!(outcome.seen < 12_000 / 16 + 4 * 128 + 200, "{outcome:?}");
+    assert_eq!((outcome.misses, outcome.early), (0, 0), "{outcome:?}");
+}
+
+#[test]
+fn what_is_staged_is_there_in_time_and_dropped_after() {
+    for share in [0, 20, 50, 80] {
+        let (outcome, status) = Loader { share, ..LOADER }.run(4);
+        assert!(status.following && status.epoch >= 3, "{share} %: {status:?}");
+        assert_eq!(outcome.early, 0, "{share} %: {outcome:?}");
+        assert!(outcome.misses * 1000 <= outcome.reads * 5, "{share} %: {outcome:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any part of what there is to see may be lost or out of order.
+    #[test]
+    fn hardly_anything_is_dropped_early(
+        workers in 1..9u32,
+        batch in prop_oneof![Just(1u32), Just(8), Just(32), Just(64)],
+        lost in 0.0..0.25f64,
+        delayed in 0..8usize,
+        share in prop_oneof![Just(0u64), Just(20), Just(50), Just(110)],
+        seed in 0..1000u64,
+    ) {
+        let loader = Loader { workers, batch, lost, delayed, share, seed, ..LOADER };
+        let (outcome, _) = loader.clone().run(3);
+        prop_assert!(outcome.early * 1000 <= outcome.reads, "{:?}: {:?}", loader, outcome);
+    }
+}
