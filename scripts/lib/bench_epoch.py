@@ -14,15 +14,14 @@ import argparse
 import statistics
 import sys
 
-from driver import FAILURES, stopwatch
 from make_data import default_files, ensure
 from model_error import model_error
-from mounts import TARGET, exit_on_signals, say
+from mounts import exit_on_signals
 from report import publish, row
 from rig import MIB, Rig
+from schedule import LIMIT, Schedule
 
 LINK = 200e6                 # bytes a second of the preset busy
-LIMIT = 12.5 * 60            # without --full no run begins that would end later than this
 BARS = {"cold.x_bound": .95, "cold.x_link": 1.08, "cold.step.x_local": 1.04, "steady.step.x_local": 1.03,
         "cold.decode.x_local": 1.12, "steady.100.decode.x_local": 1.05, "steady.50.x_bound": .95,
         "steady.20.x_bound": .95, "steady.50.x_ideal_bytes": 1.02, "steady.20.x_ideal_bytes": 1.02,
@@ -45,14 +44,13 @@ def sizes_of(rig, size):
     return rig.pages * int(size) // 100, 0, []
 
 
-class Bench:
+class Bench(Schedule):
     """What is to be run, in order of importance, and what came out of it."""
 
     def __init__(self, rig, full):
-        self.rig, self.full = rig, full
-        self.runs, self.took, self.notes = {}, {}, []
-        self.model = []
-        self.elapsed = stopwatch()
+        super().__init__(full, TURNS)
+        self.rig = rig
+        self.model = self.attempt("slowpfs.model_error", lambda: model_error(rig)) or []
 
     def plan(self):
         """(name, what to call), the most important first; a name may occur again."""
@@ -65,7 +63,7 @@ class Bench:
         """One run of each thing that has a bar, and of what it is divided by."""
         copiers = COPIERS if first else [self.best_copiers()]
         for number in copiers:
-            yield f"staged.{number}", lambda number=number: self.rig.staged(number, first)
+            yield f"staged.{number}", lambda number=number: self.rig.staged(number, 1 if first else 0)
         yield "local.A", lambda: self.rig.local("A", EPOCHS["A"])
         for size in SIZES:
             yield f"belady.A.{size}", self.belady_job("A", size)
@@ -88,43 +86,6 @@ class Bench:
     def belady_job(self, shape, size):
         ram, disk, settings = sizes_of(self.rig, size)
         return lambda: self.rig.belady(shape, EPOCHS[shape], ram, disk, settings)
-
-    def run(self):
-        """Runs the plan; a job that failed is noted and not tried again, one that would take too long is left."""
-        try:
-            self.model = model_error(self.rig)
-        except FAILURES as e:
-            self.notes.append(f"the model could not be compared: {e}".replace(TARGET, "target"))
-        failed, left = set(), []
-        for name, job in self.plan():
-            if name in failed:
-                continue
-            if not self.full and self.elapsed() + self.took.get(name, 20) > LIMIT:
-                if len(self.get(name)) < TURNS:
-                    left.append(name)
-                continue
-            if not self.run_one(name, job):
-                failed.add(name)
-        if left:
-            self.notes.append(f"left out for lack of time: {len(left)} runs ({', '.join(sorted(set(left)))})")
-        return not failed
-
-    def run_one(self, name, job):
-        """Runs a job; gives whether it worked."""
-        began = self.elapsed()
-        try:
-            run = job()
-        except FAILURES as e:
-            self.notes.append(f"{name} failed: {e}".replace(TARGET, "target"))
-            say(f"{self.elapsed():5.0f} s  {name:14} FAILED: {e}")
-            return False
-        self.took[name] = self.elapsed() - began
-        self.runs.setdefault(name, []).append(run)
-        say(f"{self.elapsed():5.0f} s  {name:14} " + " ".join(f"{e['seconds']:.2f}" for e in run.epochs))
-        return True
-
-    def get(self, name):
-        return self.runs.get(name, [])
 
 
 class Rows:
@@ -235,7 +196,7 @@ def main():
     try:
         rig.warm()
         bench = Bench(rig, args.full)
-        ran = bench.run()
+        ran = bench.run(bench.plan())
     finally:
         rig.clean()
     rows = Rows(bench)

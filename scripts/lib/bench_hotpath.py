@@ -131,16 +131,15 @@ class Bench:
             if top == mount.mountpoint:
                 counts.append((requests(mount.status()) - before) / len(names))
             return found
-        found = turns.run(self.pairs, counted)
+        found = turns.in_order(self.pairs, counted)
         mode = mount.status()["mode"]
         self.ratio("110k.x_ext4", found, files=site.shape.files, mode=mode)
         self.add("requests_per_sample", counts, "")
         turns.ways.pop("tmpfs", None)
-        found = turns.run(self.pairs, lambda top, _: time_reads("walk", top))
-        self.ratio("walk.x_ext4", found)
-        self.ratio("python.x_ext4", turns.run(self.pairs, lambda top, names: time_python("open", top, names)))
+        self.ratio("walk.x_ext4", turns.run(self.pairs, lambda top: time_reads("walk", top)))
+        self.ratio("python.x_ext4", turns.in_order(self.pairs, lambda top, names: time_python("open", top, names)))
         few = max(2, self.pairs // 3)
-        self.ratio("python.os.x_ext4", turns.run(few, lambda top, names: time_python("os", top, names)))
+        self.ratio("python.os.x_ext4", turns.in_order(few, lambda top, names: time_python("os", top, names)))
         self.ratio("110k.mmap.x_ext4", turns.reads(few, "mmap"))
         for readers in (2, 4):
             found = turns.reads(few, readers=readers)
@@ -166,7 +165,7 @@ class Bench:
     def pushed(self, site):
         """How fast the pages get there, and the CPU of staging and reading together."""
         speeds, belady_cpu, local_cpu = [], [], []
-        names = site.epochs[0]
+        names = site.order(0)
         for _ in range(self.pairs):
             site.warm()
             local = time_reads("read", site.list(site.source, names))
@@ -199,7 +198,7 @@ class Bench:
                 kind = "passthrough" if mode == "passthrough" else "push"
                 for shape in ("shard-seq", "shard-random"):
                     found = self.guarded(lambda shape=shape: turns.run(
-                        self.pairs, lambda top, _: time_reads(shape, os.path.join(top, name))), mount)
+                        self.pairs, lambda top: time_reads(shape, os.path.join(top, name))), mount)
                     random_too = "" if shape == "shard-seq" else "random."
                     self.ratio(f"shard.{kind}.{random_too}x_ext4", found, rate, max, mode=mode)
         finally:

@@ -76,20 +76,18 @@ def fresh_dir(path):
     return path
 
 
-class Slowpfs:
-    """A slow parallel filesystem that shows `source` at `mountpoint`."""
+class Served:
+    """A filesystem at `mountpoint` that `command` serves in the foreground."""
 
-    def __init__(self, source, mountpoint, client_cache=False, preset="busy"):
-        self.source, self.mountpoint = source, mountpoint
-        self.options = ["--preset", preset] + (["--client-cache"] if client_cache else [])
+    def __init__(self, command, mountpoint):
+        self.command, self.mountpoint = list(map(str, command)), mountpoint
         self.log = mountpoint + ".log"
         self.process = None
 
     def __enter__(self):
         fresh_dir(self.mountpoint)
-        command = [binary("slowpfs"), self.source, self.mountpoint, *self.options]
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                             start_new_session=True)
         try:
             self.wait_until_it_serves(15)
@@ -98,27 +96,25 @@ class Slowpfs:
             raise
         return self
 
+    def serves(self):
+        """Whether it can be used."""
+        return is_mounted(self.mountpoint)
+
     def wait_until_it_serves(self, seconds):
-        """Waits for the line that says that it is mounted."""
-        deadline = time.monotonic() + seconds
+        """Waits until it can be used."""
+        name, deadline = os.path.basename(self.command[0]), time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with open(self.log) as log:
-                if "is mounted at" in log.read():
-                    return
+            if self.serves():
+                return
             if self.process.poll() is not None:
-                raise MountError(f"slowpfs ended with {self.process.returncode}: {self.said()}")
+                raise MountError(f"{name} ended with {self.process.returncode}: {self.said()}")
             time.sleep(0.02)
-        raise MountError(f"slowpfs did not serve within {seconds} s: {self.said()}")
+        raise MountError(f"{name} did not serve within {seconds} s: {self.said()}")
 
     def said(self):
         """The end of its output."""
         with open(self.log) as log:
             return log.read()[-600:].strip() or "(it said nothing)"
-
-    def stats(self):
-        """Its counters, by name."""
-        with open(os.path.join(self.mountpoint, ".slowpfs", "stats")) as f:
-            return json.load(f)
 
     def kill(self):
         kill_hard(self.process.pid)
@@ -131,6 +127,23 @@ class Slowpfs:
             self.process.kill()
         detach(self.mountpoint)
         self.process.wait(10)
+
+
+class Slowpfs(Served):
+    """A slow parallel filesystem that shows `source` at `mountpoint`."""
+
+    def __init__(self, source, mountpoint, client_cache=False, preset="busy"):
+        options = ["--preset", preset] + (["--client-cache"] if client_cache else [])
+        super().__init__([binary("slowpfs"), source, mountpoint, *options], mountpoint)
+
+    def serves(self):
+        with open(self.log) as log:
+            return "is mounted at" in log.read()
+
+    def stats(self):
+        """Its counters, by name."""
+        with open(os.path.join(self.mountpoint, ".slowpfs", "stats")) as f:
+            return json.load(f)
 
 
 class Belady:

@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 
-from mounts import TOP
+from mounts import TARGET, TOP
 
 
 def row(name, runs, unit="x", bar=None, value=None, digits=4, **more):
@@ -34,9 +34,8 @@ def verdict(found):
     """Whether a row keeps its bar."""
     if found["bar"] is None or found["value"] is None:
         return ""
-    above = found["value"] >= found["bar"]
-    return "ok" if above and found.get("at_least") or found["value"] <= found["bar"] and not found.get("at_least") \
-        else "MISS"
+    good = found["value"] >= found["bar"] if found.get("at_least") else found["value"] <= found["bar"]
+    return "ok" if good else "MISS"
 
 
 def machine():
@@ -46,7 +45,7 @@ def machine():
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith(word)), "unknown")
     return {"cores": len(os.sched_getaffinity(0)), "mem": first("/proc/meminfo", "MemTotal"),
             "kernel": os.uname().release, "cpu": first("/proc/cpuinfo", "model name"),
-            "filesystem": filesystem_of(TOP)}
+            "filesystem": filesystem_of(TARGET)}
 
 
 def filesystem_of(path):

@@ -28,6 +28,7 @@ class Run:
     def __init__(self, epochs, held_late_us=0, mount_s=0.0):
         self.epochs, self.held_late_us, self.mount_s = epochs, held_late_us, mount_s
         self.memory_over = self.budget = None
+        self.bytes_before = 0                # that the source gave before the first epoch
 
     @property
     def cold(self):
@@ -94,13 +95,13 @@ class Rig:
             raise RunError(f"only {len(done)} of {epochs} epochs")
         return done
 
-    def on_time(self, once):
-        """Runs `once` until slowpfs kept its times."""
-        for attempt in range(TRIES):
+    def on_time(self, once, tries=TRIES):
+        """Runs `once` until slowpfs kept its times, at most `tries` times."""
+        for attempt in range(tries):
             run = once()
             if run.held_late_us <= LATE_US:
                 return run
-            again = attempt < TRIES - 1 and (self.repeat_until is None or self.elapsed() < self.repeat_until)
+            again = attempt < tries - 1 and (self.repeat_until is None or self.elapsed() < self.repeat_until)
             say(f"    slowpfs was {run.held_late_us / 1000:.0f} ms late: {'again' if again else 'kept all the same'}")
             if not again:
                 return run
@@ -117,8 +118,8 @@ class Rig:
                 return Run(done, slow.stats()["held_late_us_max"])
         return self.on_time(once)
 
-    def staged(self, copiers, then_load):
-        """Copies the source with `copiers` processes; the first epoch is the copying, a second one reads the copy."""
+    def staged(self, copiers, epochs):
+        """Copies the source with `copiers` processes; the first epoch is the copying, `epochs` more read the copy."""
         def once():
             with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
                 copy = fresh_dir(os.path.join(self.work, "copy"))
@@ -129,7 +130,7 @@ class Rig:
                 now = slow.stats()
                 epoch = {"seconds": seconds, "scan": 0.0, "opens": now["open"], "bytes": now["bytes"],
                          "slow_cpu_us": now["cpu_us"], "idle": meter.percent()}
-                after = self.load(copy, "A", 1, 2, None, []) if then_load else []
+                after = self.load(copy, "A", epochs, 2, None, []) if epochs else []
                 shutil.rmtree(copy)
                 return Run([epoch, *after], now["held_late_us_max"])
         return self.on_time(once)
@@ -145,10 +146,24 @@ class Rig:
             if listing.wait() != 0 or done.returncode != 0:
                 raise RunError(f"copying with {copiers} processes failed")
 
-    def belady(self, shape, epochs, ram, disk=0, settings=()):
+    def mounted(self, make, shape, epochs, prepare=None):
+        """The loader over a mount of the slow source: make(source) gives it, prepare(mountpoint) runs first."""
+        with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
+            elapsed = stopwatch()
+            with make(slow.mountpoint) as mount:
+                if prepare:
+                    with Watchdog(self.longest, [slow, mount]):
+                        prepare(mount.mountpoint)
+                mount_s, before = elapsed(), slow.stats()["bytes"]
+                done = self.load(mount.mountpoint, shape, epochs, 2, slow, [slow, mount])
+                run = Run(done, slow.stats()["held_late_us_max"], mount_s)
+                run.bytes_before = before
+                return run
+
+    def belady(self, shape, epochs, ram, disk=0, settings=(), order=ORDER):
         """belady over the slow source, with `ram` bytes of memory and `disk` bytes of a cache directory."""
-        options = ["--order", ORDER, "--ram", ram, "--set", "prefetch.start=first-open"]
-        for setting in settings:
+        options = ["--ram", ram] + (["--order", order] if order else [])
+        for setting in ["prefetch.start=first-open", *settings]:
             options += ["--set", setting]
 
         def once():
@@ -157,22 +172,15 @@ class Rig:
                 disk_options = ["--cache-dir", fresh_dir(os.path.join(self.work, "cache")), "--nvme", disk]
             group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
             self.no_cgroup = self.no_cgroup or group is None
+            mountpoint = os.path.join(self.work, "mount")
             try:
-                return self.belady_once(shape, epochs, ram, options + disk_options, group)
-            finally:
-                if group:
-                    group.remove()
-        return self.on_time(once)
-
-    def belady_once(self, shape, epochs, ram, options, group):
-        """The mounts and the loader of one run of belady()."""
-        with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
-            elapsed = stopwatch()
-            with Belady(slow.mountpoint, os.path.join(self.work, "mount"), options, group) as mount:
-                mount_s = elapsed()
-                done = self.load(mount.mountpoint, shape, epochs, 2, slow, [slow, mount])
-                run = Run(done, slow.stats()["held_late_us_max"], mount_s)
+                run = self.mounted(lambda source: Belady(source, mountpoint, options + disk_options, group),
+                                   shape, epochs)
                 run.budget = ram
                 if group:
                     run.memory_over = (group.peak() - ram) / MIB
                 return run
+            finally:
+                if group:
+                    group.remove()
+        return self.on_time(once)

@@ -15,7 +15,6 @@ from mounts import Belady, binary, fresh_dir, say
 from readers import time_reads, write_list
 
 ORDER = "torch-random:seed=7,index=path"
-EPOCHS = 64                  # orders that are made at once; a mount is read so often at most
 STAGED_WITHIN = 240          # seconds
 
 
@@ -31,14 +30,12 @@ class Site:
         if tmpfs:
             self.fills["tmpfs"] = write_files(tmpfs, self.shape)
         self.mountpoint = os.path.join(top, "mounted")
-        self.epochs = self.orders()
 
-    def orders(self):
-        """By epoch, the names in the order that ORDER stands for."""
-        command = [binary("belady"), "order", "show", ORDER, self.source, "--epochs", str(EPOCHS)]
+    def order(self, epoch):
+        """The names of an epoch in the order that ORDER stands for."""
+        command = [binary("belady"), "order", "show", ORDER, self.source, "--from", str(epoch)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        parts = done.stdout.split("# epoch ")[1:]
-        return [part.splitlines()[1:] for part in parts]
+        return [line for line in done.stdout.splitlines() if not line.startswith("#")]
 
     def list(self, top, names):
         """A list of files below `top` for the compiled reader."""
@@ -83,20 +80,27 @@ class Turns:
         site.warm()
         self.ways = {**site.fills, "belady": mount.mountpoint}
 
-    def run(self, count, read):
-        """By way and turn, what read(top, names) gives; the way that begins changes from turn to turn."""
-        found = {way: [] for way in self.ways}
-        ways = list(self.ways)
-        for turn in range(count):
-            names = self.site.epochs[self.epoch]
-            self.epoch += 1
+    def run(self, count, read, first=0):
+        """By way and turn, what read(top) gives; the way that begins changes from turn to turn."""
+        ways, found = list(self.ways), {way: [] for way in self.ways}
+        for turn in range(first, first + count):
             for i in range(len(ways)):
                 way = ways[(turn + i) % len(ways)]
-                found[way].append(read(self.ways[way], names))
+                found[way].append(read(self.ways[way]))
             if len({(runs[-1]["samples"], runs[-1]["bytes"]) for runs in found.values()}) != 1:
                 raise RunError(f"not the same was read everywhere: { {way: runs[-1] for way, runs in found.items()} }")
         return found
 
+    def in_order(self, count, read):
+        """run() of read(top, names), which goes through the next epoch of the mount in each turn."""
+        found = {way: [] for way in self.ways}
+        for turn in range(count):
+            names = self.site.order(self.epoch)
+            self.epoch += 1
+            for way, runs in self.run(1, lambda top, names=names: read(top, names), turn).items():
+                found[way] += runs
+        return found
+
     def reads(self, count, mode="read", readers=1):
-        """run() with the compiled reader."""
-        return self.run(count, lambda top, names: time_reads(mode, self.site.list(top, names), readers))
+        """in_order() with the compiled reader."""
+        return self.in_order(count, lambda top, names: time_reads(mode, self.site.list(top, names), readers))

@@ -67,6 +67,11 @@ fn each_open_shows_the_state_of_its_moment() {
     assert_eq!(before["files"], FILES);
     fs::read(mounted.path("class/0001.png")).unwrap();
     wait_until("the open in the status", || status()["opens"] == 1);
+    let asked = |kind: &str| {
+        let count = |status: &Value| status["requests"][kind].as_u64().unwrap();
+        count(&status()) - count(&before)
+    };
+    assert!(asked("lookup") >= 1 && asked("read") >= 1);
     let mut held = File::open(mounted.path(".belady/stats")).unwrap();
     let mut stats = String::new();
     held.read_to_string(&mut stats).unwrap();
