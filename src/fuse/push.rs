@@ -29,6 +29,9 @@ use crate::catalog::NodeId;
 const NOTIFY_STORE: i32 = 4;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
 
+/// Flag of the latter: the name is only checked again.
+const EXPIRE_ONLY: u32 = 1;
+
 /// How long an unmount waits for our own threads to leave the mount.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -80,9 +83,20 @@ impl Pusher {
 
     /// Makes the kernel ask again for a name. Blocks; never call it from a request thread.
     pub fn forget_name(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.invalidate_name(parent, name, 0)
+    }
+
+    /// The same without dropping what the name stands for. Kernels that do not know how to take it
+    /// for [`forget_name`](Self::forget_name).
+    pub(super) fn expire_name(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.invalidate_name(parent, name, EXPIRE_ONLY)
+    }
+
+    fn invalidate_name(&self, parent: NodeId, name: &[u8], flags: u32) -> Result<(), Errno> {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.0.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        body[12..16].copy_from_slice(&flags.to_ne_bytes());
         self.notify(NOTIFY_INVAL_ENTRY, &[&body, name, b"\0"])
     }
 
