@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod fs;

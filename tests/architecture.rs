@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 12] = [
     &["ids", "error"],
     &["order", "config"],
     &["plan"],
-    &["sim", "source"],
+    &["sim", "doctor", "source"],
     &["catalog"],
     &["cache"],
     &["fs"],
@@ -25,7 +25,7 @@ const LAYERS: [&[&str]; 12] = [
 ];
 
 /// Rooms that hold values and decisions only.
-const PURE: [&str; 6] = ["ids", "error", "order", "config", "plan", "sim"];
+const PURE: [&str; 7] = ["ids", "error", "order", "config", "plan", "sim", "doctor"];
 
 /// What a pure room never names.
 const IMPURE: [&str; 14] = [

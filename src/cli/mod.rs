@@ -5,6 +5,7 @@
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
 mod config;
+mod doctor;
 mod mount;
 mod order;
 mod settings;
@@ -40,6 +41,8 @@ enum Verb {
     /// Show and check settings
     #[command(subcommand)]
     Config(config::Verb),
+    /// Show what this machine offers, and the fix for what is missing
+    Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
     Simulate(simulate::Args),
 }
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Verb::Status(args) => status::run(&args),
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
     };
     match result {

@@ -8,5 +8,5 @@ mod runtime;
 mod server;
 
 pub use protocol::{Request, ask, call};
-pub use runtime::{MountDirectory, Running, running};
+pub use runtime::{MountDirectory, Running, running, runtime};
 pub use server::serve;

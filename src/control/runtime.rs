@@ -123,6 +123,16 @@ impl MountDirectory {
     }
 }
 
+/// The directory of all mounts, made where it is missing.
+///
+/// # Errors
+/// Where it cannot be made, or belongs to someone else.
+pub fn runtime() -> Result<PathBuf> {
+    let directory = runtime_directory();
+    private(&directory)?;
+    Ok(directory)
+}
+
 /// Every mount that has a note, dead ones included.
 pub fn running() -> Vec<Running> {
     let Ok(entries) = fs::read_dir(runtime_directory()) else { return Vec::new() };

@@ -4,7 +4,8 @@
 //! 2. Request threads decode a request, ask the [`Dataset`], and reply; what
 //!    must wait is replied to by the thread that waits. They never block and never notify.
 //! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
-//! 4. [`Mounted::control`] mounts the control files, a second connection of the same daemon.
+//! 4. [`probe`] tries what the kernel can do on a throwaway mount.
+//! 5. [`Mounted::control`] mounts the control files, a second connection of the same daemon.
 
 mod cachestat;
 mod control;
@@ -12,7 +13,9 @@ mod convert;
 mod guard;
 mod known;
 mod listings;
+mod notify;
 mod ops;
+mod probe;
 mod push;
 mod requests;
 
@@ -36,6 +39,7 @@ use guard::Guarded;
 pub use known::KNOWN_BYTES;
 use known::Known;
 use ops::DatasetOps;
+pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
 

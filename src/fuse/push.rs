@@ -2,7 +2,7 @@
 //!
 //! 1. The kernel takes pages only for an inode that it knows; an unknown one is primed by looking
 //!    its name up through our own mount.
-//! 2. `FUSE_NOTIFY_STORE`, written to the device as one message, copies the bytes into the pages.
+//! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages.
 //!    It waits for pages that a read in flight has locked.
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
 //!    they are not needed, which skips pages in use and never waits for them.
@@ -13,9 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -24,32 +22,21 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
 use nix::sys::stat::{Mode, lstat};
-use nix::sys::uio::writev;
 
 use super::cachestat::cached_pages;
 use super::known::Known;
+use super::notify::Notifier;
 use crate::cache::Pages;
 use crate::catalog::NodeId;
 use crate::fs::Dataset;
 use crate::ids::PAGE_BYTES;
 
-/// Notifications of the protocol.
-const NOTIFY_STORE: i32 = 4;
-const NOTIFY_INVAL_ENTRY: i32 = 3;
-const NOTIFY_INVAL_INODE: i32 = 2;
-
-/// `FUSE_EXPIRE_ONLY`: the name is looked up again, its node and pages stay.
-const EXPIRE_ONLY: u32 = 1;
-
 /// How long an unmount waits for our own threads to leave the mount.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Bytes of the header of every message to the kernel.
-const HEADER_BYTES: usize = 16;
-
 /// The page cache of one mount.
 pub struct Pusher {
-    device: OwnedFd,
+    notifier: Notifier,
     mountpoint: PathBuf,
     known: Arc<Known>,
     dataset: Arc<Dataset>,
@@ -68,7 +55,8 @@ impl Pusher {
         dataset: Arc<Dataset>,
         pushes: bool,
     ) -> Self {
-        Pusher { device, mountpoint, known, dataset, pushes, gate: RwLock::new(()) }
+        let notifier = Notifier::new(device);
+        Pusher { notifier, mountpoint, known, dataset, pushes, gate: RwLock::new(()) }
     }
 
     /// Whether the kernel is to open a file without asking.
@@ -116,19 +104,8 @@ impl Pusher {
     /// Makes the kernel forget a name, the node that it stood for, and what it knows of the
     /// directory. Blocks; never call it from a request thread.
     pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        let mut body = [0; 24];
-        body[..8].copy_from_slice(&parent.0.to_ne_bytes());
-        let directory = self.notify(NOTIFY_INVAL_INODE, &[&body]);
-        self.forget_name(parent, name, 0).and(directory)
-    }
-
-    /// Makes the kernel ask again for a name.
-    fn forget_name(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
-        let mut body = [0; 16];
-        body[..8].copy_from_slice(&parent.0.to_ne_bytes());
-        body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        body[12..].copy_from_slice(&flags.to_ne_bytes());
-        self.notify(NOTIFY_INVAL_ENTRY, &[&body, name.as_bytes(), b"\0"])
+        let listing = self.notifier.forget_listing(parent);
+        self.notifier.forget(parent, name).and(listing)
     }
 
     /// Looks a path up so that the kernel knows its node.
@@ -141,24 +118,6 @@ impl Pusher {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         open(&self.mountpoint.join(path), flags, Mode::empty()).map(File::from)
     }
-
-    fn notify(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
-        header[4..8].copy_from_slice(&code.to_ne_bytes());
-        let message: Vec<IoSlice<'_>> =
-            std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
-        writev(&self.device, &message).map(|_| ())
-    }
-
-    fn store_once(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let mut body = [0; 24];
-        body[..8].copy_from_slice(&node.0.to_ne_bytes());
-        body[8..16].copy_from_slice(&offset.to_ne_bytes());
-        body[16..20].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
-        self.notify(NOTIFY_STORE, &[&body, bytes])
-    }
 }
 
 impl Pages for Pusher {
@@ -170,11 +129,11 @@ impl Pages for Pusher {
         if !self.known.contains(node, self.trusts(node)) {
             self.prime(path)?;
         }
-        match self.store_once(node, offset, bytes) {
+        match self.notifier.store(node, offset, bytes) {
             // Forgotten between the look and the push.
             Err(Errno::ENOENT) => {
                 self.prime(path)?;
-                self.store_once(node, offset, bytes)
+                self.notifier.store(node, offset, bytes)
             }
             result => result,
         }
@@ -184,7 +143,7 @@ impl Pages for Pusher {
         if !self.known.expire(node) || !self.known.expires() {
             return;
         }
-        match self.forget_name(parent, name, EXPIRE_ONLY) {
+        match self.notifier.expire(parent, name) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) => tracing::warn!(?name, %errno, "a name was not taken back"),
         }

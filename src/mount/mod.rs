@@ -8,6 +8,7 @@
 mod access;
 pub mod host;
 mod point;
+mod probe;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
 pub use point::{is_dead, prepare};
+pub use probe::{MEASURED_BYTES, examine};
 
 /// How often limits and use of memory are looked at.
 const MEMORY_LOOK: Duration = Duration::from_secs(1);

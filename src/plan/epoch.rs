@@ -179,6 +179,14 @@ impl Epoch {
         self.first.get(block.index()).is_some_and(|&position| position < count)
     }
 
+    /// Marks the next read of a block as not staged. Gives its position, if it was.
+    pub(super) fn unstage(&mut self, block: BlockId) -> Option<u32> {
+        let position = self.next(block).filter(|position| has(&self.staged, *position))?;
+        self.staged[position as usize / 64] &= !(1 << (position % 64));
+        self.ahead -= 1;
+        Some(position)
+    }
+
     /// Marks a position as reached.
     pub(super) fn reach(&mut self, position: u32) {
         if self.is_reached(position) {

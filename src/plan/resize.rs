@@ -47,7 +47,7 @@ impl Planner {
             self.residency.displace(block, tier, self.layout.stored_bytes(block));
             actions.push(Action::Displace { block, tier });
         } else if self.can_go(block) {
-            self.drop_pages(block, actions);
+            self.drop_unread(block, actions);
         } else {
             self.residency.unkeep(block, self.layout.pages_bytes(block));
             self.regear(self.layout.file_of(block), actions);
@@ -74,7 +74,15 @@ impl Planner {
         while over(self)
             && let Some((_, block)) = staged.pop()
         {
-            self.drop_pages(block, actions);
+            self.drop_unread(block, actions);
+        }
+    }
+
+    /// Drops a block that is still to be read: it is staged again when its turn comes.
+    fn drop_unread(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        self.drop_pages(block, actions);
+        for stream in self.streams.iter_mut().flatten() {
+            stream.unstage(block);
         }
     }
 

@@ -471,6 +471,16 @@ impl Stream {
         if in_next { self.next.stage(position) } else { self.current.stage(position) }
     }
 
+    /// What was staged of the block is gone: its next reads are candidates again.
+    pub(super) fn unstage(&mut self, block: BlockId) {
+        if let Some(position) = self.current.unstage(block) {
+            self.cursors.0 = self.cursors.0.min(position);
+        }
+        if let Some(position) = self.next.unstage(block) {
+            self.cursors.1 = self.cursors.1.min(position);
+        }
+    }
+
     /// Whether the block has been staged for a read that is still to come.
     pub(super) fn is_pending(&self, block: BlockId) -> bool {
         !self.diverged && (self.current.is_pending(block) || self.next.is_pending(block))

@@ -12,6 +12,7 @@
 mod cgroup;
 mod changes;
 mod control;
+mod doctor;
 mod faults;
 mod force;
 mod ground;

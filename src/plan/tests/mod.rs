@@ -400,6 +400,16 @@ fn a_smaller_budget_gives_up_what_is_read_last() {
         world.check();
         let accounts = world.planner.accounts();
         assert!(accounts.kept[RAM] + accounts.staged <= capacity, "{policy:?}: {accounts:?}");
+        if policy == PolicyKind::Belady {
+            // What was given up is fetched again ahead of its read.
+            let cold = world.planner.counters().cold;
+            for file in 0..99 {
+                world.settle();
+                assert!(world.pages.contains(&BlockId(file)), "{file}");
+                read_all(&mut world, 1, std::iter::once(file));
+            }
+            assert_eq!(world.planner.counters().cold, cold);
+        }
         world.tell(Event::Resized { tier: RAM, capacity: 200 * 4096 });
         read_all(&mut world, 1, 0..100);
         assert_eq!(world.pages.len(), 100, "{policy:?}");

@@ -1,0 +1,308 @@
+//! From what was found to what it means.
+
+use serde::Serialize;
+
+use super::{Directory, Findings, Kernel};
+use crate::config::Bytes;
+use crate::error::ErrorKind;
+
+/// Open files below which a busy mount may run out of them.
+const OPEN_FILES: u64 = 1024;
+
+/// Threads that a mount with default settings may have.
+const THREADS: u64 = 256;
+
+/// A RAM budget below which there is hardly anything to keep.
+const BUDGET: u64 = 64 << 20;
+
+/// What a finding comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, and could be better or should be known.
+    Note,
+    /// belady cannot run like this.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// What was looked at.
+    pub check: &'static str,
+    /// What it comes to.
+    pub result: Verdict,
+    /// What was found and what that means.
+    pub found: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+    /// What fails because of it where it is missing.
+    #[serde(skip)]
+    kind: ErrorKind,
+}
+
+impl Row {
+    fn new(check: &'static str, result: Verdict, found: impl Into<String>) -> Self {
+        Row { check, result, found: found.into(), fix: None, kind: ErrorKind::Mount }
+    }
+
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Ok, found)
+    }
+
+    fn note(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Note, found)
+    }
+
+    fn missing(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Missing, found)
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+/// The kind of error that running belady would end with; none where it can run.
+pub fn missing(rows: &[Row]) -> Option<ErrorKind> {
+    rows.iter().find(|row| row.result == Verdict::Missing).map(|row| row.kind)
+}
+
+/// What the findings come to, the most basic first.
+pub fn judge(findings: &Findings) -> Vec<Row> {
+    let mut rows = vec![device(findings), fusermount(findings), mount(findings)];
+    if let Ok(kernel) = &findings.mount {
+        rows.extend([protocol(kernel), push(kernel), expire(kernel), passthrough(kernel)]);
+    }
+    rows.extend([allow_other(findings), openat2(findings), cachestat(findings)]);
+    rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
+    match &findings.source {
+        Some(Ok(source)) => rows.extend([self::source(source), over_mount(source, findings.root)]),
+        Some(Err(why)) => rows.push(Row {
+            kind: ErrorKind::Source,
+            ..Row::missing("source", why).fix("is the parallel filesystem mounted on this node?")
+        }),
+        None => {}
+    }
+    match &findings.cache {
+        Some(Ok(cache)) => {
+            let source = findings.source.as_ref().and_then(|source| source.as_ref().ok());
+            rows.extend([self::cache(cache), disk_speed(cache, source)]);
+        }
+        Some(Err(why)) => rows.push(Row {
+            kind: ErrorKind::Cache,
+            ..Row::missing("cache directory", why).fix("name a writable directory on a local disk")
+        }),
+        None => {}
+    }
+    rows
+}
+
+fn device(findings: &Findings) -> Row {
+    match &findings.device {
+        Ok(()) => Row::ok("/dev/fuse", "can be opened"),
+        Err(why) => Row::missing("/dev/fuse", why).fix(
+            "`modprobe fuse`; for users other than root `chmod 666 /dev/fuse`; in a container \
+             --device /dev/fuse --cap-add SYS_ADMIN",
+        ),
+    }
+}
+
+fn fusermount(findings: &Findings) -> Row {
+    const CHECK: &str = "fusermount3";
+    let mounts = findings.root || findings.mount.is_ok();
+    let verdict = if mounts { Verdict::Note } else { Verdict::Missing };
+    match &findings.fusermount {
+        Some(found) if found.setuid => Row::ok(CHECK, format!("{} {}", found.path, found.version)),
+        Some(found) => {
+            let path = &found.path;
+            let text = format!("{path} is not setuid root: users other than root cannot mount");
+            Row::new(CHECK, verdict, text).fix(format!("chown root {path} && chmod u+s {path}"))
+        }
+        None => Row::new(CHECK, verdict, "is not on the PATH: users other than root cannot mount")
+            .fix("install fuse3"),
+    }
+}
+
+fn mount(findings: &Findings) -> Row {
+    match &findings.mount {
+        Ok(_) if findings.root => Row::ok("mounting", "works, directly"),
+        Ok(_) => Row::ok("mounting", "works, for this user"),
+        Err(why) => Row::missing("mounting", why)
+            .fix("see the rows above; a container also needs CAP_SYS_ADMIN"),
+    }
+}
+
+fn protocol(kernel: &Kernel) -> Row {
+    let features = [
+        (kernel.readdirplus, "listings with attributes"),
+        (kernel.parallel_dirops, "parallel lookups"),
+        (kernel.max_pages, "requests of 1 MiB"),
+        (kernel.no_open, "opens without a request"),
+    ];
+    let names = |wanted: bool| -> Vec<&str> {
+        features.iter().filter(|(has, _)| *has == wanted).map(|(_, name)| *name).collect()
+    };
+    let (major, minor) = kernel.abi;
+    let (has, lacks) = (names(true).join(", "), names(false).join(", "));
+    if lacks.is_empty() {
+        return Row::ok("FUSE protocol", format!("{major}.{minor}: {has}"));
+    }
+    Row::note("FUSE protocol", format!("{major}.{minor}, without {lacks}: slower"))
+        .fix("a newer kernel; everything works without")
+}
+
+fn push(kernel: &Kernel) -> Row {
+    match &kernel.store {
+        Ok(()) => Row::ok("push into page cache", "what is pushed is read without a request"),
+        Err(why) => Row::missing("push into page cache", format!("nothing can be staged: {why}"))
+            .fix("a kernel whose FUSE takes FUSE_NOTIFY_STORE"),
+    }
+}
+
+fn expire(kernel: &Kernel) -> Row {
+    match &kernel.expire {
+        Ok(()) => Row::ok("expiry of names", "names are checked again without being dropped"),
+        Err(why) => {
+            Row::note("expiry of names", format!("{why}: names are dropped instead, with pages"))
+                .fix("Linux 6.2 or newer")
+        }
+    }
+}
+
+fn passthrough(kernel: &Kernel) -> Row {
+    match &kernel.passthrough {
+        Ok(()) => Row::ok("passthrough", "files of a local disk can be read past the daemon"),
+        Err(why) => Row::note("passthrough", format!("{why}: all misses go through the daemon"))
+            .fix("Linux 6.9 or newer, and CAP_SYS_ADMIN"),
+    }
+}
+
+fn allow_other(findings: &Findings) -> Row {
+    if findings.root || findings.user_allow_other {
+        return Row::ok("mounts for other users", "permitted");
+    }
+    Row::note("mounts for other users", "not permitted: only you can enter your mounts")
+        .fix("put `user_allow_other` into /etc/fuse.conf, if others are to")
+}
+
+fn openat2(findings: &Findings) -> Row {
+    match &findings.openat2 {
+        Ok(()) => Row::ok("openat2", "works"),
+        Err(why) => Row::missing("openat2", format!("the source cannot be reached safely: {why}"))
+            .fix("Linux 5.6 or newer, and a seccomp profile that allows openat2"),
+    }
+}
+
+fn cachestat(findings: &Findings) -> Row {
+    match &findings.cachestat {
+        Ok(()) => Row::ok("cachestat", "pages that the kernel took back can be seen"),
+        Err(why) => {
+            let text = format!("{why}: pages that the kernel took back are seen by their reads");
+            Row::note("cachestat", text).fix("Linux 6.5 or newer")
+        }
+    }
+}
+
+fn runtime(findings: &Findings) -> Row {
+    match &findings.runtime {
+        Ok(path) => Row::ok("control sockets", path),
+        Err(why) => Row::missing("control sockets", why)
+            .fix("set XDG_RUNTIME_DIR to a directory of your own"),
+    }
+}
+
+fn open_files(findings: &Findings) -> Row {
+    let limit = findings.open_files;
+    if limit >= OPEN_FILES {
+        return Row::ok("open files", format!("up to {limit}"));
+    }
+    Row::note("open files", format!("only {limit}: fetches may fail when many are under way"))
+        .fix(format!("ulimit -n {OPEN_FILES}"))
+}
+
+fn processes(findings: &Findings) -> Row {
+    let limit = findings.processes;
+    if limit >= THREADS {
+        let many = limit > 1 << 32;
+        return Row::ok(
+            "threads",
+            if many { "not limited".into() } else { format!("up to {limit}") },
+        );
+    }
+    Row::note("threads", format!("only {limit} processes and threads of yours: fetches may wait"))
+        .fix(format!("ulimit -u {}", 16 * THREADS))
+}
+
+fn memory(findings: &Findings) -> Row {
+    let memory = &findings.memory;
+    let human = |bytes| Bytes(bytes).human();
+    let found = format!(
+        "{} limit, {} available; RAM budget {} ({})",
+        human(memory.limit),
+        human(memory.available),
+        human(memory.budget),
+        memory.because
+    );
+    if memory.budget >= BUDGET {
+        return Row::ok("memory", found);
+    }
+    Row::note("memory", found).fix("raise the cgroup's limit, or free memory: little can be staged")
+}
+
+fn rate(bytes: Option<u64>) -> String {
+    bytes.map_or("at an unknown rate".into(), |bytes| format!("at {}/s", Bytes(bytes).human()))
+}
+
+fn source(source: &Directory) -> Row {
+    let direct = match source.direct {
+        Some(true) => "past the page cache",
+        Some(false) => "through the page cache, which is emptied behind the reads",
+        None => "no file found",
+    };
+    let (path, name) = (&source.path, source.filesystem.name);
+    let found = format!("{path} on {name}, read {} by one reader ({direct})", rate(source.read));
+    if source.filesystem.network == Some(false) {
+        return Row::note("source", format!("{found}; a local disk gains little"));
+    }
+    Row::ok("source", found)
+}
+
+fn over_mount(source: &Directory, root: bool) -> Row {
+    const CHECK: &str = "mount over the source";
+    if root || source.writable {
+        return Row::ok(CHECK, "possible: paths of the job can stay as they are");
+    }
+    Row::note(CHECK, "not permitted: fusermount3 mounts only where you may write")
+        .fix("mount at a directory of your own, or as root")
+}
+
+fn cache(cache: &Directory) -> Row {
+    let (path, name) = (&cache.path, cache.filesystem.name);
+    match (cache.filesystem.network, cache.direct) {
+        (Some(true), _) => Row::note("cache directory", format!("{path} is on {name}: not local"))
+            .fix("name a directory on a local disk"),
+        (_, Some(false)) => Row::note(
+            "cache directory",
+            format!("{path} on {name} cannot be read past the page cache: uses memory twice"),
+        )
+        .fix("name a directory on ext4 or xfs"),
+        _ => Row::ok("cache directory", format!("{path} on {name}, past the page cache")),
+    }
+}
+
+/// A disk that is slower than the source costs more than it saves.
+fn disk_speed(cache: &Directory, source: Option<&Directory>) -> Row {
+    let found = format!("read {}, written {}", rate(cache.read), rate(cache.write));
+    match (cache.read, source.and_then(|source| source.read)) {
+        (Some(disk), Some(source)) if disk < source => Row::note(
+            "cache disk",
+            format!("{found}: slower than the source, {}", rate(Some(source))),
+        )
+        .fix("leave the cache directory out, unless the source is slower when it is busy"),
+        _ => Row::ok("cache disk", found),
+    }
+}

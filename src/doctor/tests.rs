@@ -1,0 +1,160 @@
+use super::*;
+use crate::error::ErrorKind;
+
+fn directory(magic: u32) -> Directory {
+    Directory {
+        path: "/data".into(),
+        filesystem: Filesystem::of_magic(magic),
+        writable: true,
+        direct: Some(true),
+        read: Some(1 << 30),
+        write: Some(1 << 29),
+    }
+}
+
+/// A machine that has everything.
+fn best() -> Findings {
+    Findings {
+        root: false,
+        device: Ok(()),
+        fusermount: Some(Fusermount {
+            path: "/usr/bin/fusermount3".into(),
+            version: "3.14.0".into(),
+            setuid: true,
+        }),
+        user_allow_other: true,
+        mount: Ok(Kernel {
+            abi: (7, 45),
+            readdirplus: true,
+            parallel_dirops: true,
+            max_pages: true,
+            no_open: true,
+            store: Ok(()),
+            expire: Ok(()),
+            passthrough: Ok(()),
+        }),
+        openat2: Ok(()),
+        cachestat: Ok(()),
+        open_files: 1 << 20,
+        processes: u64::MAX,
+        memory: Memory {
+            limit: 64 << 30,
+            available: 60 << 30,
+            budget: 16 << 30,
+            because: "a quarter".into(),
+        },
+        runtime: Ok("/run/belady".into()),
+        source: Some(Ok(directory(0x0bd0_0bd3))),
+        cache: Some(Ok(directory(0x5846_5342))),
+    }
+}
+
+/// The verdict on one check; everything that is not well says what to do, and only that.
+fn verdict(findings: &Findings, check: &str) -> Verdict {
+    let rows = judge(findings);
+    for row in &rows {
+        assert!(row.result != Verdict::Ok || row.fix.is_none(), "{row:?}");
+        assert!(row.result != Verdict::Missing || row.fix.is_some(), "{row:?}");
+    }
+    rows.iter().find(|row| row.check == check).unwrap_or_else(|| panic!("{check}?")).result
+}
+
+#[test]
+fn nothing_is_amiss_on_the_best_machine() {
+    let rows = judge(&best());
+    assert!(rows.iter().all(|row| row.result == Verdict::Ok), "{rows:#?}");
+    assert_eq!(missing(&rows), None);
+}
+
+type Harm = fn(&mut Findings);
+
+#[test]
+fn what_belady_cannot_do_without_is_missing() {
+    let none = || Err("none".to_owned());
+    let cases: [(&str, ErrorKind, Harm); 7] = [
+        ("/dev/fuse", ErrorKind::Mount, |f| f.device = Err("no such file".into())),
+        ("mounting", ErrorKind::Mount, |f| f.mount = Err("not permitted".into())),
+        ("openat2", ErrorKind::Mount, |f| f.openat2 = Err("not implemented".into())),
+        ("control sockets", ErrorKind::Mount, |f| f.runtime = Err("not yours".into())),
+        ("source", ErrorKind::Source, |f| f.source = Some(Err("no such directory".into()))),
+        ("cache directory", ErrorKind::Cache, |f| f.cache = Some(Err("read-only".into()))),
+        ("push into page cache", ErrorKind::Mount, |f| {
+            if let Ok(kernel) = &mut f.mount {
+                kernel.store = Err("invalid argument".into());
+            }
+        }),
+    ];
+    for (check, kind, harm) in cases {
+        let mut findings = best();
+        harm(&mut findings);
+        assert_eq!(verdict(&findings, check), Verdict::Missing, "{check}");
+        assert_eq!(missing(&judge(&findings)), Some(kind), "{check}");
+    }
+    let all: Findings =
+        Findings { mount: none().map(|()| unreachable!()), device: none(), ..best() };
+    assert!(judge(&all).iter().all(|row| row.check != "passthrough"), "what was not seen");
+}
+
+#[test]
+fn what_only_makes_it_better_is_a_note() {
+    let cases: [(&str, Harm); 11] = [
+        ("mounts for other users", |f| f.user_allow_other = false),
+        ("cachestat", |f| f.cachestat = Err("not implemented".into())),
+        ("open files", |f| f.open_files = 256),
+        ("threads", |f| f.processes = 100),
+        ("memory", |f| f.memory.budget = 1 << 20),
+        ("source", |f| f.source = Some(Ok(directory(0xef53)))),
+        ("mount over the source", |f| {
+            f.source = Some(Ok(Directory { writable: false, ..directory(0x6969) }));
+        }),
+        ("cache directory", |f| f.cache = Some(Ok(directory(0x6969)))),
+        ("cache directory", |f| {
+            f.cache = Some(Ok(Directory { direct: Some(false), ..directory(0x0102_1994) }));
+        }),
+        ("cache disk", |f| f.cache = Some(Ok(Directory { read: Some(1), ..directory(0xef53) }))),
+        ("fusermount3", |f| f.fusermount = None),
+    ];
+    for (check, harm) in cases {
+        let mut findings = best();
+        harm(&mut findings);
+        assert_eq!(verdict(&findings, check), Verdict::Note, "{check}");
+        assert_eq!(missing(&judge(&findings)), None, "{check}");
+    }
+}
+
+#[test]
+fn an_old_kernel_will_do() {
+    let mut findings = best();
+    findings.mount = findings.mount.map(|kernel| Kernel {
+        abi: (7, 31),
+        no_open: false,
+        expire: Err("not offered".into()),
+        passthrough: Err("not offered".into()),
+        ..kernel
+    });
+    for check in ["FUSE protocol", "expiry of names", "passthrough"] {
+        assert_eq!(verdict(&findings, check), Verdict::Note, "{check}");
+    }
+    assert_eq!(missing(&judge(&findings)), None);
+}
+
+#[test]
+fn root_needs_no_help_to_mount_and_users_do() {
+    let without = |root, setuid| {
+        let mut findings = Findings { root, mount: Err("not permitted".into()), ..best() };
+        findings.fusermount = findings.fusermount.map(|found| Fusermount { setuid, ..found });
+        verdict(&findings, "fusermount3")
+    };
+    assert_eq!(without(true, false), Verdict::Note);
+    assert_eq!(without(false, false), Verdict::Missing);
+    assert_eq!(without(false, true), Verdict::Ok);
+}
+
+#[test]
+fn filesystems_are_known_by_their_magic() {
+    let of = |magic| Filesystem::of_magic(magic);
+    assert_eq!(of(0x0bd0_0bd3), Filesystem { name: "lustre", network: Some(true) });
+    assert_eq!(of(0xef53), Filesystem { name: "ext4", network: Some(false) });
+    assert_eq!(of(0x6573_5546), Filesystem { name: "fuse", network: None });
+    assert_eq!(of(1).network, None);
+}

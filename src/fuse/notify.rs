@@ -1,0 +1,88 @@
+//! Messages to the kernel that it did not ask for, each written to the device as one record.
+//!
+//! A notification may wait for what a request holds, so none is sent from a request thread or
+//! under a lock. One that takes long is logged.
+
+use std::ffi::OsStr;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::uio::writev;
+
+use crate::catalog::NodeId;
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const STORE: i32 = 4;
+
+/// `FUSE_EXPIRE_ONLY`, Linux 6.2.
+const EXPIRE_ONLY: u32 = 1;
+
+/// Bytes of the header of every message.
+const HEADER_BYTES: usize = 16;
+
+/// A notification is a matter of microseconds; one that takes this long waits for something.
+const LONG: Duration = Duration::from_secs(1);
+
+/// The kernel's end of a connection. Everything here blocks.
+pub(super) struct Notifier(OwnedFd);
+
+impl Notifier {
+    pub(super) fn new(device: OwnedFd) -> Self {
+        Notifier(device)
+    }
+
+    /// Puts bytes into the page cache of a node that the kernel knows.
+    pub(super) fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&node.0.to_ne_bytes());
+        body[8..16].copy_from_slice(&offset.to_ne_bytes());
+        body[16..20].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+        self.send(STORE, &[&body, bytes])
+    }
+
+    /// Has a name forgotten, with the node that it stood for and its pages.
+    pub(super) fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.name(parent, name, 0)
+    }
+
+    /// Has a name looked up at its next use; its node and pages stay. Kernels that cannot do that
+    /// take it for [`forget`](Self::forget).
+    pub(super) fn expire(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.name(parent, name, EXPIRE_ONLY)
+    }
+
+    fn name(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&parent.0.to_ne_bytes());
+        body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        body[12..].copy_from_slice(&flags.to_ne_bytes());
+        self.send(INVAL_ENTRY, &[&body, name.as_bytes(), b"\0"])
+    }
+
+    /// Has the attributes of a directory and its listing forgotten.
+    pub(super) fn forget_listing(&self, directory: NodeId) -> Result<(), Errno> {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&directory.0.to_ne_bytes());
+        self.send(INVAL_INODE, &[&body])
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&code.to_ne_bytes());
+        let message: Vec<IoSlice<'_>> =
+            std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
+        let start = Instant::now();
+        let sent = writev(&self.0, &message).map(|_| ());
+        let took = start.elapsed();
+        if took > LONG {
+            tracing::warn!(code, ?took, "the kernel was slow to take a notification");
+        }
+        sent
+    }
+}

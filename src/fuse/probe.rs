@@ -1,0 +1,198 @@
+//! What the kernel's FUSE can do, tried on a throwaway mount of one file.
+//!
+//! The file has no bytes but those that are pushed: its reads fail, so what is read back came from
+//! the page cache.
+
+use std::ffi::OsStr;
+use std::io::{Error, Result as IoResult};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, UNIX_EPOCH};
+
+use fuser::{
+    BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
+    ReplyEntry, ReplyOpen, Request, Session,
+};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use tempfile::TempDir;
+
+use super::notify::Notifier;
+use super::{Mounted, explain};
+use crate::catalog::NodeId;
+use crate::doctor::Kernel;
+use crate::error::Result;
+
+/// The one file: its name, and how long it is.
+const NAME: &str = "file";
+const FILE: INodeNo = INodeNo(2);
+const BYTES: usize = 4096;
+
+/// How long the kernel may take an answer for true: longer than the probe lasts.
+const VALID: Duration = Duration::from_secs(60);
+
+/// What the kernel offered: the version of the protocol, and its flags.
+type Offer = Arc<OnceLock<((u32, u32), InitFlags)>>;
+
+struct ProbeOps(Offer);
+
+fn attr(ino: INodeNo) -> FileAttr {
+    let (kind, perm) =
+        if ino == FILE { (FileType::RegularFile, 0o400) } else { (FileType::Directory, 0o500) };
+    FileAttr {
+        ino,
+        size: if ino == FILE { BYTES as u64 } else { 0 },
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind,
+        perm,
+        nlink: 1,
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Filesystem for ProbeOps {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> IoResult<()> {
+        let version = config.kernel_abi();
+        let _ = self.0.set(((version.0, version.1), config.capabilities()));
+        if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+            let _ = config.set_max_stack_depth(1);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if name == NAME {
+            reply.entry(&VALID, &attr(FILE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&VALID, &attr(ino));
+    }
+
+    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: u64,
+        _size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        reply.error(Errno::EIO);
+    }
+}
+
+/// Signals that end a program, held back as long as this lives: none leaves a mount behind.
+struct Undisturbed(SigSet);
+
+impl Undisturbed {
+    fn new() -> nix::Result<Self> {
+        let ends =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect::<SigSet>();
+        ends.thread_swap_mask(SigmaskHow::SIG_BLOCK).map(Undisturbed)
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        let _ = self.0.thread_set_mask();
+    }
+}
+
+/// A mount and its directory, both of which end with it.
+struct Throwaway {
+    mounted: Mounted,
+    device: OwnedFd,
+    directory: TempDir,
+    offer: Offer,
+    _undisturbed: Option<Undisturbed>,
+}
+
+impl Drop for Throwaway {
+    fn drop(&mut self) {
+        if let Err(error) = self.mounted.unmount(true) {
+            tracing::error!(%error, "a throwaway mount is left");
+        }
+    }
+}
+
+impl Throwaway {
+    fn mount() -> Result<Self> {
+        let undisturbed = Undisturbed::new().ok();
+        let refused = |error: Error| explain(&error, &std::env::temp_dir());
+        let directory = tempfile::Builder::new().prefix("belady-doctor-").tempdir();
+        let directory = directory.map_err(refused)?;
+        let mut config = Config::default();
+        config.mount_options =
+            vec![MountOption::RO, MountOption::NoSuid, MountOption::FSName("belady-doctor".into())];
+        let offer = Offer::default();
+        let session = Session::new(ProbeOps(Arc::clone(&offer)), directory.path(), &config);
+        let session = session.map_err(refused)?;
+        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
+        let mounted = Mounted::serve(session, directory.path())?;
+        Ok(Throwaway { mounted, device, directory, offer, _undisturbed: undisturbed })
+    }
+
+    fn store(&self, notifier: &Notifier) -> IoResult<()> {
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 31 % 251) as u8).collect();
+        let path = self.directory.path().join(NAME);
+        // The kernel takes pages only for what it knows.
+        std::fs::symlink_metadata(&path)?;
+        notifier.store(NodeId(FILE.0), 0, &bytes)?;
+        let read = std::fs::read(path)?;
+        if read == bytes { Ok(()) } else { Err(Error::other("other bytes were read back")) }
+    }
+
+    fn passthrough(&self) -> IoResult<()> {
+        let backing = tempfile::tempfile()?;
+        // It ends with the connection.
+        BackingId::create_raw(&self.device, &backing).map(|_| ())
+    }
+}
+
+/// Mounts in a directory of its own, tries what belady may use, and takes the mount away.
+///
+/// # Errors
+/// What stands in the way of the mount, and what to do about it.
+pub fn probe() -> Result<Kernel> {
+    let throwaway = Throwaway::mount()?;
+    let ((major, minor), offered) =
+        throwaway.offer.get().copied().unwrap_or(((0, 0), InitFlags::empty()));
+    let has = |flag| offered.contains(flag);
+    let device = throwaway.device.as_fd().try_clone_to_owned();
+    let device = device.map_err(|error| explain(&error, throwaway.directory.path()))?;
+    let notifier = Notifier::new(device);
+    let only = |flag, tried: &dyn Fn() -> IoResult<()>| {
+        let tried = || tried().map_err(|error| error.to_string());
+        if has(flag) { tried() } else { Err("not offered by the kernel".into()) }
+    };
+    Ok(Kernel {
+        abi: (major, minor),
+        readdirplus: has(InitFlags::FUSE_DO_READDIRPLUS),
+        parallel_dirops: has(InitFlags::FUSE_PARALLEL_DIROPS),
+        max_pages: has(InitFlags::FUSE_MAX_PAGES),
+        no_open: has(InitFlags::FUSE_NO_OPEN_SUPPORT),
+        store: throwaway.store(&notifier).map_err(|error| error.to_string()),
+        expire: only(InitFlags::FUSE_HAS_EXPIRE_ONLY, &|| {
+            notifier.expire(NodeId::ROOT, OsStr::new(NAME)).map_err(Error::from)
+        }),
+        passthrough: only(InitFlags::FUSE_PASSTHROUGH, &|| throwaway.passthrough()),
+    })
+}

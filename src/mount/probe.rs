@@ -1,0 +1,278 @@
+//! Looks at everything that a mount would need: what `belady doctor` judges.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, PosixFadviseAdvice, openat2, posix_fadvise};
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statfs::statfs;
+use nix::unistd::{AccessFlags, access};
+
+use super::host;
+use crate::cache::Store;
+use crate::config::{Budget, Config};
+use crate::control;
+use crate::doctor::{Directory, Filesystem, Findings, Fusermount, Memory};
+use crate::fuse;
+
+/// Bytes that each measurement of a rate moves.
+pub const MEASURED_BYTES: u64 = 32 << 20;
+
+/// Bytes of one read or write of a measurement, and what they are aligned to.
+const CHUNK: usize = 1 << 20;
+const ALIGNMENT: usize = 4096;
+
+/// Names that are looked at to find files to read.
+const NAMES_MAX: usize = 10_000;
+
+/// Looks at the machine, and at the directories that are named. `moved` is called with the bytes
+/// that a measurement has moved since the last call: at most [`MEASURED_BYTES`] for the source and
+/// twice that for the cache directory.
+pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64)) -> Findings {
+    let words = |error: Error| error.to_string();
+    Findings {
+        root: nix::unistd::geteuid().is_root(),
+        device: OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")
+            .map(|_| ())
+            .map_err(words),
+        fusermount: fusermount(),
+        user_allow_other: fs::read_to_string("/etc/fuse.conf")
+            .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other")),
+        mount: fuse::probe().map_err(|error| error.message().to_owned()),
+        openat2: openat2(AT_FDCWD, "/", OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC))
+            .map(|_| ())
+            .map_err(|errno| errno.desc().to_owned()),
+        cachestat: cachestat().map_err(words),
+        open_files: limit(Resource::RLIMIT_NOFILE),
+        processes: limit(Resource::RLIMIT_NPROC),
+        memory: memory(),
+        runtime: control::runtime()
+            .map(|path| path.display().to_string())
+            .map_err(|error| error.message().to_owned()),
+        source: source.map(|path| examine_source(path, moved).map_err(words)),
+        cache: cache.map(|path| examine_cache(path, moved).map_err(words)),
+    }
+}
+
+fn limit(resource: Resource) -> u64 {
+    getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+fn fusermount() -> Option<Fusermount> {
+    let path = std::env::var_os("PATH")?;
+    let program =
+        std::env::split_paths(&path).map(|p| p.join("fusermount3")).find(|p| p.is_file())?;
+    let output = Command::new(&program).arg("--version").output().ok()?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let mode = fs::metadata(&program).ok()?.permissions().mode();
+    Some(Fusermount {
+        path: program.display().to_string(),
+        version: said.rsplit(' ').next().unwrap_or_default().to_owned(),
+        setuid: mode & 0o4000 != 0,
+    })
+}
+
+/// Asks for the pages of a file of our own.
+fn cachestat() -> Result<()> {
+    use std::os::fd::AsRawFd;
+    /// The same number on all architectures; older C libraries do not name it.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    let file = tempfile::tempfile()?;
+    let range = [0u64; 2];
+    let mut pages = [0u64; 5];
+    // SAFETY: both structures are as long as the kernel's, and live until the call is over.
+    let result = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0)
+    };
+    if result == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+fn memory() -> Memory {
+    let host = host::detect(None);
+    let (limit, available) = (host.memory_limit, host.memory_available);
+    match Config::default().resolve(&host) {
+        Ok(settings) => {
+            let ram = &settings.cache;
+            let mut budget = Budget::new(ram.ram_configured_bytes, ram.ram_bytes);
+            budget.look(&host::readings());
+            let decided = settings.decisions.into_iter().find(|line| line.starts_with("cache.ram"));
+            let because = budget.reduced().map(str::to_owned).or(decided).unwrap_or_default();
+            Memory { limit, available, budget: budget.present(), because }
+        }
+        Err(error) => Memory { limit, available, budget: 0, because: error.message().to_owned() },
+    }
+}
+
+fn filesystem(path: &Path) -> Result<Filesystem> {
+    Ok(Filesystem::of_magic(statfs(path)?.filesystem_type().0 as u32))
+}
+
+/// The source is only read.
+fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
+    let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
+    let mut reading = Reading::new();
+    for file in files(&path)? {
+        if reading.bytes >= MEASURED_BYTES {
+            break;
+        }
+        reading.read(&file, moved).map_err(|error| at(&file, &error))?;
+    }
+    Ok(Directory {
+        filesystem: filesystem(&path)?,
+        writable: access(&path, AccessFlags::W_OK).is_ok(),
+        direct: (reading.bytes > 0).then_some(reading.direct),
+        read: reading.rate(),
+        write: None,
+        path: path.display().to_string(),
+    })
+}
+
+/// Regular files below a directory, until there are enough bytes or names.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let (mut found, mut bytes, mut names) = (Vec::new(), 0, 0);
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        let entries = match fs::read_dir(&directory) {
+            Err(error) if directory == root => return Err(at(root, &error)),
+            entries => entries.into_iter().flatten().flatten(),
+        };
+        for entry in entries {
+            let Ok(stat) = entry.metadata() else { continue };
+            names += 1;
+            if stat.is_dir() {
+                directories.push(entry.path());
+            } else if stat.is_file() && stat.len() > 0 {
+                bytes += stat.len();
+                found.push(entry.path());
+            }
+            if bytes >= MEASURED_BYTES || names >= NAMES_MAX {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The directory as a mount would use it; what is written there is deleted.
+fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
+    if path.exists() {
+        Store::open(path, 0).map_err(|error| Error::other(error.message().to_owned()))?;
+    }
+    // A mount would make it.
+    let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("."));
+    let scratch = tempfile::Builder::new().prefix("belady-doctor-").tempfile_in(existing);
+    let scratch = scratch.map_err(|error| at(existing, &error))?;
+    let write = write_rate(scratch.path(), moved).map_err(|error| at(existing, &error))?;
+    let mut reading = Reading::new();
+    reading.read(scratch.path(), moved).map_err(|error| at(existing, &error))?;
+    Ok(Directory {
+        path: path.display().to_string(),
+        filesystem: filesystem(existing)?,
+        writable: true,
+        direct: Some(reading.direct),
+        read: reading.rate(),
+        write: Some(write),
+    })
+}
+
+fn at(path: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Opens past the page cache where that is possible, and says whether it is.
+fn open_direct(options: &mut OpenOptions, path: &Path) -> Result<(File, bool)> {
+    match options.custom_flags(libc::O_DIRECT).open(path) {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            Ok((options.custom_flags(0).open(path)?, false))
+        }
+        opened => Ok((opened?, true)),
+    }
+}
+
+fn forget_pages(file: &File) {
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+}
+
+/// A buffer that `O_DIRECT` takes.
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn new() -> Self {
+        // Neither zeros nor anything else that a filesystem would compress.
+        let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        Buffer((0..CHUNK + ALIGNMENT).map(|at| mix(at) as u8).collect())
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(ALIGNMENT);
+        &mut self.0[start..start + CHUNK]
+    }
+}
+
+fn rate(bytes: u64, start: Instant) -> u64 {
+    (bytes as f64 / start.elapsed().as_secs_f64().max(1e-6)) as u64
+}
+
+/// Bytes a second of writing a file until the disk has it.
+fn write_rate(path: &Path, moved: &dyn Fn(u64)) -> Result<u64> {
+    let (mut file, _) = open_direct(OpenOptions::new().write(true), path)?;
+    let mut buffer = Buffer::new();
+    let start = Instant::now();
+    for _ in 0..MEASURED_BYTES / CHUNK as u64 {
+        file.write_all(buffer.get())?;
+        moved(CHUNK as u64);
+    }
+    file.sync_data()?;
+    let rate = rate(MEASURED_BYTES, start);
+    forget_pages(&file);
+    Ok(rate)
+}
+
+/// One reader, one file after the other.
+struct Reading {
+    buffer: Buffer,
+    bytes: u64,
+    direct: bool,
+    seconds: f64,
+}
+
+impl Reading {
+    fn new() -> Self {
+        Reading { buffer: Buffer::new(), bytes: 0, direct: true, seconds: 0.0 }
+    }
+
+    fn read(&mut self, path: &Path, moved: &dyn Fn(u64)) -> Result<()> {
+        let start = Instant::now();
+        let (mut file, direct) = open_direct(OpenOptions::new().read(true), path)?;
+        self.direct &= direct;
+        if !direct {
+            forget_pages(&file);
+        }
+        while self.bytes < MEASURED_BYTES {
+            let count = file.read(self.buffer.get())?;
+            self.bytes += count as u64;
+            moved(count as u64);
+            // A short read past the page cache is the end of the file.
+            if count == 0 || direct && count % ALIGNMENT != 0 {
+                break;
+            }
+        }
+        self.seconds += start.elapsed().as_secs_f64();
+        if !direct {
+            forget_pages(&file);
+        }
+        Ok(())
+    }
+
+    fn rate(&self) -> Option<u64> {
+        (self.bytes > 0).then(|| (self.bytes as f64 / self.seconds.max(1e-6)) as u64)
+    }
+}

@@ -1,0 +1,126 @@
+//! `belady doctor`: what it says of this machine is so, and it leaves nothing behind.
+//!
+//! Goal: a machine on which the other tests mount is found usable, by root and by a user without
+//! rights, and what is broken is named with its exit code. Method: the command is run as both, with
+//! a device that is open to all or closed, in a mount namespace of the test's own.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::ground::{Ground, said};
+
+/// What a doctor's JSON says, and its exit code.
+#[track_caller]
+fn told(output: &Output) -> (Value, i32) {
+    let value = serde_json::from_slice(&output.stdout);
+    (
+        value.unwrap_or_else(|error| panic!("{error}: {}", said(output))),
+        output.status.code().unwrap(),
+    )
+}
+
+#[track_caller]
+fn result<'a>(value: &'a Value, check: &str) -> &'a str {
+    let rows = value["checks"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["check"] == check);
+    row.unwrap_or_else(|| panic!("{check} in {value}"))["result"].as_str().unwrap()
+}
+
+/// Mounts that a doctor made.
+fn left_behind() -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = table.lines().filter(|line| line.contains("belady-doctor")).map(str::to_owned);
+    mounts.collect()
+}
+
+#[test]
+fn root_is_told_what_there_is() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 100_000);
+    fs::create_dir(ground.path("tmp")).unwrap();
+    let doctor = |words: &[&str]| {
+        let mut command = ground.belady();
+        command.env("TMPDIR", ground.path("tmp")).arg("doctor").args(words);
+        command.output().unwrap()
+    };
+    let (source, cache) = (ground.path("source"), ground.path("cache"));
+    let (source, cache) = (source.to_str().unwrap(), cache.to_str().unwrap());
+    let words = ["--source", source, "--cache-dir", cache];
+    let (value, code) = told(&doctor(&[&words[..], &["--json"]].concat()));
+    assert_eq!((code, &value["usable"]), (0, &Value::Bool(true)), "{value}");
+    for check in ["/dev/fuse", "mounting", "push into page cache", "openat2", "control sockets"] {
+        assert_eq!(result(&value, check), "ok", "{value}");
+    }
+    assert_ne!(result(&value, "source"), "missing");
+    assert_ne!(result(&value, "cache disk"), "missing");
+    let output = doctor(&words);
+    let text = said(&output);
+    assert!(
+        output.status.success() && text.contains("mounting  ") && text.contains(source),
+        "{text}"
+    );
+
+    assert!(!fs::exists(cache).unwrap(), "a cache directory is a mount's to make");
+    fs::create_dir(cache).unwrap();
+    assert!(doctor(&words).status.success());
+    for emptied in [cache, ground.path("tmp").to_str().unwrap()] {
+        assert_eq!(fs::read_dir(emptied).unwrap().count(), 0, "{emptied}");
+    }
+    assert_eq!(left_behind(), Vec::<String>::new());
+
+    let gone = ground.path("gone");
+    let (value, code) = told(&doctor(&["--json", "--source", gone.to_str().unwrap()]));
+    assert_eq!((code, result(&value, "source")), (4, "missing"));
+    let file = ground.source("d/0000");
+    let (value, code) = told(&doctor(&["--json", "--cache-dir", file.to_str().unwrap()]));
+    assert_eq!((code, result(&value, "cache directory")), (5, "missing"));
+}
+
+/// Runs the doctor as a user without rights, whose device has this mode.
+const UNPRIVILEGED: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m "$MODE" "$GROUND/dev/fuse" c 10 229
+mount --bind "$GROUND/dev/fuse" /dev/fuse
+code=0
+setpriv --reuid 65534 --regid 65534 --clear-groups \
+  "$GROUND/belady" doctor --json --source "$GROUND/source" --cache-dir "$GROUND/ours" || code=$?
+if grep -q belady-doctor /proc/self/mountinfo; then echo "left: a mount" >&2; fi
+exit "$code"
+"#;
+
+#[test]
+fn a_user_without_rights_is_told_too() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 10_000);
+    for name in ["dev", "ours", "theirs", "theirs/tmp"] {
+        fs::create_dir(ground.path(name)).unwrap();
+    }
+    // The build directory may be closed to others.
+    fs::copy(env!("CARGO_BIN_EXE_belady"), ground.path("belady")).unwrap();
+    for name in ["theirs", "theirs/tmp"] {
+        std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-e", "-c", UNPRIVILEGED]);
+        command.env("GROUND", ground.path("")).env("MODE", mode);
+        command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
+        command.env("TMPDIR", ground.path("theirs/tmp"));
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        let (value, code) = told(&output);
+        let mounting = if usable { "ok" } else { "missing" };
+        assert_eq!(result(&value, "/dev/fuse"), device, "{value}");
+        assert_eq!(result(&value, "mounting"), mounting, "{value}");
+        if usable {
+            assert_eq!(result(&value, "push into page cache"), "ok", "{value}");
+            assert_eq!(result(&value, "passthrough"), "note", "only root may: {value}");
+        }
+        assert_eq!(result(&value, "mount over the source"), "note", "{value}");
+        // Root's directory is not theirs to use.
+        assert_eq!((code, &value["usable"]), (if usable { 5 } else { 6 }, &Value::Bool(false)));
+        assert!(!said(&output).contains("left: "), "{}", said(&output));
+        assert_eq!(fs::read_dir(ground.path("theirs/tmp")).unwrap().count(), 0);
+    }
+}
