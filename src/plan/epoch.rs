@@ -18,6 +18,8 @@ pub(super) struct Epoch {
     /// By position: the next one of the same block. Empty where no block repeats.
     again: Vec<u32>,
     reached: Vec<u64>,
+    /// Of these, the positions whose reads were not seen.
+    assumed: Vec<u64>,
     /// What is reached is staged too.
     staged: Vec<u64>,
     checked: Vec<u64>,
@@ -56,6 +58,7 @@ impl Epoch {
             first,
             again,
             reached: vec![0; length.div_ceil(64)],
+            assumed: vec![0; length.div_ceil(64)],
             staged: vec![0; length.div_ceil(64)],
             checked: vec![0; length.div_ceil(64)],
             low: 0,
@@ -168,10 +171,24 @@ impl Epoch {
                 Some(block) if unseen(block) && !self.is_reached(before) => {
                     passed.push(block);
                     self.reach(before);
+                    set(&mut self.assumed, before);
                 }
                 _ => return,
             }
         }
+    }
+
+    /// The position of a block that counts as reached, though its read has not been seen.
+    pub(super) fn assumed(&self, block: BlockId) -> Option<u32> {
+        let position = *self.first.get(block.index())?;
+        (position != NONE && has(&self.assumed, position)).then_some(position)
+    }
+
+    /// The read of a position is seen. Says whether it counts as reached already.
+    pub(super) fn confirm(&mut self, position: u32) -> bool {
+        let assumed = has(&self.assumed, position);
+        self.assumed[position as usize / 64] &= !(1 << (position % 64));
+        assumed
     }
 
     /// Whether the block is among the first `count` of the epoch.

@@ -46,9 +46,12 @@ impl Planner {
         for block in self.layout.blocks_of(file) {
             self.policies[RAM].remove(block);
         }
-        self.counters.opens += 1;
         self.ticks += 1;
-        if self.residency.is_in(block, RAM) {
+        let counted = self.streams.iter().flatten().any(|stream| stream.has_assumed(block));
+        self.counters.opens += u64::from(!counted);
+        if counted {
+            // Seen after all.
+        } else if self.residency.is_in(block, RAM) {
             self.counters.hits += 1;
         } else if self.residency.is_fetching(block) {
             self.counters.late += 1;
@@ -94,7 +97,8 @@ impl Planner {
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
             let sight = Sight { layout: &self.layout, trusted: &self.trusted };
-            for position in reader.sees(id, position, stream.len(), blocks) {
+            let distance = |from, to| stream.distance(from, to, sight);
+            for position in reader.sees(id, position, stream.len(), blocks, distance) {
                 stream.reach(position, task, self.ticks, sight);
                 read = true;
             }

@@ -44,13 +44,15 @@ impl Task {
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
     /// epochs. Gives the positions that now count as read: none while the task is not trusted.
-    /// The file has `blocks` blocks, which its step may skip.
+    /// The file has `blocks` blocks, which its step may skip; `distance` is the length of a step in
+    /// positions whose opens are seen.
     pub(super) fn sees(
         &mut self,
         stream: StreamId,
         position: u64,
         length: u32,
         blocks: u64,
+        distance: impl Fn(u64, u64) -> u64,
     ) -> Vec<u64> {
         if self.stream != Some(stream) {
             self.stream = Some(stream);
@@ -59,7 +61,8 @@ impl Task {
         }
         // In a small dataset a step that long is no evidence.
         let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);
-        let step = self.last.map(|last| position.wrapping_sub(last));
+        let ahead = self.last.filter(|&last| last < position);
+        let step = ahead.map(|last| distance(last, position));
         let forward = step.is_some_and(|step| (1..=step_max).contains(&step));
         self.steps = self.steps << 1 | u32::from(forward);
         self.last = Some(position);
@@ -106,23 +109,24 @@ mod tests {
     use super::*;
 
     const STREAM: StreamId = StreamId(0);
+    const STEP: fn(u64, u64) -> u64 = |from, to| to - from;
 
     #[test]
     fn a_worker_is_trusted_after_two_steps_and_through_its_batches() {
         let mut task = Task::default();
-        assert!(task.sees(STREAM, 64, 5000, 1).is_empty());
-        assert!(task.sees(STREAM, 65, 5000, 1).is_empty());
-        assert_eq!(task.sees(STREAM, 66, 5000, 1), [64, 65, 66]);
-        assert_eq!(task.sees(STREAM, 67, 5000, 1), [67]);
-        assert_eq!(task.sees(STREAM, 1024, 5000, 1), [1024], "the next batch");
-        assert_eq!(task.sees(STREAM, 1025, 5000, 1), [1025]);
+        assert!(task.sees(STREAM, 64, 5000, 1, STEP).is_empty());
+        assert!(task.sees(STREAM, 65, 5000, 1, STEP).is_empty());
+        assert_eq!(task.sees(STREAM, 66, 5000, 1, STEP), [64, 65, 66]);
+        assert_eq!(task.sees(STREAM, 67, 5000, 1, STEP), [67]);
+        assert_eq!(task.sees(STREAM, 1024, 5000, 1, STEP), [1024], "the next batch");
+        assert_eq!(task.sees(STREAM, 1025, 5000, 1, STEP), [1025]);
     }
 
     #[test]
     fn strides_of_many_workers_are_steps() {
         let mut task = Task::default();
         let read: Vec<u64> =
-            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000, 1)).collect();
+            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000, 1, STEP)).collect();
         assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
     }
 
@@ -131,7 +135,7 @@ mod tests {
         let mut task = Task::default();
         let read: Vec<u64> = [900, 800, 700, 10, 11, 12]
             .iter()
-            .flat_map(|&p| task.sees(STREAM, p, 5000, 1))
+            .flat_map(|&p| task.sees(STREAM, p, 5000, 1, STEP))
             .collect();
         assert_eq!(read, [10, 11, 12]);
     }
@@ -140,7 +144,8 @@ mod tests {
     fn one_who_jumps_about_is_never_trusted() {
         let mut task = Task::default();
         let jumps = (0..1000u64).map(|k| k * 7919 % 5000);
-        let read: usize = jumps.map(|position| task.sees(STREAM, position, 5000, 1).len()).sum();
+        let read: usize =
+            jumps.map(|position| task.sees(STREAM, position, 5000, 1, STEP).len()).sum();
         assert_eq!(read, 0);
     }
 

@@ -167,7 +167,9 @@ fn an_order_file_with_epochs_is_followed() {
     for epoch in [0, 1, 2, 0] {
         read_in_order(&mounted, &epochs[epoch], 3000);
     }
-    wait_until("all reads seen", || mounted.count("/orders/0/opens_predicted") == 800);
+    // Where opens are not seen, the end of the last epoch shows only when another one begins.
+    read_in_order(&mounted, &epochs[1][..8], 3000);
+    wait_until("all reads seen", || mounted.count("/orders/0/opens_predicted") >= 800);
     let order = order_of(&mounted.status(), "default");
     assert_eq!((&order["following"], &order["epoch"]), (&true.into(), &4.into()), "{order}");
     mounted.umount();
@@ -218,7 +220,9 @@ fn a_wrong_order_is_noticed_and_a_right_one_can_be_given() {
     let predicted = || mounted.count("/orders/0/opens_predicted");
     wait_until("the order in force", || following() == true && predicted() == 0);
     read_in_order(&mounted, &shuffled(400, 9), 2000);
-    wait_until("all reads seen", || predicted() == 400);
+    // The end of an epoch may show only when another one begins.
+    read_in_order(&mounted, &shuffled(400, 9)[..8], 2000);
+    wait_until("all reads seen", || predicted() >= 400);
     ground.ends(0, &["order", "withdraw", &point]);
     read_in_order(&mounted, &shuffled(400, 10), 2000);
     assert_eq!(mounted.status()["orders"][0]["spec"], Value::Null);

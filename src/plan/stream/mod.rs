@@ -18,14 +18,16 @@
 //!    ago.
 //! 7. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
 
+mod anchor;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::epoch::Epoch;
-use super::gear::Sight;
-use super::layout::Layout;
 use crate::ids::BlockId;
 use crate::order::{EpochIter, Order, SampleTable};
+use crate::plan::epoch::Epoch;
+use crate::plan::gear::Sight;
+use crate::plan::layout::Layout;
 
 /// How far past the lowest open position a read is still believed: more than 8 workers with two
 /// batches of 256 each run ahead.
@@ -37,12 +39,6 @@ const STRAGGLE_MAX: u32 = SPAN / 2;
 
 /// From how many reads on all workers of a first epoch have been seen.
 const WORKERS_KNOWN: u64 = 512;
-
-/// How many opens in a row may be strays before a stream's order is given up.
-const STRAYS_MAX: u32 = 64;
-
-/// How many strays are remembered to look for another start.
-const STRAYS_KEPT: usize = 16;
 
 /// How many runners are told apart: more workers than that stage in plain order.
 const RUNNERS_MAX: usize = 64;
@@ -58,7 +54,7 @@ const HEAD_SEEN: u32 = 64;
 const HEAD: usize = 4096;
 
 /// A stream's order and the place of its reader in it.
-pub(super) struct Stream {
+pub(in crate::plan) struct Stream {
     order: Arc<Order>,
     /// The epochs after the next one.
     epochs: EpochIter,
@@ -136,7 +132,7 @@ fn expand(order: &Order, epochs: &mut EpochIter, layout: &Layout) -> Epoch {
 }
 
 impl Stream {
-    pub(super) fn new(order: Arc<Order>, layout: &Layout) -> Self {
+    pub(in crate::plan) fn new(order: Arc<Order>, layout: &Layout) -> Self {
         let mut epochs = order.epochs(0);
         let current = expand(&order, &mut epochs, layout);
         let next = expand(&order, &mut epochs, layout);
@@ -166,7 +162,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn status(&self) -> StreamStatus {
+    pub(in crate::plan) fn status(&self) -> StreamStatus {
         let ahead = u64::from(self.current.ahead()) + u64::from(self.next.ahead());
         StreamStatus {
             order: self.order.describe().to_string(),
@@ -180,28 +176,28 @@ impl Stream {
         }
     }
 
-    pub(super) fn is_permutation(&self) -> bool {
+    pub(in crate::plan) fn is_permutation(&self) -> bool {
         self.order.is_permutation()
     }
 
     /// Whether its samples are ranges of files.
-    pub(super) fn is_ranged(&self) -> bool {
+    pub(in crate::plan) fn is_ranged(&self) -> bool {
         matches!(self.order.samples(), SampleTable::Ranges(_))
     }
 
-    pub(super) fn is_following(&self) -> bool {
+    pub(in crate::plan) fn is_following(&self) -> bool {
         !self.diverged
     }
 
     /// The position, counted over all epochs, at which a read of the block now would be believed,
     /// and how far past the lowest open position that is.
-    pub(super) fn sighting(&self, block: BlockId, sight: Sight<'_>) -> Option<(u64, u32)> {
+    pub(in crate::plan) fn sighting(&self, block: BlockId, sight: Sight<'_>) -> Option<(u64, u32)> {
         if self.diverged {
             return None;
         }
         let low = self.current.low();
-        if let Some(position) = self.current.next(block) {
-            let far = position - low;
+        if let Some(position) = self.current.assumed(block).or_else(|| self.current.next(block)) {
+            let far = position.saturating_sub(low);
             return (far <= SPAN).then_some((self.base + u64::from(position), far));
         }
         let position = self.next.next(block)?;
@@ -213,22 +209,47 @@ impl Stream {
         (position <= SPAN).then_some((absolute, far))
     }
 
+    /// Whether a read of the block has been counted without being seen.
+    pub(in crate::plan) fn has_assumed(&self, block: BlockId) -> bool {
+        self.current.assumed(block).is_some()
+    }
+
     /// Positions of the current epoch.
-    pub(super) fn len(&self) -> u32 {
+    pub(in crate::plan) fn len(&self) -> u32 {
         self.current.len()
     }
 
+    /// How far a position is from an earlier one, both counted over all epochs: what is not seen
+    /// between them is no distance.
+    pub(in crate::plan) fn distance(&self, from: u64, to: u64, sight: Sight<'_>) -> u64 {
+        if to - from > u64::from(SPAN) {
+            return to - from;
+        }
+        let seen = |position: &u64| {
+            let position = position.saturating_sub(self.base) as u32;
+            let block = match position.checked_sub(self.current.len()) {
+                None => self.current.block_at(position),
+                Some(position) => self.next.block_at(position),
+            };
+            block.is_none_or(|block| !sight.misses(block))
+        };
+        // Where it arrives counts, also where the file is no longer watched.
+        (from + 1..to).filter(seen).count() as u64 + 1
+    }
+
     /// Whether the order ever reads the block.
-    pub(super) fn contains(&self, block: BlockId) -> bool {
+    pub(in crate::plan) fn contains(&self, block: BlockId) -> bool {
         self.current.contains(block) || self.next.contains(block)
     }
 
     /// The sample at a position, counted over all epochs, has been opened by a trusted task.
-    pub(super) fn reach(&mut self, absolute: u64, task: u32, tick: u64, sight: Sight<'_>) {
+    pub(in crate::plan) fn reach(&mut self, absolute: u64, task: u32, tick: u64, sight: Sight<'_>) {
         let Some(position) = absolute.checked_sub(self.base) else { return };
         let length = u64::from(self.current.len());
+        let mut counted = false;
         if position < length {
             let position = position as u32;
+            counted = self.current.confirm(position);
             let block = self.current.block_at(position);
             self.strays.retain(|&stray| Some(stray) != block);
             self.over.extend(block);
@@ -250,7 +271,7 @@ impl Stream {
         if self.current.left() == 0 {
             self.roll(sight);
         }
-        self.matched += 1;
+        self.matched += u64::from(!counted);
         self.astray = 0;
         let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
         if self.last_tick > 0 {
@@ -261,7 +282,7 @@ impl Stream {
 
     /// The last reader of a file has closed it: with its first block all that follow it in the
     /// order have been read.
-    pub(super) fn finish_sample(
+    pub(in crate::plan) fn finish_sample(
         &mut self,
         blocks: impl ExactSizeIterator<Item = BlockId>,
         sight: Sight<'_>,
@@ -306,52 +327,32 @@ impl Stream {
         self.runners.push(Runner { task, last: position, cursor: position + 1 });
     }
 
-    /// The block is in the order, but its open is no read of a position that is due. Says whether
-    /// the stream's prediction changed.
-    pub(super) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
-        self.strayed += 1;
-        self.astray += 1;
-        if !self.strays.contains(&block) {
-            self.strays.push_back(block);
-            if self.strays.len() > STRAYS_KEPT {
-                self.strays.pop_front();
-            }
-        }
-        if self.anchor(sight) {
-            return true;
-        }
-        // Each worker strays until it is trusted.
-        let diverged = self.astray >= STRAYS_MAX + 3 * self.workers;
-        let changed = diverged && !self.diverged;
-        self.diverged |= diverged;
-        changed
-    }
-
     /// The blocks whose staged reads are over since the last call.
-    pub(super) fn take_over(&mut self) -> Vec<BlockId> {
+    pub(in crate::plan) fn take_over(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.over)
     }
 
     /// The blocks that have been read without being seen since the last call.
-    pub(super) fn take_passed(&mut self) -> Vec<BlockId> {
+    pub(in crate::plan) fn take_passed(&mut self) -> Vec<BlockId> {
+        self.matched += self.passed.len() as u64;
         std::mem::take(&mut self.passed)
     }
 
     /// The first blocks of the epoch to come, if another epoch has begun since the last call.
-    pub(super) fn take_head(&mut self) -> Vec<BlockId> {
+    pub(in crate::plan) fn take_head(&mut self) -> Vec<BlockId> {
         let count = if std::mem::take(&mut self.rolled) { HEAD_SEEN as usize } else { 0 };
         self.next.head(count).iter().copied().map(BlockId).collect()
     }
 
     /// Whether the block is among those that show that an epoch starts: the next, or the first.
-    pub(super) fn is_in_head(&self, block: BlockId) -> bool {
+    pub(in crate::plan) fn is_in_head(&self, block: BlockId) -> bool {
         let first = &self.first_head[..self.first_head.len().min(HEAD_SEEN as usize)];
         self.next.starts_with(block, HEAD_SEEN) || first.contains(&block.0)
     }
 
     /// Gives up the lowest open position if all workers are past it: it has been read without
     /// being seen, or never will be. Says whether it was.
-    pub(super) fn give_up_behind(&mut self) -> bool {
+    pub(in crate::plan) fn give_up_behind(&mut self) -> bool {
         let all = self.runners.len() as u32 >= self.workers && self.matched >= WORKERS_KNOWN;
         let low = self.current.low();
         // Where blocks repeat, a worker may have been taken to stand where another one reads.
@@ -365,60 +366,8 @@ impl Stream {
     }
 
     /// The blocks that have become due to be checked since the last call.
-    pub(super) fn take_due(&mut self) -> Vec<BlockId> {
+    pub(in crate::plan) fn take_due(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.due)
-    }
-
-    /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
-    fn anchor(&mut self, sight: Sight<'_>) -> bool {
-        let pairs_wanted = if self.current.len() >= HEAD as u32 { 3 } else { 6 };
-        if self.strays.len() <= pairs_wanted {
-            return false;
-        }
-        let starts_as = |head: &[u32]| {
-            let at = |block: &BlockId| head.iter().position(|&b| b == block.0);
-            let positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
-            // Each by the same or another worker, but never before the one that it follows.
-            let followed =
-                |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
-            positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
-        };
-        if starts_as(self.next.head(HEAD)) {
-            // What is staged for it stays.
-            self.roll(sight);
-        } else if self.number > 0 && starts_as(&self.first_head) {
-            self.start_at(0, sight.layout);
-        } else if starts_as(self.current.head(HEAD)) && self.has_read_strays() {
-            self.start_at(self.number, sight.layout);
-        } else {
-            return false;
-        }
-        (self.astray, self.diverged) = (0, false);
-        for block in std::mem::take(&mut self.strays) {
-            if let Some(position) = self.current.next(block) {
-                self.current.reach(position);
-            }
-        }
-        true
-    }
-
-    /// Whether the strays have been read in this epoch. If not, they are its own reads, by tasks
-    /// that are not trusted yet.
-    fn has_read_strays(&self) -> bool {
-        let read = |block: &&BlockId| self.current.next(**block).is_none();
-        self.strays.iter().filter(read).count() * 2 > self.strays.len()
-    }
-
-    fn start_at(&mut self, number: u32, layout: &Layout) {
-        // Positions of before must not be taken for those of now.
-        self.base += u64::from(self.current.len()) + u64::from(self.next.len());
-        self.number = number;
-        self.epochs = self.order.epochs(number);
-        self.current = expand(&self.order, &mut self.epochs, layout);
-        self.next = expand(&self.order, &mut self.epochs, layout);
-        self.rolled = true;
-        self.runners.clear();
-        self.cursors = (0, 0);
     }
 
     fn roll(&mut self, sight: Sight<'_>) {
@@ -435,7 +384,7 @@ impl Stream {
     }
 
     /// The next block to stage, and how soon it is read: positions past the runner behind it.
-    pub(super) fn candidate(&mut self) -> Option<(BlockId, u64)> {
+    pub(in crate::plan) fn candidate(&mut self) -> Option<(BlockId, u64)> {
         if self.diverged {
             return None;
         }
@@ -466,13 +415,13 @@ impl Stream {
     }
 
     /// The candidate has been staged or needs not be.
-    pub(super) fn advance(&mut self) {
+    pub(in crate::plan) fn advance(&mut self) {
         let (in_next, position) = self.chosen;
         if in_next { self.next.stage(position) } else { self.current.stage(position) }
     }
 
     /// What was staged of the block is gone: its next reads are candidates again.
-    pub(super) fn unstage(&mut self, block: BlockId) {
+    pub(in crate::plan) fn unstage(&mut self, block: BlockId) {
         if let Some(position) = self.current.unstage(block) {
             self.cursors.0 = self.cursors.0.min(position);
         }
@@ -482,13 +431,13 @@ impl Stream {
     }
 
     /// Whether the block has been staged for a read that is still to come.
-    pub(super) fn is_pending(&self, block: BlockId) -> bool {
+    pub(in crate::plan) fn is_pending(&self, block: BlockId) -> bool {
         !self.diverged && (self.current.is_pending(block) || self.next.is_pending(block))
     }
 
     /// In how many ticks, and how many epochs from now, the block is read next; with `unstaged`
     /// only reads count for which it has not been staged yet.
-    pub(super) fn next_use(&self, block: BlockId, unstaged: bool) -> Option<(u64, u64)> {
+    pub(in crate::plan) fn next_use(&self, block: BlockId, unstaged: bool) -> Option<(u64, u64)> {
         if self.diverged {
             return None;
         }
@@ -503,7 +452,7 @@ impl Stream {
     }
 
     /// Number of the current epoch.
-    pub(super) fn number(&self) -> u32 {
+    pub(in crate::plan) fn number(&self) -> u32 {
         self.number
     }
 }

@@ -1,0 +1,88 @@
+//! Opens that the order does not explain, and what is concluded from them: that the job has started
+//! an epoch, or that it reads something else.
+
+use super::{HEAD, Stream, expand};
+use crate::ids::BlockId;
+use crate::plan::gear::Sight;
+use crate::plan::layout::Layout;
+
+/// How many opens in a row may be strays before a stream's order is given up.
+const STRAYS_MAX: u32 = 64;
+
+/// How many strays are remembered to look for another start.
+const STRAYS_KEPT: usize = 16;
+
+impl Stream {
+    /// The block is in the order, but its open is no read of a position that is due. Says whether
+    /// the stream's prediction changed.
+    pub(in crate::plan) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
+        self.strayed += 1;
+        self.astray += 1;
+        if !self.strays.contains(&block) {
+            self.strays.push_back(block);
+            if self.strays.len() > STRAYS_KEPT {
+                self.strays.pop_front();
+            }
+        }
+        if self.anchor(sight) {
+            return true;
+        }
+        // Each worker strays until it is trusted.
+        let diverged = self.astray >= STRAYS_MAX + 3 * self.workers;
+        let changed = diverged && !self.diverged;
+        self.diverged |= diverged;
+        changed
+    }
+
+    /// Looks for an epoch that starts as the strays do: the next one, the first, this one.
+    fn anchor(&mut self, sight: Sight<'_>) -> bool {
+        let pairs_wanted = if self.current.len() >= HEAD as u32 { 3 } else { 6 };
+        if self.strays.len() <= pairs_wanted {
+            return false;
+        }
+        let starts_as = |head: &[u32]| {
+            let at = |block: &BlockId| head.iter().position(|&b| b == block.0);
+            let positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
+            // Each by the same or another worker, but never before the one that it follows.
+            let followed =
+                |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
+            positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
+        };
+        if starts_as(self.next.head(HEAD)) {
+            // What is staged for it stays.
+            self.roll(sight);
+        } else if self.number > 0 && starts_as(&self.first_head) {
+            self.start_at(0, sight.layout);
+        } else if starts_as(self.current.head(HEAD)) && self.has_read_strays() {
+            self.start_at(self.number, sight.layout);
+        } else {
+            return false;
+        }
+        (self.astray, self.diverged) = (0, false);
+        for block in std::mem::take(&mut self.strays) {
+            if let Some(position) = self.current.next(block) {
+                self.current.reach(position);
+            }
+        }
+        true
+    }
+
+    /// Whether the strays have been read in this epoch. If not, they are its own reads, by tasks
+    /// that are not trusted yet.
+    fn has_read_strays(&self) -> bool {
+        let read = |block: &&BlockId| self.current.next(**block).is_none();
+        self.strays.iter().filter(read).count() * 2 > self.strays.len()
+    }
+
+    fn start_at(&mut self, number: u32, layout: &Layout) {
+        // Positions of before must not be taken for those of now.
+        self.base += u64::from(self.current.len()) + u64::from(self.next.len());
+        self.number = number;
+        self.epochs = self.order.epochs(number);
+        self.current = expand(&self.order, &mut self.epochs, layout);
+        self.next = expand(&self.order, &mut self.epochs, layout);
+        self.rolled = true;
+        self.runners.clear();
+        self.cursors = (0, 0);
+    }
+}
