@@ -18,17 +18,37 @@ use crate::ids::{BlockId, FileId};
 /// Files of more blocks are watched: a request is nothing against reading them.
 const TRUSTED_BLOCKS_MAX: usize = 16;
 
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gear {
+    /// Without asking.
+    Trust,
+    /// Seen, since this tick.
+    Watch { since: u64 },
+}
+
+impl Default for Gear {
+    fn default() -> Self {
+        Gear::Watch { since: 0 }
+    }
+}
+
 /// What the planner can see of its readers.
 #[derive(Clone, Copy)]
 pub(super) struct Sight<'a> {
     pub(super) layout: &'a Layout,
-    pub(super) trusted: &'a [bool],
+    pub(super) gears: &'a [Gear],
 }
 
 impl Sight<'_> {
-    /// Whether a read of the block is not seen.
-    pub(super) fn misses(&self, block: BlockId) -> bool {
-        self.trusted.get(self.layout.file_of(block).index()).copied().unwrap_or_default()
+    /// Whether a read of the block since a tick may not have been seen: its file is trusted, or was
+    /// at that time.
+    pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
+        match self.gears.get(self.layout.file_of(block).index()) {
+            Some(Gear::Trust) => true,
+            Some(Gear::Watch { since: watched }) => *watched > since,
+            None => false,
+        }
     }
 }
 
@@ -39,7 +59,7 @@ fn is_beacon(file: FileId) -> bool {
 
 impl Planner {
     pub(super) fn sight(&self) -> Sight<'_> {
-        Sight { layout: &self.layout, trusted: &self.trusted }
+        Sight { layout: &self.layout, gears: &self.gears }
     }
 
     /// Puts a file into the gear that fits what is known now.
@@ -48,10 +68,10 @@ impl Planner {
             return;
         }
         let trust = self.may_trust(file);
-        if let Some(trusted) = self.trusted.get_mut(file.index())
-            && *trusted != trust
+        if let Some(gear) = self.gears.get_mut(file.index())
+            && (*gear == Gear::Trust) != trust
         {
-            *trusted = trust;
+            *gear = if trust { Gear::Trust } else { Gear::Watch { since: self.ticks + 1 } };
             self.trusted_files = self.trusted_files + u64::from(trust) - u64::from(!trust);
             actions.push(if trust { Action::Trust { file } } else { Action::Watch { file } });
         }

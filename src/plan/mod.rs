@@ -49,6 +49,7 @@ use crate::ids::{BlockId, FileId, StreamId};
 pub use event::{
     Accounts, Action, Counters, Event, Place, PolicyKind, Settings, Tier, WINDOW_BLOCKS,
 };
+use gear::Gear;
 pub use layout::Layout;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
 pub use residency::RAM;
@@ -79,8 +80,8 @@ pub struct Planner {
     tasks: BTreeMap<u32, Task>,
     /// By task, where it was seen last: it holds that file open, as far as can be told.
     seen_at: BTreeMap<u32, FileId>,
-    /// By file, whether it is in the trust gear.
-    trusted: Vec<bool>,
+    /// The gear of each file.
+    gears: Vec<Gear>,
     trusted_files: u64,
     unread: Unread,
     window: u64,
@@ -104,7 +105,7 @@ impl Planner {
             open: BTreeMap::new(),
             tasks: BTreeMap::new(),
             seen_at: BTreeMap::new(),
-            trusted: vec![false; layout.files()],
+            gears: vec![Gear::default(); layout.files()],
             trusted_files: 0,
             unread: Unread::new(layout.blocks()),
             window: 0,
@@ -311,7 +312,7 @@ impl Planner {
             self.size_tiers();
             self.residency.grow(self.layout.blocks());
             self.unread.grow(self.layout.blocks());
-            self.trusted.resize(self.layout.files(), false);
+            self.gears.resize(self.layout.files(), Gear::default());
         }
     }
 

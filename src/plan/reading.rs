@@ -96,7 +96,7 @@ impl Planner {
             && let Some((position, _)) = sighting(id.index())
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
-            let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+            let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
             for position in reader.sees(id, position, stream.len(), blocks, distance) {
                 stream.reach(position, task, self.ticks, sight);
@@ -107,7 +107,7 @@ impl Planner {
         }
         let mut changed = false;
         let mut over = Vec::new();
-        let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+        let sight = Sight { layout: &self.layout, gears: &self.gears };
         for stream in self.streams.iter_mut().flatten() {
             if !read && stream.contains(block) {
                 changed |= stream.stray(block, sight);
@@ -174,7 +174,7 @@ impl Planner {
         let mut over = Vec::new();
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
-            let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+            let sight = Sight { layout: &self.layout, gears: &self.gears };
             let Some((position, far)) = stream.sighting(block, sight) else { continue };
             let low = position - u64::from(far);
             for position in reader.reads(StreamId(index as u16), position, low) {
@@ -209,7 +209,7 @@ impl Planner {
 
     /// With a large file's first block all that follow it in an order have been read.
     fn finish_sample(&mut self, file: FileId) {
-        let sight = Sight { layout: &self.layout, trusted: &self.trusted };
+        let sight = Sight { layout: &self.layout, gears: &self.gears };
         for stream in self.streams.iter_mut().flatten() {
             stream.finish_sample(self.layout.blocks_of(file), sight);
         }

@@ -67,6 +67,14 @@ fn read_about_once(slow: &Slow, status: &Value) {
     assert!(fetched <= FILES + FILES / 5, "{status}");
 }
 
+/// Whether so many reads have been counted: all of them where each open is a request. Else an open
+/// may slip by while its file is being taken back from the trust gear.
+fn counted(mounted: &Mounted, key: &str, reads: u64) -> bool {
+    let status = mounted.status();
+    let count = status.pointer(key).and_then(Value::as_u64).unwrap();
+    if status["mode"] == "push" { count + reads / 10 >= reads } else { count == reads }
+}
+
 /// What the status says of the only order, or of the one with this name.
 fn order_of(status: &Value, name: &str) -> Value {
     let orders = status["orders"].as_array().unwrap();
@@ -87,12 +95,12 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
         assert_eq!(loader.line(), format!("{epoch} {FILES}"));
     }
     loader.finish();
-    wait_until("all reads seen", || mounted.count("/opens") == 3 * FILES);
+    wait_until("all reads seen", || counted(&mounted, "/opens", 3 * FILES));
     wait_until("the epoch over", || mounted.count("/orders/0/epoch") == 3);
     let status = mounted.status();
     let order = order_of(&status, "default");
     assert_eq!(order["following"], true, "{status}");
-    assert_eq!(order["opens_predicted"], 3 * FILES, "{status}");
+    assert!(counted(&mounted, "/orders/0/opens_predicted", 3 * FILES), "{status}");
     read_about_once(&slow, &status);
     mounted.umount();
 }
@@ -116,12 +124,13 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
         }
     }
     loaders.into_iter().for_each(|loader| drop(loader.finish()));
-    wait_until("all reads seen", || mounted.count("/opens") == 2 * FILES);
+    wait_until("all reads seen", || counted(&mounted, "/opens", 2 * FILES));
     let status = mounted.status();
-    for rank in ["rank0", "rank1"] {
+    for (nth, rank) in ["rank0", "rank1"].into_iter().enumerate() {
         let order = order_of(&status, rank);
         assert_eq!(order["following"], true, "{status}");
-        assert_eq!(order["opens_predicted"], FILES, "{status}");
+        let predicted = format!("/orders/{nth}/opens_predicted");
+        assert!(counted(&mounted, &predicted, FILES), "{status}");
         assert_eq!(order["epoch"], 2, "{status}");
     }
     read_about_once(&slow, &status);
@@ -164,14 +173,16 @@ fn an_order_file_with_epochs_is_followed() {
     let file = order_file(&ground, "order.txt", &epochs);
     let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &file]);
     // After the last epoch comes the first.
-    for epoch in [0, 1, 2, 0] {
+    for (reads, epoch) in [(200, 0), (400, 1), (600, 2), (800, 0)] {
         read_in_order(&mounted, &epochs[epoch], 3000);
+        // No loader is done with an epoch before the planner hears that it has begun.
+        wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", reads));
     }
     // Where opens are not seen, the end of the last epoch shows only when another one begins.
     read_in_order(&mounted, &epochs[1][..8], 3000);
-    wait_until("all reads seen", || mounted.count("/orders/0/opens_predicted") >= 800);
+    wait_until("the epoch over", || mounted.count("/orders/0/epoch") == 4);
     let order = order_of(&mounted.status(), "default");
-    assert_eq!((&order["following"], &order["epoch"]), (&true.into(), &4.into()), "{order}");
+    assert_eq!(order["following"], true, "{order}");
     mounted.umount();
 }
 
@@ -222,7 +233,7 @@ fn a_wrong_order_is_noticed_and_a_right_one_can_be_given() {
     read_in_order(&mounted, &shuffled(400, 9), 2000);
     // The end of an epoch may show only when another one begins.
     read_in_order(&mounted, &shuffled(400, 9)[..8], 2000);
-    wait_until("all reads seen", || predicted() >= 400);
+    wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", 408));
     ground.ends(0, &["order", "withdraw", &point]);
     read_in_order(&mounted, &shuffled(400, 10), 2000);
     assert_eq!(mounted.status()["orders"][0]["spec"], Value::Null);

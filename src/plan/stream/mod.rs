@@ -89,6 +89,8 @@ pub(in crate::plan) struct Stream {
     /// Planner ticks between two opens of this stream, smoothed.
     pace: f64,
     last_tick: u64,
+    /// The planner's tick at which the current epoch began.
+    began: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +161,7 @@ impl Stream {
             strayed: 0,
             pace: 1.0,
             last_tick: 0,
+            began: 0,
         }
     }
 
@@ -201,7 +204,11 @@ impl Stream {
             return (far <= SPAN).then_some((self.base + u64::from(position), far));
         }
         let position = self.next.next(block)?;
-        if !self.current.is_nearly_over(8 + self.current.len() / 50, |block| sight.misses(block)) {
+        let since = self.began;
+        if !self
+            .current
+            .is_nearly_over(8 + self.current.len() / 50, |block| sight.misses(block, since))
+        {
             return None;
         }
         let far = self.current.len() - low + position;
@@ -231,7 +238,7 @@ impl Stream {
                 None => self.current.block_at(position),
                 Some(position) => self.next.block_at(position),
             };
-            block.is_none_or(|block| !sight.misses(block))
+            block.is_none_or(|block| !sight.misses(block, self.began))
         };
         // Where it arrives counts, also where the file is no longer watched.
         (from + 1..to).filter(seen).count() as u64 + 1
@@ -246,7 +253,7 @@ impl Stream {
     pub(in crate::plan) fn reach(&mut self, absolute: u64, task: u32, tick: u64, sight: Sight<'_>) {
         let Some(position) = absolute.checked_sub(self.base) else { return };
         let length = u64::from(self.current.len());
-        let mut counted = false;
+        let (since, mut counted) = (self.began, false);
         if position < length {
             let position = position as u32;
             counted = self.current.confirm(position);
@@ -254,14 +261,14 @@ impl Stream {
             self.strays.retain(|&stray| Some(stray) != block);
             self.over.extend(block);
             self.current.reach(position);
-            self.current.pass(position, |block| sight.misses(block), &mut self.passed);
+            self.current.pass(position, |block| sight.misses(block, since), &mut self.passed);
             self.run(task, position);
             self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
         } else if position - length < u64::from(self.next.len()) {
             let position = (position - length) as u32;
             self.over.extend(self.next.block_at(position));
             self.next.reach(position);
-            self.next.pass(position, |block| sight.misses(block), &mut self.passed);
+            self.next.pass(position, |block| sight.misses(block, since), &mut self.passed);
             // What the loader left unread (drop_last) must not hold the epoch open.
             if self.next.len() - self.next.left() >= 4 {
                 self.roll(sight);
@@ -373,8 +380,9 @@ impl Stream {
     fn roll(&mut self, sight: Sight<'_>) {
         self.number += 1;
         self.rolled = true;
-        let end = self.current.len();
-        self.current.pass(end, |block| sight.misses(block), &mut self.passed);
+        let (since, end) = (self.began, self.current.len());
+        self.began = self.last_tick;
+        self.current.pass(end, |block| sight.misses(block, since), &mut self.passed);
         self.base += u64::from(self.current.len());
         self.current.give_up_stragglers(0, &mut self.over);
         let next = expand(&self.order, &mut self.epochs, sight.layout);
