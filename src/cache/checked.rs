@@ -1,7 +1,7 @@
 //! When each block was last known to be in the page cache.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::ids::BlockId;
@@ -10,15 +10,23 @@ use crate::ids::BlockId;
 /// and a look at a block costs a request.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
 
+/// Looks in a row, and looks a second in the long run: a few percent of a core. A reader that is
+/// faster than that reads too soon after the last time for much to be lost.
+const LOOKS_MAX: f64 = 256.0;
+const LOOKS_PER_SECOND: f64 = 4000.0;
+
 /// Milliseconds from the start to the last look at each block, counted from 1; 0 for never.
 pub(super) struct Checked {
     start: Instant,
     looks: RwLock<Vec<AtomicU32>>,
+    /// Looks that may be taken now, and as of when.
+    allowed: Mutex<(f64, Instant)>,
 }
 
 impl Default for Checked {
     fn default() -> Self {
-        Checked { start: Instant::now(), looks: RwLock::default() }
+        let now = Instant::now();
+        Checked { start: now, looks: RwLock::default(), allowed: Mutex::new((LOOKS_MAX, now)) }
     }
 }
 
@@ -42,6 +50,17 @@ impl Checked {
         looks[block.index()].store(now, Ordering::Relaxed);
     }
 
+    /// Whether another look is within what they may cost; it is counted then.
+    pub(super) fn may_look(&self) -> bool {
+        let now = Instant::now();
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let earned = now.duration_since(allowed.1).as_secs_f64() * LOOKS_PER_SECOND;
+        *allowed = ((allowed.0 + earned).min(LOOKS_MAX), now);
+        let may = allowed.0 >= 1.0;
+        allowed.0 -= f64::from(u8::from(may));
+        may
+    }
+
     /// Whether the last look was long ago.
     pub(super) fn is_due(&self, block: BlockId) -> bool {
         let looks = self.looks.read().unwrap_or_else(PoisonError::into_inner);
@@ -53,6 +72,14 @@ impl Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_in_a_row_are_bounded() {
+        let checked = Checked::default();
+        // However fast this machine is, a minute's worth of looks is not taken at once.
+        let taken = (0..240_000).take_while(|_| checked.may_look()).count();
+        assert!(taken >= LOOKS_MAX as usize && taken < 240_000, "{taken}");
+    }
 
     #[test]
     fn a_block_is_due_until_it_is_noted() {

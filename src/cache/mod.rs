@@ -236,7 +236,7 @@ impl Cache {
         {
             recheck(located.node);
         }
-        if !self.checked.is_due(block) {
+        if !self.checked.is_due(block) || !self.checked.may_look() {
             return;
         }
         let cache = Arc::clone(self);

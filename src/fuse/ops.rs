@@ -76,6 +76,11 @@ fn dots(dataset: &Dataset, node: NodeId) -> Result<[(NodeId, &'static str); 2], 
     Ok([(node, "."), (dataset.catalog().parent(node)?, "..")])
 }
 
+/// What a request counts as.
+fn kind(request: &Request, kind: Kind) -> Kind {
+    if reader(request).is_some() { kind } else { Kind::Own }
+}
+
 /// The task that asks; none for our own threads.
 fn reader(request: &Request) -> Option<u32> {
     Some(request.pid()).filter(|&task| !OwnThreads::contains(task))
@@ -139,7 +144,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.requests.count(Kind::Lookup);
+        self.requests.count(kind(request, Kind::Lookup));
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
         self.dataset.lookup(node(parent), name, reader(request), move |result| {
             reply_entry(&dataset, &known, reply, result);
@@ -151,7 +156,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.requests.count(Kind::Getattr);
+        self.requests.count(kind(req, Kind::Getattr));
         self.dataset.getattr(node(ino), reader(req), move |result| match result {
             Ok(attr) => reply.attr(&Dataset::attr_valid(&attr), &convert::attr(&attr)),
             Err(errno) => reply.error(convert::errno(errno)),
@@ -167,7 +172,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.requests.count(Kind::Open);
+        self.requests.count(kind(request, Kind::Open));
         if !self.dataset.sees_opens() {
             // The kernel never asks again: it opens by itself, and keeps the pages.
             return reply.error(Errno::ENOSYS);
@@ -210,7 +215,7 @@ impl Filesystem for DatasetOps {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.requests.count(Kind::Release);
+        self.requests.count(if fh == OWN { Kind::Own } else { Kind::Release });
         reply.ok();
         if fh == READER {
             self.dataset.close(node(ino));

@@ -11,12 +11,14 @@ pub(super) enum Kind {
     Read,
     Release,
     Other,
+    /// Whatever one of our own threads asks for: to prime a node, to check or drop its pages.
+    Own,
 }
 
 /// Names of the kinds, in their order.
-const NAMES: [&str; 6] = ["lookup", "getattr", "open", "read", "release", "other"];
+const NAMES: [&str; 7] = ["lookup", "getattr", "open", "read", "release", "other", "own"];
 
-/// Requests of the kernel since the mount, those of our own threads included.
+/// Requests of the kernel since the mount.
 #[derive(Debug, Default)]
 pub struct Requests([AtomicU64; NAMES.len()]);
 
