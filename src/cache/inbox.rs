@@ -42,7 +42,8 @@ impl Inbox {
     /// Leaves an event.
     pub fn put(&self, event: Event, arrival: Option<Arrival>) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.0.len() >= EVENTS_MAX && matches!(event, Event::Missed { .. }) {
+        if queue.0.len() >= EVENTS_MAX && matches!(event, Event::Missed { .. } | Event::Seen { .. })
+        {
             return;
         }
         queue.0.push(Message { event, arrival });

@@ -65,6 +65,9 @@ pub trait Pages: Send + Sync + 'static {
 /// Takes a block's bytes or the errno of its read.
 pub type Waiter = Box<dyn FnOnce(Result<Arc<Vec<u8>>, Errno>) + Send>;
 
+/// Has a file looked at again at the source, without waiting for it.
+pub type Recheck = Box<dyn Fn(NodeId, Urgency) + Send + Sync>;
+
 /// A block of one version of its file: bytes of two versions never meet.
 type Key = (BlockId, NodeId);
 
@@ -103,11 +106,12 @@ pub struct Cache {
     store_pool: Pool,
     push_pool: Pool,
     drop_pool: Pool,
+    gear_pool: Pool,
     check_pool: Pool,
     checked: Checked,
     gears: Gears,
     /// Told of files to be looked at again at the source.
-    recheck: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
+    recheck: OnceLock<Recheck>,
     traffic: Traffic,
 }
 
@@ -133,6 +137,7 @@ impl Cache {
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             drop_pool: Pool::new("belady-drop", 1, 0),
+            gear_pool: Pool::new("belady-gear", 1, 0),
             check_pool: Pool::new("belady-check", 1, 0),
             checked: Checked::default(),
             gears: Gears::default(),
@@ -143,7 +148,7 @@ impl Cache {
 
     /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.
     /// `recheck` is to look at a file again at the source; it must not block.
-    pub fn connect(&self, pages: Arc<dyn Pages>, recheck: Box<dyn Fn(NodeId) + Send + Sync>) {
+    pub fn connect(&self, pages: Arc<dyn Pages>, recheck: Recheck) {
         // A second connection of the same source leaves the first one's pages in charge.
         let _ = self.pages.set(pages);
         let _ = self.recheck.set(recheck);
@@ -170,10 +175,12 @@ impl Cache {
         if trusted {
             return;
         }
-        // In turn with the drops: what is dropped after this is opened by being looked up.
         let cache = Arc::clone(self);
-        self.drop_pool.submit(Urgency::Prefetch, move || {
+        self.gear_pool.submit(Urgency::Prefetch, move || {
             let _own = OwnThreads::enter();
+            if cache.gears.is_trusted(file) {
+                return;
+            }
             if let (Some(pages), Some((node, parent, name))) =
                 (cache.pages.get(), cache.catalog.name(file))
             {
@@ -234,7 +241,7 @@ impl Cache {
         if self.catalog.is_check_due(located.node)
             && let Some(recheck) = self.recheck.get()
         {
-            recheck(located.node);
+            recheck(located.node, Urgency::Prefetch);
         }
         if !self.checked.is_due(block) || !self.checked.may_look() {
             return;
@@ -246,8 +253,8 @@ impl Cache {
             let length = located.length as u64;
             match pages.is_whole(located.node, &located.path, located.offset, length) {
                 Some(false) => cache.tell(located.node, Event::Lost { block }, None),
-                Some(true) => cache.checked.note(block),
-                None => {}
+                // Where the kernel cannot tell, asking again soon is of no use.
+                Some(true) | None => cache.checked.note(block),
             }
         });
     }
@@ -395,7 +402,7 @@ impl Cache {
     fn changed(&self, block: BlockId, node: NodeId) {
         self.traffic.changed.fetch_add(1, Ordering::Relaxed);
         if let Some(recheck) = self.recheck.get() {
-            recheck(node);
+            recheck(node, Urgency::Demand);
         }
         self.fail((block, node), Errno::ESTALE);
     }

@@ -144,7 +144,7 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
 #[test]
 fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
     let stand = stand(|directory| Arc::new(directory));
-    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_| {}));
+    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _| {}));
     // More often than there are threads that push.
     for _ in 0..2 * PUSH_THREADS {
         assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));

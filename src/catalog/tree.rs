@@ -168,6 +168,7 @@ impl Tree {
         let row = &mut self.rows[file.index()];
         row.checked_ms = now;
         let same = row.stat.fingerprint == stat.fingerprint;
+        let resized = content(&row.stat) != content(&stat);
         row.stat = stat;
         if same || row.is_directory() {
             // A directory is no content: its names are compared, its node stays.
@@ -177,7 +178,9 @@ impl Tree {
         row.version = row.version.wrapping_add(1);
         changes.changed.push(file);
         changes.names.push((NodeId::new(parent, self.row(parent).version), name));
-        Arc::make_mut(&mut self.layout).resize(file, content(&stat));
+        if resized {
+            Arc::make_mut(&mut self.layout).resize(file, content(&stat));
+        }
     }
 
     /// Whether what a name stands for now is not the row's thing: another kind, or another file
@@ -276,7 +279,7 @@ impl Tree {
             _ => Vec::new(),
         };
         let mut left = before.iter().peekable();
-        let mut lost = Vec::new();
+        let (mut lost, mut told) = (Vec::new(), false);
         let mut children = Vec::with_capacity(found.len());
         for (name, stat) in found {
             while let Some(gone) = left.next_if(|(have, _)| have.as_ref() < name.as_os_str()) {
@@ -290,6 +293,10 @@ impl Tree {
                 }
                 _ => {
                     lost.extend(known);
+                    // Whoever has listed the directory must list it again.
+                    if !std::mem::replace(&mut told, true) {
+                        changes.names.push((parent, name.clone()));
+                    }
                     changes.added = true;
                     self.add(directory, &name, stat, now)
                 }

@@ -147,7 +147,7 @@ impl Engine {
         let connection = Connection::mount(Arc::clone(&self.dataset), mountpoint, &settings)?;
         let pages: Arc<Pusher> = Arc::clone(connection.pusher());
         let dataset = Arc::clone(&self.dataset);
-        self.cache.connect(pages, Box::new(move |node| dataset.check(node)));
+        self.cache.connect(pages, Box::new(move |node, urgency| dataset.check(node, urgency)));
         let pusher = Arc::clone(connection.pusher());
         lock(&self.connections).push(connection);
         self.stop_asking(&pusher)

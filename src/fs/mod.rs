@@ -274,9 +274,15 @@ impl Dataset {
         });
     }
 
-    /// Checks a file at the source that was found to be another version.
-    pub fn check(self: &Arc<Self>, node: NodeId) {
-        self.wait_for_source(move |dataset| {
+    /// Checks a file at the source: one that was found to be another version, or one that is read
+    /// soon and was not looked at for long.
+    pub fn check(self: &Arc<Self>, node: NodeId, urgency: Urgency) {
+        let dataset = Arc::clone(self);
+        self.metadata.submit(urgency, move || {
+            // Others may have looked while this waited for its turn.
+            if urgency == Urgency::Prefetch && !dataset.catalog.is_check_due(node) {
+                return;
+            }
             let Ok(path) = dataset.catalog.path(node) else { return };
             let (Some(name), Ok(parent)) = (path.file_name(), dataset.catalog.parent(node)) else {
                 return;

@@ -56,6 +56,11 @@ impl Listings {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).get(&directory.0).cloned()
     }
 
+    /// A directory has been listed to its end.
+    pub(super) fn end(&self, directory: NodeId) {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).pop(&directory.0);
+    }
+
     /// Begins to list a directory without a handle.
     pub(super) fn begin(&self, directory: NodeId, listing: Vec<Listed>) -> Listing {
         let listing = Arc::new(listing);
@@ -79,5 +84,7 @@ mod tests {
         assert!(listings.get(NodeId::ROOT, handle).is_none());
         listings.begin(NodeId::ROOT, Vec::new());
         assert!(listings.get(NodeId::ROOT, 0).is_some());
+        listings.end(NodeId::ROOT);
+        assert!(listings.get(NodeId::ROOT, 0).is_none());
     }
 }

@@ -107,8 +107,12 @@ fn reply_entry(
 ) {
     match result {
         Ok(attr) => {
+            // Noted before it is decided, so that a file which is taken back meanwhile is told.
+            known.looked_up(attr.node, true);
             let (entry, attrs) = (entry_valid(dataset, known, &attr), Dataset::attr_valid(&attr));
-            known.looked_up(attr.node, !entry.is_zero());
+            if entry.is_zero() {
+                known.expire(attr.node);
+            }
             reply.entry_with_ttls(&attrs, &entry, &convert::attr(&attr), Generation(0));
         }
         Err(errno) => reply.error(convert::errno(errno)),
@@ -246,7 +250,7 @@ impl Filesystem for DatasetOps {
         mut reply: ReplyDirectory,
     ) {
         self.requests.count(Kind::Other);
-        let dots = dots(&self.dataset, node(ino));
+        let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
         self.listing(request, ino, fh, offset, move |listing| {
             let (listing, dots) = match (listing, dots) {
                 (Ok(listing), Ok(dots)) => (listing, dots),
@@ -258,6 +262,9 @@ impl Filesystem for DatasetOps {
                 }
             }
             let skipped = (offset as usize).saturating_sub(2);
+            if skipped >= listing.len() {
+                listings.end(node(ino));
+            }
             for (index, entry) in listing.iter().enumerate().skip(skipped) {
                 let kind = convert::file_type(entry.attr.stat.kind);
                 if reply.add(INodeNo(entry.attr.node.0), index as u64 + 3, kind, &entry.name) {
@@ -278,7 +285,7 @@ impl Filesystem for DatasetOps {
     ) {
         self.requests.count(Kind::Other);
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
-        let dots = dots(&self.dataset, node(ino));
+        let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
         self.listing(request, ino, fh, offset, move |listing| {
             let (listing, dots) = match (listing, dots) {
                 (Ok(listing), Ok(dots)) => (listing, dots),
@@ -294,10 +301,17 @@ impl Filesystem for DatasetOps {
                 }
             }
             let skipped = (offset as usize).saturating_sub(2);
+            if skipped >= listing.len() {
+                listings.end(node(ino));
+            }
             for (index, entry) in listing.iter().enumerate().skip(skipped) {
                 let (ino, next) = (INodeNo(entry.attr.node.0), index as u64 + 3);
-                let valid = entry_valid(&dataset, &known, &entry.attr);
-                let attr = convert::attr(&entry.attr);
+                // The listing may be long past: what the kernel may believe is of now.
+                let (attr, valid) = match dataset.attr(entry.attr.node) {
+                    Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),
+                    Err(_) => (entry.attr, Duration::ZERO),
+                };
+                let attr = convert::attr(&attr);
                 let name: &OsString = &entry.name;
                 if reply.add(ino, next, name, &valid, &attr, Generation(0)) {
                     break;

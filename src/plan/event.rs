@@ -259,6 +259,8 @@ pub struct Counters {
     pub placed: u64,
     /// Bytes that came from the source.
     pub source_bytes: u64,
+    /// Bytes of the blocks that the kernel took back and that were fetched again.
+    pub refetched_bytes: u64,
     /// Bytes that came from tiers below RAM.
     pub tier_bytes: u64,
 }

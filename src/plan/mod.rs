@@ -183,6 +183,9 @@ impl Planner {
         }
         for block in passed {
             self.passed(block);
+            if !self.open.contains_key(&self.layout.file_of(block)) {
+                self.settle(block, actions);
+            }
         }
         for block in heads {
             self.regear(self.layout.file_of(block), actions);

@@ -25,6 +25,9 @@ impl Planner {
     /// A task has ended.
     pub(super) fn left(&mut self, task: u32, actions: &mut Vec<Action>) {
         self.tasks.remove(&task);
+        for stream in self.streams.iter_mut().flatten() {
+            stream.leave(task);
+        }
         if let Some(file) = self.seen_at.remove(&task) {
             self.closed(file, actions);
         }
@@ -110,7 +113,7 @@ impl Planner {
         let sight = Sight { layout: &self.layout, gears: &self.gears };
         for stream in self.streams.iter_mut().flatten() {
             if !read && stream.contains(block) {
-                changed |= stream.stray(block, sight);
+                changed |= stream.stray(block, task, sight);
             }
             over.append(&mut stream.take_over());
         }
@@ -144,6 +147,7 @@ impl Planner {
 
     /// What is charged stays so; until it is there again it is no victim.
     fn refetch(&mut self, block: BlockId) {
+        self.counters.refetched_bytes += self.layout.range(block).1;
         self.policies[RAM].remove(block);
         self.residency.restart_fetch(block);
     }

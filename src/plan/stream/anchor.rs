@@ -9,15 +9,20 @@ use crate::plan::layout::Layout;
 /// How many opens in a row may be strays before a stream's order is given up.
 const STRAYS_MAX: u32 = 64;
 
+/// How many strays of somebody else weigh as much as one of a stream's own reader.
+const STRAY_WEIGHT: u32 = 16;
+
 /// How many strays are remembered to look for another start.
 const STRAYS_KEPT: usize = 16;
 
 impl Stream {
     /// The block is in the order, but its open is no read of a position that is due. Says whether
     /// the stream's prediction changed.
-    pub(in crate::plan) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
+    pub(in crate::plan) fn stray(&mut self, block: BlockId, task: u32, sight: Sight<'_>) -> bool {
         self.strayed += 1;
-        self.astray += 1;
+        // Who only looks around says little about those who read for the stream.
+        let reads = self.runners.is_empty() || self.runners.iter().any(|r| r.task == task);
+        self.astray += if reads { STRAY_WEIGHT } else { 1 };
         if !self.strays.contains(&block) {
             self.strays.push_back(block);
             if self.strays.len() > STRAYS_KEPT {
@@ -28,7 +33,7 @@ impl Stream {
             return true;
         }
         // Each worker strays until it is trusted.
-        let diverged = self.astray >= STRAYS_MAX + 3 * self.workers;
+        let diverged = self.astray >= STRAY_WEIGHT * (STRAYS_MAX + 3 * self.workers);
         let changed = diverged && !self.diverged;
         self.diverged |= diverged;
         changed

@@ -357,6 +357,11 @@ impl Stream {
         self.next.starts_with(block, HEAD_SEEN) || first.contains(&block.0)
     }
 
+    /// A task has ended.
+    pub(in crate::plan) fn leave(&mut self, task: u32) {
+        self.runners.retain(|runner| runner.task != task);
+    }
+
     /// Gives up the lowest open position if all workers are past it: it has been read without
     /// being seen, or never will be. Says whether it was.
     pub(in crate::plan) fn give_up_behind(&mut self) -> bool {

@@ -483,7 +483,7 @@ fn an_order_that_is_not_followed_is_given_up_and_found_again() {
     read_all(&mut world, 1, permute(0).iter().copied().take(50));
     assert!(following(&world));
     // Another shuffle altogether.
-    read_all(&mut world, 2, permute(99).iter().copied().take(200));
+    read_all(&mut world, 2, permute(99).iter().copied().take(1500));
     assert!(!following(&world), "{:?}", world.planner.streams().next());
     // The job starts again from its first epoch.
     read_all(&mut world, 3, permute(0).iter().copied().take(60));
