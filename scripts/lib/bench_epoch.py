@@ -131,7 +131,10 @@ class Rows:
         for size in ("50", "20"):
             runs = get(f"belady.A.{size}")
             self.add(f"steady.{size}.x_bound", runs, lambda r: r.steady() / self.share_missed(r), by=copy)
-            self.add(f"steady.{size}.x_ideal_bytes", runs, lambda r: r.steady("bytes") / (data * self.share_missed(r)))
+            self.add(f"steady.{size}.x_ideal_bytes", runs,
+                     lambda r: (r.steady("bytes") - r.refetched) / (data * self.share_missed(r)))
+            self.add(f"steady.{size}.refetched_mib", runs, lambda r: r.refetched / MIB, "MiB",
+                     note="taken back by the kernel and fetched again, an epoch")
         self.add("steady.0.x_bound", get("belady.A.0"), lambda r: r.steady(), by=copy)
         self.memory()
         self.model()

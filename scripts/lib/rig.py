@@ -29,6 +29,7 @@ class Run:
         self.epochs, self.held_late_us, self.mount_s = epochs, held_late_us, mount_s
         self.memory_over = self.budget = None
         self.bytes_before = 0                # that the source gave before the first epoch
+        self.refetched = 0                   # bytes an epoch of what the kernel had taken back
 
     @property
     def cold(self):
@@ -158,6 +159,8 @@ class Rig:
                 done = self.load(mount.mountpoint, shape, epochs, 2, slow, [slow, mount])
                 run = Run(done, slow.stats()["held_late_us_max"], mount_s)
                 run.bytes_before = before
+                if isinstance(mount, Belady):
+                    run.refetched = mount.status()["refetched_bytes"] / epochs
                 return run
 
     def belady(self, shape, epochs, ram, disk=0, settings=(), order=ORDER):

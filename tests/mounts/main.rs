@@ -18,6 +18,7 @@ mod force;
 mod ground;
 mod life;
 mod memory;
+mod modes;
 mod mounted;
 mod order;
 mod programs;
