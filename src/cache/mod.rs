@@ -6,8 +6,9 @@
 //!    flight; further reads of the block join it. A reader waits for its own block only.
 //! 2. The bytes come from the local store if it has them whole, else from the source.
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
-//!    cache, on threads that do nothing else: a push waits for pages that a read in flight has
-//!    locked, and that read may need another block, which must not find all threads waiting.
+//!    cache: a prefetched one by the thread that brought it, one that a reader wanted by threads
+//!    that do nothing else. A push waits for pages that a read in flight has locked, and that read
+//!    may need another block: threads that fetch for readers must never wait for a push.
 //! 4. The flight ends and the planner hears of it.
 //!
 //! A job that panics fails its flight with `EIO`.
@@ -299,7 +300,7 @@ impl Cache {
                     let _flight = flight.taken();
                     match store.get(block, located.node) {
                         Some(bytes) if bytes.len() == located.length => {
-                            cache.arrived(block, located, bytes, Place::Tier(tier));
+                            cache.arrived(block, located, bytes, Place::Tier(tier), urgency);
                         }
                         _ => {
                             cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
@@ -325,7 +326,7 @@ impl Cache {
             deliver: Box::new(move |result| {
                 let _flight = flight.taken();
                 match result {
-                    Ok(bytes) => cache.arrived(block, located, bytes, Place::Source),
+                    Ok(bytes) => cache.arrived(block, located, bytes, Place::Source, urgency),
                     Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
                     Err(ReadError::Changed) => cache.changed(block, located.node),
                 }
@@ -335,7 +336,14 @@ impl Cache {
     }
 
     /// The bytes of a flight are here.
-    fn arrived(self: &Arc<Self>, block: BlockId, located: Located, bytes: Vec<u8>, from: Place) {
+    fn arrived(
+        self: &Arc<Self>,
+        block: BlockId,
+        located: Located,
+        bytes: Vec<u8>,
+        from: Place,
+        urgency: Urgency,
+    ) {
         if from == Place::Source {
             self.catalog.seen(located.node);
         }
@@ -348,10 +356,14 @@ impl Cache {
             }
         }
         let (cache, flight) = (Arc::clone(self), InCare::new(self, key));
-        self.push_pool.submit(Urgency::Prefetch, move || {
+        let push = move || {
             let _flight = flight.taken();
             cache.push(block, &located, bytes, from);
-        });
+        };
+        match urgency {
+            Urgency::Prefetch => push(),
+            Urgency::Demand => self.push_pool.submit(Urgency::Prefetch, push),
+        }
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.

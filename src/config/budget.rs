@@ -9,8 +9,11 @@
 //! fits = least of (limit − limit/8 − taken), over each cgroup above the daemon and the machine
 //! ```
 //!
+//! What the kernel keeps of each file that it knows counts as well. It is not page cache, so it is
+//! taken from what is configured, in steps of a 64th: below one step it is not worth a change.
+//!
 //! A budget that does not fit shrinks at once, to a sixteenth less than fits. It grows when it
-//! could do so by a sixteenth, or to what is configured, for [`CALM_LOOKS`] looks in a row, to what
+//! could do so by a sixteenth, or to what is wanted, for [`CALM_LOOKS`] looks in a row, to what
 //! was possible at the worst of them. Between the two lies a band of an eighth in which it stays.
 
 use super::resolve::RESERVED_PERCENT;
@@ -18,6 +21,9 @@ use super::units::{Bytes, share};
 
 /// Looks in a row at which a larger budget must fit before it is taken.
 const CALM_LOOKS: u32 = 10;
+
+/// The least step, in bytes, by which the kernel's nodes are taken from the budget.
+const NODES_STEP_MIN: u64 = 8 << 20;
 
 /// One limit and what is used of it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,15 +89,21 @@ impl Budget {
         self.reduced.as_deref().filter(|_| self.present < self.configured)
     }
 
-    /// Takes a look at the limits. Says whether the budget has changed.
-    pub fn look(&mut self, readings: &[Reading]) -> bool {
-        let Some(tightest) = readings.iter().min_by_key(|reading| reading.fits()) else {
-            return false;
-        };
-        let fits = tightest.fits();
+    /// Bytes that are wanted while the kernel's nodes take `nodes` bytes.
+    fn wanted(&self, nodes: u64) -> u64 {
+        let step = (self.configured / 64).max(NODES_STEP_MIN);
+        self.configured.saturating_sub(nodes / step * step)
+    }
+
+    /// Takes a look at the limits, and at the bytes that the kernel takes for the files that it
+    /// knows. Says whether the budget has changed.
+    pub fn look(&mut self, readings: &[Reading], nodes: u64) -> bool {
+        let wanted = self.wanted(nodes);
+        let tightest = readings.iter().min_by_key(|reading| reading.fits());
+        let fits = tightest.map_or(self.present, Reading::fits).min(wanted);
         let before = self.present;
-        let target = (fits - fits / 16).min(self.configured);
-        let worth = target == self.configured || target >= before + before / 16;
+        let target = tightest.map_or(fits, |t| t.fits() - t.fits() / 16).min(wanted);
+        let worth = target == wanted || target >= before + before / 16;
         if fits < before {
             self.present = target;
             self.calm = (0, u64::MAX);
@@ -105,7 +117,14 @@ impl Budget {
             self.calm = (0, u64::MAX);
         }
         if self.present != before || self.reduced.is_none() {
-            self.reduced = Some(tightest.explain());
+            let of_nodes =
+                || format!("the kernel takes {} for files it knows", Bytes(nodes).human());
+            let limit = tightest.filter(|tightest| tightest.fits() <= wanted);
+            self.reduced = match (limit, wanted < self.configured) {
+                (Some(limit), _) => Some(limit.explain()),
+                (None, true) => Some(of_nodes()),
+                (None, false) => tightest.map(Reading::explain),
+            };
         }
         self.present != before
     }

@@ -27,7 +27,7 @@ use crate::catalog::{Catalog, Changes};
 use crate::config::{Budget, Control, Mode, PolicyName, Reading, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset};
-use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
+use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use order::StreamInfo;
@@ -257,10 +257,15 @@ impl Engine {
         &self.rendered
     }
 
+    /// Nodes that the kernel knows, of all connections.
+    fn known_nodes(&self) -> u64 {
+        lock(&self.connections).iter().map(|c| c.pusher().known() as u64).sum()
+    }
+
     /// Has the RAM budget follow what fits, as these readings of this moment say.
     pub fn fit_memory(&self, readings: &[Reading]) {
         let mut budget = lock(&self.budget);
-        if budget.look(readings) {
+        if budget.look(readings, self.known_nodes() * KNOWN_BYTES) {
             let capacity = budget.present();
             let why = budget.reduced().unwrap_or("what is configured fits again");
             tracing::info!(bytes = capacity, why, "the RAM budget has changed");

@@ -114,9 +114,9 @@ impl Engine {
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
         let budget = lock(&self.budget).clone();
+        let known = self.known_nodes();
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
-        let known: u64 = connections.iter().map(|c| c.pusher().known() as u64).sum();
         let mut requests = BTreeMap::new();
         for (kind, count) in connections.iter().flat_map(|c| c.requests().by_kind()) {
             *requests.entry(kind).or_default() += count;

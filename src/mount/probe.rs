@@ -102,7 +102,7 @@ fn memory() -> Memory {
         Ok(settings) => {
             let ram = &settings.cache;
             let mut budget = Budget::new(ram.ram_configured_bytes, ram.ram_bytes);
-            budget.look(&host::readings());
+            budget.look(&host::readings(), 0);
             let decided = settings.decisions.into_iter().find(|line| line.starts_with("cache.ram"));
             let because = budget.reduced().map(str::to_owned).or(decided).unwrap_or_default();
             Memory { limit, available, budget: budget.present(), because }

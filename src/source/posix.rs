@@ -10,7 +10,6 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +21,8 @@ use nix::fcntl::{
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
+use rustix::buffer::spare_capacity;
+use rustix::io::pread;
 
 use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -104,17 +105,10 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
         if fingerprint(&stat) == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
     };
     unchanged(&file)?;
-    let mut bytes = vec![0; request.length];
-    let count = loop {
-        match file.read_at(&mut bytes, request.offset) {
-            Ok(count) => break count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-                return Err(ReadError::Source(errno));
-            }
-        }
-    };
+    let mut bytes = Vec::with_capacity(request.length);
+    rustix::io::retry_on_intr(|| pread(&file, spare_capacity(&mut bytes), request.offset))
+        .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
+    bytes.truncate(request.length);
     unchanged(&file)?;
     // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
     let _ = posix_fadvise(
@@ -123,7 +117,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
         request.length as libc::off_t,
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
     );
-    Ok((count == bytes.len()).then_some(bytes))
+    Ok((bytes.len() == request.length).then_some(bytes))
 }
 
 fn fingerprint(stat: &FileStat) -> Fingerprint {

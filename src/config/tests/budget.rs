@@ -18,39 +18,54 @@ fn the_tightest_limit_decides_and_is_named() {
     let machine = Reading { what: "the machine".into(), limit: 64 * GIB, taken: 8 * GIB };
     let job = Reading { what: "cgroup /job".into(), limit: 16 * GIB, taken: 6 * GIB };
     let mut budget = Budget::new(20 * GIB, 20 * GIB);
-    assert!(!budget.look(std::slice::from_ref(&machine)));
+    assert!(!budget.look(std::slice::from_ref(&machine), 0));
     assert_eq!(budget.reduced(), None);
-    assert!(budget.look(&[machine, job]));
+    assert!(budget.look(&[machine, job], 0));
     assert_eq!(budget.present(), 8 * GIB - GIB / 2);
     let said =
         "cgroup /job has 16 GiB, of which processes take 6 GiB and 2 GiB are kept in reserve";
     assert_eq!(budget.reduced(), Some(said));
-    assert!(!budget.look(&[]), "limits that cannot be read change nothing");
+    assert!(!budget.look(&[], 0), "limits that cannot be read change nothing");
 }
 
 #[test]
 fn a_budget_that_never_fitted_says_why() {
     let mut budget = Budget::new(20 * GIB, 10 * GIB);
-    assert!(!budget.look(&fitting(10 * GIB)));
+    assert!(!budget.look(&fitting(10 * GIB), 0));
     assert!(budget.reduced().is_some());
 }
 
 #[test]
 fn it_grows_back_when_headroom_has_returned_for_a_while() {
     let mut budget = Budget::new(8 * GIB, 8 * GIB);
-    assert!(budget.look(&fitting(GIB)));
-    let looks: Vec<bool> = (0..9).map(|_| budget.look(&fitting(40 * GIB))).collect();
+    assert!(budget.look(&fitting(GIB), 0));
+    let looks: Vec<bool> = (0..9).map(|_| budget.look(&fitting(40 * GIB), 0)).collect();
     assert!(!looks.contains(&true), "too early");
-    assert!(!budget.look(&fitting(GIB)), "a short relief is none");
+    assert!(!budget.look(&fitting(GIB), 0), "a short relief is none");
     for _ in 0..9 {
-        assert!(!budget.look(&fitting(40 * GIB)));
+        assert!(!budget.look(&fitting(40 * GIB), 0));
     }
-    assert!(budget.look(&fitting(4 * GIB)));
+    assert!(budget.look(&fitting(4 * GIB), 0));
     assert_eq!(budget.present(), 4 * GIB - GIB / 4, "what fitted at the worst of the looks");
     for _ in 0..10 {
-        budget.look(&fitting(40 * GIB));
+        budget.look(&fitting(40 * GIB), 0);
     }
     assert_eq!((budget.present(), budget.reduced()), (8 * GIB, None));
+}
+
+#[test]
+fn what_the_kernel_takes_for_files_it_knows_counts() {
+    let mut budget = Budget::new(32 * GIB, 32 * GIB);
+    let plenty = fitting(50 * GIB);
+    assert!(!budget.look(&plenty, GIB / 2 - 1), "not worth a change");
+    assert!(budget.look(&plenty, 11 * GIB + 5));
+    assert_eq!(budget.present(), 21 * GIB);
+    assert_eq!(budget.reduced(), Some("the kernel takes 11 GiB for files it knows"));
+    let grown: Vec<bool> = (0..10).map(|_| budget.look(&plenty, 0)).collect();
+    assert_eq!(grown.iter().filter(|grown| **grown).count(), 1);
+    assert_eq!((budget.present(), budget.reduced()), (32 * GIB, None));
+    let mut small = Budget::new(GIB / 64, GIB / 64);
+    assert!(!small.look(&plenty, 7 << 20), "a few thousand files are no matter");
 }
 
 proptest! {
@@ -64,7 +79,7 @@ proptest! {
         let mut budget = Budget::new(configured, configured);
         for fits in fits {
             let before = budget.present();
-            let changed = budget.look(&fitting(fits));
+            let changed = budget.look(&fitting(fits), 0);
             prop_assert_eq!(changed, budget.present() != before);
             prop_assert!(budget.present() <= configured);
             prop_assert!(budget.present() <= fits);
@@ -80,7 +95,7 @@ proptest! {
     ) {
         let mut budget = Budget::new(configured, configured);
         let fits = |waver: f64| fitting((around as f64 * (1.0 + waver)) as u64);
-        let changes = wavers.iter().filter(|waver| budget.look(&fits(**waver))).count();
+        let changes = wavers.iter().filter(|waver| budget.look(&fits(**waver), 0)).count();
         prop_assert!(changes <= 2, "{changes} changes");
     }
 }

@@ -7,7 +7,6 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fuser::{Errno, FileType};
@@ -16,6 +15,8 @@ use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::statvfs::{Statvfs, fstatvfs};
+use rustix::buffer::spare_capacity;
+use rustix::io::{pread, retry_on_intr};
 
 use super::attr;
 
@@ -143,17 +144,16 @@ pub(crate) enum Xattr {
 
 /// Reads up to `size` bytes at `offset`: fewer only at the end of the file.
 pub(crate) fn read(file: &File, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-    let mut data = vec![0; size as usize];
-    let mut filled = 0;
-    while filled < data.len() {
-        match file.read_at(&mut data[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
+    let size = size as usize;
+    let mut data = Vec::with_capacity(size);
+    while data.len() < size {
+        let at = offset + data.len() as u64;
+        let read = retry_on_intr(|| pread(file, spare_capacity(&mut data), at));
+        if read.map_err(std::io::Error::from)? == 0 {
+            break;
         }
     }
-    data.truncate(filled);
+    data.truncate(size);
     Ok(data)
 }
 
