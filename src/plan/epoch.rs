@@ -147,16 +147,22 @@ impl Epoch {
         }
     }
 
-    /// Whether fewer positions than `most` that are not `unseen` are still to be reached.
-    pub(super) fn is_nearly_over(&self, most: u32, unseen: impl Fn(BlockId) -> bool) -> bool {
-        // Beacons are one of sixteen: the many that are open cannot all be unseen.
-        if self.left > 64 + 32 * most {
+    /// Whether hardly any position is still to be reached, as far as can be told where most reads
+    /// are `unseen`: what a loader leaves out of an epoch may be a batch.
+    pub(super) fn is_nearly_over(&self, unseen: impl Fn(BlockId) -> bool) -> bool {
+        let most = 8 + self.len() / 50;
+        if self.left <= most {
+            return true;
+        }
+        // Beacons are one of sixteen: of many that are open some can be seen.
+        let most_seen = 8 + most / 16;
+        if self.left > 64 + 32 * most_seen {
             return false;
         }
         let open = |&position: &u32| !self.is_reached(position);
         let seen = |position: u32| self.block_at(position).is_some_and(|block| !unseen(block));
         let mut left = (self.low..self.len()).filter(open).filter(|&position| seen(position));
-        left.nth(most as usize).is_none()
+        left.nth(most_seen as usize).is_none()
     }
 
     /// Reaches what lies open just before a position and is `unseen`, and adds it to `passed`.
@@ -175,6 +181,24 @@ impl Epoch {
                 }
                 _ => return,
             }
+        }
+    }
+
+    /// Reaches the lowest open positions below a position as long as they are `unseen`, and adds
+    /// them to `passed`.
+    pub(super) fn pass_lowest(
+        &mut self,
+        position: u32,
+        unseen: impl Fn(BlockId) -> bool,
+        passed: &mut Vec<BlockId>,
+    ) {
+        while self.low < position
+            && let Some(block) = self.block_at(self.low).filter(|block| unseen(*block))
+        {
+            let low = self.low;
+            passed.push(block);
+            self.reach(low);
+            set(&mut self.assumed, low);
         }
     }
 
@@ -236,12 +260,18 @@ impl Epoch {
     }
 
     /// Gives up the lowest open positions while more than `most` past them are reached, and adds
-    /// their blocks to `over`: what a loader skipped must not hold the rest up. With 0 everything
-    /// that is open is given up.
+    /// their blocks to `over`: what a loader skipped must not hold the rest up.
     pub(super) fn give_up_stragglers(&mut self, most: u32, over: &mut Vec<BlockId>) {
         let past = |epoch: &Self| epoch.len() - epoch.left - epoch.low;
-        while self.low < self.len() && (most == 0 || past(self) > most) {
-            over.extend(self.block_at(self.low));
+        while past(self) > most {
+            self.give_up_lowest(over);
+        }
+    }
+
+    /// Reaches the lowest open position, if there is one, and adds its block to `over`.
+    pub(super) fn give_up_lowest(&mut self, over: &mut Vec<BlockId>) {
+        if let Some(block) = self.block_at(self.low) {
+            over.push(block);
             self.reach(self.low);
         }
     }

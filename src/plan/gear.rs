@@ -4,9 +4,10 @@
 //! may believe the answer a file is in one of two gears. *Watch*: each open is a lookup, and shows
 //! who reads what. *Trust*: no request at all. A file is trusted where nothing hangs on seeing its
 //! opens: it is kept in RAM, an order says when it is read, and recency decides nothing. Watched
-//! all the same are the first files of the epochs to come, which show that an epoch starts, and a
-//! pseudo-random sixteenth of all files, the *beacons*, which show how far a reader is. What is
-//! staged for one read is watched, so that it is known exactly when it can go.
+//! all the same are the first files of the epochs to come, which show that an epoch starts, and,
+//! from shortly before their read until it is seen, a pseudo-random sixteenth of all files, the
+//! *beacons*, which show how far a reader is. What is staged for one read is watched, so that it is
+//! known exactly when it can go.
 
 use super::Planner;
 use super::event::{Action, PolicyKind};
@@ -42,8 +43,13 @@ pub(super) struct Sight<'a> {
 
 impl Sight<'_> {
     /// Whether a read of the block since a tick may not have been seen: its file is trusted, or was
-    /// at that time.
+    /// at that time, and it is no beacon, which is lit before anyone can get there.
     pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
+        !is_beacon(self.layout.file_of(block)) && self.may_miss(block, since)
+    }
+
+    /// As [`misses`](Sight::misses), and a beacon may have been lit too late as well.
+    pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
         match self.gears.get(self.layout.file_of(block).index()) {
             Some(Gear::Trust) => true,
             Some(Gear::Watch { since: watched }) => *watched > since,
@@ -52,7 +58,7 @@ impl Sight<'_> {
     }
 }
 
-/// Whether a file is watched whatever else is known: one of sixteen, as good as random.
+/// Whether each read of a file is to be seen: one of sixteen, as good as random.
 fn is_beacon(file: FileId) -> bool {
     file.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
 }
@@ -85,10 +91,13 @@ impl Planner {
 
     fn may_trust(&self, file: FileId) -> bool {
         let blocks = self.layout.blocks_of(file);
-        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || is_beacon(file) {
+        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX {
             return false;
         }
         let mut streams = self.streams.iter().flatten();
+        let beacon = is_beacon(file);
+        let watched =
+            |stream: &Stream, block| stream.is_in_head(block) || beacon && stream.is_near(block);
         let kept = |block| {
             let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
             there && !self.residency.is_staged(block)
@@ -96,6 +105,6 @@ impl Planner {
         self.policy != PolicyKind::Lru
             && streams.clone().any(Stream::is_following)
             && blocks.clone().all(kept)
-            && !streams.any(|stream| blocks.clone().any(|block| stream.is_in_head(block)))
+            && !streams.any(|stream| blocks.clone().any(|block| watched(stream, block)))
     }
 }

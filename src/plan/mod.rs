@@ -173,13 +173,13 @@ impl Planner {
 
     /// What has come of the streams' progress.
     fn follow_up(&mut self, actions: &mut Vec<Action>) {
-        let (mut passed, mut heads) = (Vec::new(), Vec::new());
+        let (mut passed, mut turning) = (Vec::new(), Vec::new());
         for stream in self.streams.iter_mut().flatten() {
             passed.append(&mut stream.take_passed());
-            heads.append(&mut stream.take_head());
             let in_ram = |block: &BlockId| self.residency.is_in(*block, RAM);
             let due = stream.take_due().into_iter().filter(in_ram);
             actions.extend(due.map(|block| Action::Check { block }));
+            turning.append(&mut stream.take_near());
         }
         for block in passed {
             self.passed(block);
@@ -187,7 +187,7 @@ impl Planner {
                 self.settle(block, actions);
             }
         }
-        for block in heads {
+        for block in turning {
             self.regear(self.layout.file_of(block), actions);
         }
     }

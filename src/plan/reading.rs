@@ -108,12 +108,12 @@ impl Planner {
         } else {
             reader.strays();
         }
-        let mut changed = false;
+        let (mut changed, walking) = (false, reader.is_walking());
         let mut over = Vec::new();
         let sight = Sight { layout: &self.layout, gears: &self.gears };
         for stream in self.streams.iter_mut().flatten() {
             if !read && stream.contains(block) {
-                changed |= stream.stray(block, task, sight);
+                changed |= stream.stray(block, task, walking, sight);
             }
             over.append(&mut stream.take_over());
         }

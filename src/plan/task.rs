@@ -18,6 +18,12 @@ const FORWARD_MIN: u32 = 2;
 /// The most positions that a task can have read unseen: what may be staged ahead of it.
 const RUN_MAX: u64 = 256;
 
+/// How far in the layout the next file of a walk is, and from when on a task is walking. Blocks
+/// are numbered by directory and name.
+const WALK_STEP_MAX: u32 = 8;
+const WALK_MIN: u32 = 4;
+const WALK_MAX: u32 = 16;
+
 /// Opens remembered until a task is trusted.
 const PENDING_MAX: usize = 8;
 
@@ -30,6 +36,9 @@ pub(super) struct Task {
     last: Option<u64>,
     /// Its last steps, a bit each: 1 where it went forward.
     steps: u32,
+    /// How much its opens look like a walk through directories: up for a file close behind the one
+    /// before, halved for another.
+    walk: u32,
     pending: Vec<u64>,
 }
 
@@ -37,9 +46,21 @@ impl Task {
     /// Notes an open; says whether the task has opened the block just before.
     pub(super) fn opens(&mut self, block: BlockId) -> bool {
         let again = self.recent.contains(&Some(block));
+        let step = self.recent[0].and_then(|before| block.0.checked_sub(before.0));
+        self.walk = match step {
+            Some(0) => self.walk,
+            Some(1..=WALK_STEP_MAX) => WALK_MAX.min(self.walk + 1),
+            _ => self.walk / 2,
+        };
         self.recent.rotate_right(1);
         self.recent[0] = Some(block);
         again
+    }
+
+    /// Whether the task goes through directories, as `find` and `du` do: in the order of names, and
+    /// not by any order of an epoch.
+    pub(super) fn is_walking(&self) -> bool {
+        self.walk >= WALK_MIN
     }
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
@@ -72,7 +93,9 @@ impl Task {
             self.pending.remove(0);
         }
         self.pending.push(position);
-        if (self.steps & STEPS).count_ones() >= FORWARD_MIN {
+        // Whoever walks goes forward in any order now and then.
+        let forward_min = if self.is_walking() { STEPS.count_ones() } else { FORWARD_MIN };
+        if (self.steps & STEPS).count_ones() >= forward_min {
             std::mem::take(&mut self.pending)
         } else {
             Vec::new()
@@ -147,6 +170,24 @@ mod tests {
         let read: usize =
             jumps.map(|position| task.sees(STREAM, position, 5000, 1, STEP).len()).sum();
         assert_eq!(read, 0);
+    }
+
+    #[test]
+    fn a_walk_through_directories_is_known_as_one() {
+        let mut task = Task::default();
+        let files = (0..20u32).map(|directory| (19 - directory) * 100);
+        let walking: Vec<bool> = files
+            .flat_map(|first| first..first + 30)
+            .map(|block| {
+                task.opens(BlockId(block));
+                task.is_walking()
+            })
+            .collect();
+        assert_eq!(walking.iter().filter(|&&walking| !walking).count(), 4);
+        for block in [900, 7, 401, 35, 36, 1000] {
+            task.opens(BlockId(block));
+        }
+        assert!(!task.is_walking());
     }
 
     #[test]

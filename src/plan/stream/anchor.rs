@@ -16,13 +16,23 @@ const STRAY_WEIGHT: u32 = 16;
 const STRAYS_KEPT: usize = 16;
 
 impl Stream {
-    /// The block is in the order, but its open is no read of a position that is due. Says whether
-    /// the stream's prediction changed.
-    pub(in crate::plan) fn stray(&mut self, block: BlockId, task: u32, sight: Sight<'_>) -> bool {
+    /// The block is in the order, but its open is no read of a position that is due. `walking`: the
+    /// task goes through directories. Says whether the stream's prediction changed.
+    pub(in crate::plan) fn stray(
+        &mut self,
+        block: BlockId,
+        task: u32,
+        walking: bool,
+        sight: Sight<'_>,
+    ) -> bool {
         self.strayed += 1;
         // Who only looks around says little about those who read for the stream.
         let reads = self.runners.is_empty() || self.runners.iter().any(|r| r.task == task);
-        self.astray += if reads { STRAY_WEIGHT } else { 1 };
+        self.astray += match (walking, reads) {
+            (true, _) => 0,
+            (false, true) => STRAY_WEIGHT,
+            (false, false) => 1,
+        };
         if !self.strays.contains(&block) {
             self.strays.push_back(block);
             if self.strays.len() > STRAYS_KEPT {
@@ -58,7 +68,7 @@ impl Stream {
             self.roll(sight);
         } else if self.number > 0 && starts_as(&self.first_head) {
             self.start_at(0, sight.layout);
-        } else if starts_as(self.current.head(HEAD)) && self.has_read_strays() {
+        } else if starts_as(self.current.head(HEAD)) && (self.diverged || self.has_read_strays()) {
             self.start_at(self.number, sight.layout);
         } else {
             return false;
@@ -86,8 +96,7 @@ impl Stream {
         self.epochs = self.order.epochs(number);
         self.current = expand(&self.order, &mut self.epochs, layout);
         self.next = expand(&self.order, &mut self.epochs, layout);
-        self.rolled = true;
-        self.runners.clear();
+        self.restart();
         self.cursors = (0, 0);
     }
 }

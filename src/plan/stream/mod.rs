@@ -19,6 +19,7 @@
 //! 7. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
 
 mod anchor;
+mod runner;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::order::{EpochIter, Order, SampleTable};
 use crate::plan::epoch::Epoch;
 use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
+use runner::{NEAR, Runner};
 
 /// How far past the lowest open position a read is still believed: more than 8 workers with two
 /// batches of 256 each run ahead.
@@ -37,18 +39,8 @@ const SPAN: u32 = 4096;
 /// than workers of one job run ahead of each other by far.
 const STRAGGLE_MAX: u32 = SPAN / 2;
 
-/// From how many reads on all workers of a first epoch have been seen.
-const WORKERS_KNOWN: u64 = 512;
-
-/// How many runners are told apart: more workers than that stage in plain order.
-const RUNNERS_MAX: usize = 64;
-
-/// How many positions past a runner are checked: far enough that what is missing can still be
-/// fetched, near enough that little gets lost after.
-const CHECK_AHEAD: u32 = 128;
-
 /// How many of an epoch's first opens are seen, whatever is kept: enough to notice that it starts.
-const HEAD_SEEN: u32 = 64;
+const HEAD_SEEN: u32 = 32;
 
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
@@ -80,10 +72,12 @@ pub(in crate::plan) struct Stream {
     over: Vec<BlockId>,
     /// Blocks whose reads were not seen.
     passed: Vec<BlockId>,
-    /// Whether another epoch has begun.
-    rolled: bool,
     /// Blocks to be checked before they are read.
     due: Vec<BlockId>,
+    /// Up to which position of the current epoch, and beyond it of the next, beacons are lit.
+    lit: u32,
+    /// Blocks that have come near.
+    near: Vec<BlockId>,
     matched: u64,
     strayed: u64,
     /// Planner ticks between two opens of this stream, smoothed.
@@ -91,13 +85,6 @@ pub(in crate::plan) struct Stream {
     last_tick: u64,
     /// The planner's tick at which the current epoch began.
     began: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Runner {
-    task: u32,
-    last: u32,
-    cursor: u32,
 }
 
 /// What is told about a stream in `status`.
@@ -155,8 +142,9 @@ impl Stream {
             base: 0,
             over: Vec::new(),
             passed: Vec::new(),
-            rolled: false,
             due: Vec::new(),
+            lit: NEAR,
+            near: Vec::new(),
             matched: 0,
             strayed: 0,
             pace: 1.0,
@@ -205,10 +193,7 @@ impl Stream {
         }
         let position = self.next.next(block)?;
         let since = self.began;
-        if !self
-            .current
-            .is_nearly_over(8 + self.current.len() / 50, |block| sight.misses(block, since))
-        {
+        if !self.current.is_nearly_over(|block| sight.misses(block, since)) {
             return None;
         }
         let far = self.current.len() - low + position;
@@ -233,11 +218,7 @@ impl Stream {
             return to - from;
         }
         let seen = |position: &u64| {
-            let position = position.saturating_sub(self.base) as u32;
-            let block = match position.checked_sub(self.current.len()) {
-                None => self.current.block_at(position),
-                Some(position) => self.next.block_at(position),
-            };
+            let block = self.block_at(position.saturating_sub(self.base) as u32);
             block.is_none_or(|block| !sight.misses(block, self.began))
         };
         // Where it arrives counts, also where the file is no longer watched.
@@ -247,6 +228,14 @@ impl Stream {
     /// Whether the order ever reads the block.
     pub(in crate::plan) fn contains(&self, block: BlockId) -> bool {
         self.current.contains(block) || self.next.contains(block)
+    }
+
+    /// The block at a position counted from the start of the current epoch.
+    fn block_at(&self, position: u32) -> Option<BlockId> {
+        match position.checked_sub(self.current.len()) {
+            None => self.current.block_at(position),
+            Some(position) => self.next.block_at(position),
+        }
     }
 
     /// The sample at a position, counted over all epochs, has been opened by a trusted task.
@@ -263,6 +252,7 @@ impl Stream {
             self.current.reach(position);
             self.current.pass(position, |block| sight.misses(block, since), &mut self.passed);
             self.run(task, position);
+            self.pass_behind(sight);
             self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
         } else if position - length < u64::from(self.next.len()) {
             let position = (position - length) as u32;
@@ -312,28 +302,6 @@ impl Stream {
         }
     }
 
-    /// A task stands at a position of the current epoch.
-    fn run(&mut self, task: u32, position: u32) {
-        let ahead = position + 1..position + 1 + CHECK_AHEAD;
-        let into_next = ahead.end.saturating_sub(self.current.len());
-        self.current.check(ahead, &mut self.due);
-        self.next.check(0..into_next, &mut self.due);
-        if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
-            // Within a batch the runner goes on; at the next one it starts again behind it.
-            runner.cursor = runner.cursor.max(position + 1);
-            runner.last = position;
-            return;
-        }
-        if self.runners.len() == RUNNERS_MAX {
-            let last = self.runners.iter().enumerate().min_by_key(|(_, runner)| runner.last);
-            if let Some((index, _)) = last {
-                self.runners.swap_remove(index);
-            }
-        }
-        self.workers = self.workers.max(self.runners.len() as u32 + 1);
-        self.runners.push(Runner { task, last: position, cursor: position + 1 });
-    }
-
     /// The blocks whose staged reads are over since the last call.
     pub(in crate::plan) fn take_over(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.over)
@@ -345,54 +313,25 @@ impl Stream {
         std::mem::take(&mut self.passed)
     }
 
-    /// The first blocks of the epoch to come, if another epoch has begun since the last call.
-    pub(in crate::plan) fn take_head(&mut self) -> Vec<BlockId> {
-        let count = if std::mem::take(&mut self.rolled) { HEAD_SEEN as usize } else { 0 };
-        self.next.head(count).iter().copied().map(BlockId).collect()
-    }
-
     /// Whether the block is among those that show that an epoch starts: the next, or the first.
     pub(in crate::plan) fn is_in_head(&self, block: BlockId) -> bool {
         let first = &self.first_head[..self.first_head.len().min(HEAD_SEEN as usize)];
         self.next.starts_with(block, HEAD_SEEN) || first.contains(&block.0)
     }
 
-    /// A task has ended.
-    pub(in crate::plan) fn leave(&mut self, task: u32) {
-        self.runners.retain(|runner| runner.task != task);
-    }
-
-    /// Gives up the lowest open position if all workers are past it: it has been read without
-    /// being seen, or never will be. Says whether it was.
-    pub(in crate::plan) fn give_up_behind(&mut self) -> bool {
-        let all = self.runners.len() as u32 >= self.workers && self.matched >= WORKERS_KNOWN;
-        let low = self.current.low();
-        // Where blocks repeat, a worker may have been taken to stand where another one reads.
-        let all = all && self.is_permutation();
-        if self.diverged || !all || !self.runners.iter().all(|runner| low < runner.last) {
-            return false;
-        }
-        self.over.extend(self.current.block_at(low));
-        self.current.reach(low);
-        true
-    }
-
-    /// The blocks that have become due to be checked since the last call.
-    pub(in crate::plan) fn take_due(&mut self) -> Vec<BlockId> {
-        std::mem::take(&mut self.due)
-    }
-
     fn roll(&mut self, sight: Sight<'_>) {
         self.number += 1;
-        self.rolled = true;
         let (since, end) = (self.began, self.current.len());
         self.began = self.last_tick;
-        self.current.pass(end, |block| sight.misses(block, since), &mut self.passed);
+        while self.current.left() > 0 {
+            let unseen = |block| sight.may_miss(block, since);
+            self.current.pass_lowest(end, unseen, &mut self.passed);
+            self.current.give_up_lowest(&mut self.over);
+        }
         self.base += u64::from(self.current.len());
-        self.current.give_up_stragglers(0, &mut self.over);
         let next = expand(&self.order, &mut self.epochs, sight.layout);
         self.current = std::mem::replace(&mut self.next, next);
-        self.runners.clear();
+        self.restart();
         self.cursors = (self.cursors.1, 0);
     }
 

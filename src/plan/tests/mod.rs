@@ -1,5 +1,6 @@
 //! The planner against a model of the world, under any sequence of events.
 
+mod streams;
 mod tracker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -416,6 +417,10 @@ fn a_smaller_budget_gives_up_what_is_read_last() {
     }
 }
 
+fn shuffled(files: u32, seed: u64) -> Arc<[u32]> {
+    randperm(files, &mut generator(seed)).into()
+}
+
 fn read_all(world: &mut World, task: u32, files: impl Iterator<Item = u32>) {
     for file in files {
         world.open(task, FileId(file));
@@ -463,52 +468,4 @@ fn ranges_of_a_large_file_are_staged_as_they_are_read() {
         world.check();
     }
     assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
-}
-
-fn shuffled(files: u32, seed: u64) -> Arc<[u32]> {
-    randperm(files, &mut generator(seed)).into()
-}
-
-#[test]
-fn an_order_that_is_not_followed_is_given_up_and_found_again() {
-    let files = 2000;
-    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
-    let permute = |k| shuffled(files, k);
-    let order = Order::listed("test", (0..3).map(permute).collect(), SampleTable::Files).unwrap();
-    let mut world = World::new(settings(100 * 4096, None, PolicyKind::Auto));
-    world.planner = Planner::new(settings(100 * 4096, None, PolicyKind::Auto), layout.clone());
-    world.layout = layout;
-    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
-    let following = |world: &World| world.planner.streams().next().unwrap().1.following;
-    read_all(&mut world, 1, permute(0).iter().copied().take(50));
-    assert!(following(&world));
-    // Another shuffle altogether.
-    read_all(&mut world, 2, permute(99).iter().copied().take(1500));
-    assert!(!following(&world), "{:?}", world.planner.streams().next());
-    // The job starts again from its first epoch.
-    read_all(&mut world, 3, permute(0).iter().copied().take(60));
-    let status = world.planner.streams().next().unwrap().1;
-    assert!(status.following);
-    assert_eq!((status.epoch, status.position), (0, 60));
-}
-
-#[test]
-fn a_reader_on_the_side_does_not_move_the_stream() {
-    let files = 3000;
-    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
-    let permute = |k| shuffled(files, k);
-    let order = Order::listed("test", (0..3).map(permute).collect(), SampleTable::Files).unwrap();
-    let mut world = World::new(settings(8000 * 4096, None, PolicyKind::Auto));
-    world.planner = Planner::new(settings(8000 * 4096, None, PolicyKind::Auto), layout.clone());
-    world.layout = layout;
-    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
-    let epoch = permute(0);
-    for position in 0..1000 {
-        read_all(&mut world, 1, std::iter::once(epoch[position]));
-        // Someone checksums the tree, three files at a time.
-        read_all(&mut world, 2, (0..3).map(|i| (position as u32 * 3 + i) % files));
-    }
-    let status = world.planner.streams().next().unwrap().1;
-    assert!(status.following, "{status:?}");
-    assert_eq!((status.epoch, status.position), (0, 1000));
 }

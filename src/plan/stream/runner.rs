@@ -1,0 +1,114 @@
+//! The tasks that read the current epoch, and what comes near as they go on.
+
+use super::Stream;
+use crate::ids::BlockId;
+use crate::plan::gear::Sight;
+
+/// How many runners are told apart: more workers than that stage in plain order.
+const RUNNERS_MAX: usize = 64;
+
+/// From how many reads on all workers of a first epoch have been seen.
+const WORKERS_KNOWN: u64 = 512;
+
+/// How many positions past a runner are checked: far enough that what is missing can still be
+/// fetched, near enough that little gets lost after.
+const CHECK_AHEAD: u32 = 128;
+
+/// How many positions past the foremost runner, and of an epoch's start, beacons are lit: more than
+/// are read before that has been done.
+pub(super) const NEAR: u32 = 512;
+
+/// Where a task stands, and up to where it has been staged ahead of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runner {
+    pub(super) task: u32,
+    pub(super) last: u32,
+    pub(super) cursor: u32,
+}
+
+impl Stream {
+    /// A task stands at a position of the current epoch.
+    pub(super) fn run(&mut self, task: u32, position: u32) {
+        let ahead = position + 1..position + 1 + CHECK_AHEAD;
+        let into_next = ahead.end.saturating_sub(self.current.len());
+        self.current.check(ahead, &mut self.due);
+        self.next.check(0..into_next, &mut self.due);
+        let lit = self.lit.max(position.saturating_add(NEAR));
+        let near: Vec<_> = (self.lit..lit).filter_map(|position| self.block_at(position)).collect();
+        self.near.extend(near);
+        self.lit = lit;
+        if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
+            // Within a batch the runner goes on; at the next one it starts again behind it.
+            runner.cursor = runner.cursor.max(position + 1);
+            runner.last = position;
+            return;
+        }
+        if self.runners.len() == RUNNERS_MAX {
+            let last = self.runners.iter().enumerate().min_by_key(|(_, runner)| runner.last);
+            if let Some((index, _)) = last {
+                self.runners.swap_remove(index);
+            }
+        }
+        self.workers = self.workers.max(self.runners.len() as u32 + 1);
+        self.runners.push(Runner { task, last: position, cursor: position + 1 });
+    }
+
+    /// Whether the block is read soon, as far as is known.
+    pub(in crate::plan) fn is_near(&self, block: BlockId) -> bool {
+        if let Some(position) = self.current.next(block) {
+            return position < self.lit;
+        }
+        let lit = self.lit.saturating_sub(self.current.len()).max(NEAR);
+        self.next.next(block).is_some_and(|position| position < lit)
+    }
+
+    /// The current epoch has just begun.
+    pub(super) fn restart(&mut self) {
+        self.runners.clear();
+        self.lit = NEAR;
+        let heads = [&self.current, &self.next].into_iter().flat_map(|e| e.head(NEAR as usize));
+        self.near.extend(heads.copied().map(BlockId));
+    }
+
+    /// The blocks that have come near since the last call: what is read soon, or early in an epoch.
+    pub(in crate::plan) fn take_near(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.near)
+    }
+
+    /// The position that all workers have come by, if that can be told.
+    fn passed_by_all(&self) -> Option<u32> {
+        let all = self.runners.len() as u32 >= self.workers && self.matched >= WORKERS_KNOWN;
+        // Where blocks repeat, a worker may have been taken to stand where another one reads.
+        let known = all && self.is_permutation() && !self.diverged;
+        self.runners.iter().map(|runner| runner.last).min().filter(|_| known)
+    }
+
+    /// What all workers have come by and may have been read without being seen has been.
+    pub(super) fn pass_behind(&mut self, sight: Sight<'_>) {
+        if let Some(position) = self.passed_by_all() {
+            let unseen = |block| sight.may_miss(block, self.began);
+            self.current.pass_lowest(position, unseen, &mut self.passed);
+        }
+    }
+
+    /// Gives up the lowest open position if all workers have come by: it has been read without
+    /// being seen, or never will be. Says whether it was.
+    pub(in crate::plan) fn give_up_behind(&mut self) -> bool {
+        let low = self.current.low();
+        if self.passed_by_all().is_none_or(|position| position <= low) {
+            return false;
+        }
+        self.current.give_up_lowest(&mut self.over);
+        true
+    }
+
+    /// A task has ended.
+    pub(in crate::plan) fn leave(&mut self, task: u32) {
+        self.runners.retain(|runner| runner.task != task);
+    }
+
+    /// The blocks that have become due to be checked since the last call.
+    pub(in crate::plan) fn take_due(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.due)
+    }
+}

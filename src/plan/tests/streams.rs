@@ -1,0 +1,79 @@
+//! Which opens a stream takes for reads of its order, and when it gives the order up.
+
+use super::*;
+
+/// A planner of so many files and pages of RAM that has been told some epochs.
+fn world(files: u32, pages: u64) -> World {
+    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
+    let epochs = (0..4).map(|epoch| shuffled(files, epoch)).collect();
+    let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
+    let settings = settings(pages * 4096, None, PolicyKind::Auto);
+    let mut world = World::new(settings.clone());
+    world.planner = Planner::new(settings, layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world
+}
+
+#[test]
+fn an_order_that_is_not_followed_is_given_up_and_found_again() {
+    let files = 2000;
+    let mut world = world(files, 100);
+    let following = |world: &World| world.planner.streams().next().unwrap().1.following;
+    read_all(&mut world, 1, shuffled(files, 0).iter().copied().take(50));
+    assert!(following(&world));
+    // Another shuffle altogether.
+    read_all(&mut world, 2, shuffled(files, 99).iter().copied().take(1500));
+    assert!(!following(&world), "{:?}", world.planner.streams().next());
+    // The job starts again from its first epoch.
+    read_all(&mut world, 3, shuffled(files, 0).iter().copied().take(60));
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following);
+    assert_eq!((status.epoch, status.position), (0, 60));
+}
+
+#[test]
+fn a_reader_on_the_side_does_not_move_the_stream() {
+    let files = 3000;
+    let mut world = world(files, 8000);
+    let epoch = shuffled(files, 0);
+    for position in 0..1000 {
+        read_all(&mut world, 1, std::iter::once(epoch[position]));
+        // Someone checksums the tree, three files at a time.
+        read_all(&mut world, 2, (0..3).map(|i| (position as u32 * 3 + i) % files));
+    }
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (0, 1000));
+}
+
+#[test]
+fn whoever_walks_through_the_directories_does_not_end_an_order() {
+    let files = 3000;
+    let mut world = world(files, 8000);
+    // Directories of a hundred, not in the order of their names.
+    let walk = || (0..30).rev().flat_map(|directory| directory * 100..(directory + 1) * 100);
+    for epoch in 0..3 {
+        let task = 10 * epoch;
+        read_all(&mut world, task + 1, walk());
+        read_all(&mut world, task + 2, shuffled(files, u64::from(epoch)).iter().copied());
+        world.leave(task + 2);
+        let status = world.planner.streams().next().unwrap().1;
+        assert!(status.following, "{status:?}");
+        // Now and then a few steps of the walk are as the order has them.
+        let read = u64::from(files * (epoch + 1));
+        assert!((read..read + read / 100).contains(&status.opens_predicted), "{status:?}");
+    }
+}
+
+#[test]
+fn an_order_that_was_given_up_before_its_first_epoch_is_found() {
+    let files = 3000;
+    let mut world = world(files, 8000);
+    read_all(&mut world, 1, shuffled(files, 77).iter().copied());
+    assert!(!world.planner.streams().next().unwrap().1.following);
+    read_all(&mut world, 2, shuffled(files, 0).iter().copied().take(100));
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (0, 100));
+}
