@@ -1,8 +1,9 @@
 //! Listings of directories that are being read.
 //!
 //! A directory is read by several requests, and all of them must be of one moment. Where opening a
-//! directory is a request, its handle names the listing; else the last listing that was begun of
-//! the directory goes on, as long as it is remembered.
+//! directory is a request, its handle names the listing. Else the offset at which a request goes on
+//! does: the kernel takes it as it comes, so it has the listing's number above the entry's index. A
+//! listing without a handle goes on as long as it is remembered.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -11,11 +12,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 
-use crate::catalog::{Listed, NodeId};
+use crate::catalog::Listed;
 
-pub(super) type Listing = Arc<Vec<Listed>>;
+/// The entries of a directory at one moment.
+#[derive(Clone)]
+pub(super) struct Listing {
+    pub(super) entries: Arc<Vec<Listed>>,
+    /// What the offsets of its entries have above the index; none where a handle names it.
+    number: u64,
+}
 
-/// Directories read at the same time without handles.
+impl Listing {
+    /// The offset that comes after `index`.
+    pub(super) fn offset_after(&self, index: usize) -> u64 {
+        self.number << NUMBER_SHIFT | (index as u64 + 1)
+    }
+}
+
+/// The index at which a request goes on.
+pub(super) fn index_of(offset: u64) -> usize {
+    (offset & ((1 << NUMBER_SHIFT) - 1)) as usize
+}
+
+const NUMBER_SHIFT: u32 = 32;
+
+/// Numbers below this keep offsets positive, as the kernel wants them.
+const NUMBERS: u64 = 1 << 31;
+
+/// Listings without handles that are remembered.
 const BEGUN_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("more than none");
 
 pub(super) struct Listings {
@@ -36,10 +60,10 @@ impl Default for Listings {
 
 impl Listings {
     /// Gives a listing a handle, never 0.
-    pub(super) fn open(&self, listing: Vec<Listed>) -> u64 {
+    pub(super) fn open(&self, entries: Vec<Listed>) -> u64 {
         let handle = self.handles.fetch_add(1, Ordering::Relaxed);
-        let mut listings = self.by_handle.lock().unwrap_or_else(PoisonError::into_inner);
-        listings.insert(handle, Arc::new(listing));
+        let listing = Listing { entries: Arc::new(entries), number: 0 };
+        self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, listing);
         handle
     }
 
@@ -47,25 +71,27 @@ impl Listings {
         self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
     }
 
-    /// The listing of a handle; with handle 0 the one that is going on.
-    pub(super) fn get(&self, directory: NodeId, handle: u64) -> Option<Listing> {
+    /// The listing of a handle; with handle 0 the one that the offset names.
+    pub(super) fn get(&self, handle: u64, offset: u64) -> Option<Listing> {
         if handle != 0 {
             let listings = self.by_handle.lock().unwrap_or_else(PoisonError::into_inner);
             return listings.get(&handle).cloned();
         }
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).get(&directory.0).cloned()
+        let number = offset >> NUMBER_SHIFT;
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
-    /// A directory has been listed to its end.
-    pub(super) fn end(&self, directory: NodeId) {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).pop(&directory.0);
+    /// A listing without a handle has been read to its end.
+    pub(super) fn end(&self, listing: &Listing) {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).pop(&listing.number);
     }
 
     /// Begins to list a directory without a handle.
-    pub(super) fn begin(&self, directory: NodeId, listing: Vec<Listed>) -> Listing {
-        let listing = Arc::new(listing);
+    pub(super) fn begin(&self, entries: Vec<Listed>) -> Listing {
+        let number = self.handles.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1) + 1;
+        let listing = Listing { entries: Arc::new(entries), number };
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.put(directory.0, Arc::clone(&listing));
+        begun.put(number, listing.clone());
         listing
     }
 }
@@ -75,16 +101,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_goes_on_by_its_handle_or_its_directory() {
+    fn a_listing_goes_on_by_its_handle() {
         let listings = Listings::default();
         let handle = listings.open(Vec::new());
-        assert!(listings.get(NodeId::ROOT, handle).is_some());
-        assert!(listings.get(NodeId::ROOT, 0).is_none());
+        let listing = listings.get(handle, 0).unwrap();
+        assert_eq!(listing.offset_after(7), 8);
         listings.close(handle);
-        assert!(listings.get(NodeId::ROOT, handle).is_none());
-        listings.begin(NodeId::ROOT, Vec::new());
-        assert!(listings.get(NodeId::ROOT, 0).is_some());
-        listings.end(NodeId::ROOT);
-        assert!(listings.get(NodeId::ROOT, 0).is_none());
+        assert!(listings.get(handle, 0).is_none());
+    }
+
+    #[test]
+    fn two_listings_of_a_directory_go_on_by_their_offsets() {
+        let listings = Listings::default();
+        let (first, second) = (listings.begin(Vec::new()), listings.begin(Vec::new()));
+        assert!(listings.get(0, 0).is_none(), "the start is of no listing");
+        for listing in [first, second] {
+            let offset = listing.offset_after(40);
+            assert_eq!(index_of(offset), 41);
+            assert!(i64::try_from(offset).is_ok());
+            let found = listings.get(0, offset).unwrap();
+            assert!(Arc::ptr_eq(&found.entries, &listing.entries));
+            listings.end(&listing);
+            assert!(listings.get(0, offset).is_none());
+        }
     }
 }

@@ -14,7 +14,7 @@ use fuser::{
 
 use super::convert;
 use super::known::Known;
-use super::listings::{Listing, Listings};
+use super::listings::{Listing, Listings, index_of};
 use super::requests::{Kind, Requests};
 use crate::cache::OwnThreads;
 use crate::catalog::{Attr, NodeId};
@@ -56,15 +56,13 @@ impl DatasetOps {
         offset: u64,
         then: impl FnOnce(Result<Listing, nix::errno::Errno>) + Send + 'static,
     ) {
-        let directory = node(directory);
-        let known = self.listings.get(directory, handle.0);
-        match known.filter(|_| handle.0 != 0 || offset != 0) {
+        match self.listings.get(handle.0, offset) {
             Some(listing) => then(Ok(listing)),
             None if handle.0 != 0 => then(Err(nix::errno::Errno::EBADF)),
             None => {
                 let listings = Arc::clone(&self.listings);
-                self.dataset.list(directory, reader(request).is_none(), move |result| {
-                    then(result.map(|listing| listings.begin(directory, listing)));
+                self.dataset.list(node(directory), reader(request).is_none(), move |result| {
+                    then(result.map(|entries| listings.begin(entries)));
                 });
             }
         }
@@ -256,18 +254,21 @@ impl Filesystem for DatasetOps {
                 (Ok(listing), Ok(dots)) => (listing, dots),
                 (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
             };
-            for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
-                if reply.add(INodeNo(node.0), index as u64 + 1, FileType::Directory, name) {
+            let at = index_of(offset);
+            for (index, (node, name)) in dots.into_iter().enumerate().skip(at) {
+                let next = listing.offset_after(index);
+                if reply.add(INodeNo(node.0), next, FileType::Directory, name) {
                     return reply.ok();
                 }
             }
-            let skipped = (offset as usize).saturating_sub(2);
-            if skipped >= listing.len() {
-                listings.end(node(ino));
+            let skipped = at.saturating_sub(2);
+            if skipped >= listing.entries.len() {
+                listings.end(&listing);
             }
-            for (index, entry) in listing.iter().enumerate().skip(skipped) {
+            for (index, entry) in listing.entries.iter().enumerate().skip(skipped) {
                 let kind = convert::file_type(entry.attr.stat.kind);
-                if reply.add(INodeNo(entry.attr.node.0), index as u64 + 3, kind, &entry.name) {
+                let next = listing.offset_after(index + 2);
+                if reply.add(INodeNo(entry.attr.node.0), next, kind, &entry.name) {
                     break;
                 }
             }
@@ -291,21 +292,23 @@ impl Filesystem for DatasetOps {
                 (Ok(listing), Ok(dots)) => (listing, dots),
                 (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
             };
-            for (index, (node, name)) in dots.into_iter().enumerate().skip(offset as usize) {
+            let at = index_of(offset);
+            for (index, (node, name)) in dots.into_iter().enumerate().skip(at) {
                 let Ok(attr) = dataset.attr(node) else { return reply.error(Errno::ESTALE) };
                 let attr = convert::attr(&attr);
                 // The kernel takes no entry for these two, so they are not counted as known.
-                let (ino, next) = (INodeNo(node.0), index as u64 + 1);
+                let (ino, next) = (INodeNo(node.0), listing.offset_after(index));
                 if reply.add(ino, next, name, &Duration::ZERO, &attr, Generation(0)) {
                     return reply.ok();
                 }
             }
-            let skipped = (offset as usize).saturating_sub(2);
-            if skipped >= listing.len() {
-                listings.end(node(ino));
+            let skipped = at.saturating_sub(2);
+            if skipped >= listing.entries.len() {
+                listings.end(&listing);
             }
-            for (index, entry) in listing.iter().enumerate().skip(skipped) {
-                let (ino, next) = (INodeNo(entry.attr.node.0), index as u64 + 3);
+            for (index, entry) in listing.entries.iter().enumerate().skip(skipped) {
+                let next = listing.offset_after(index + 2);
+                let ino = INodeNo(entry.attr.node.0);
                 // The listing may be long past: what the kernel may believe is of now.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
                     Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),

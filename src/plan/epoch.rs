@@ -5,6 +5,9 @@ use crate::ids::BlockId;
 
 const NONE: u32 = u32::MAX;
 
+/// The most positions that a loader leaves out at the end of an epoch.
+const LEFT_OUT_MAX: u32 = 4096;
+
 /// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
 /// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
 /// by the reader.
@@ -150,7 +153,7 @@ impl Epoch {
     /// Whether hardly any position is still to be reached, as far as can be told where most reads
     /// are `unseen`: what a loader leaves out of an epoch may be a batch.
     pub(super) fn is_nearly_over(&self, unseen: impl Fn(BlockId) -> bool) -> bool {
-        let most = 8 + self.len() / 50;
+        let most = (8 + self.len() / 50).min(LEFT_OUT_MAX);
         if self.left <= most {
             return true;
         }

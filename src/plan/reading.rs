@@ -16,7 +16,7 @@ impl Planner {
             return;
         }
         // In this order, so that what is being opened does not make room for what is closed.
-        self.opened(task, file, actions);
+        self.looked_up(task, file, actions);
         if let Some(before) = before {
             self.closed(before, actions);
         }
@@ -43,6 +43,12 @@ impl Planner {
     }
 
     pub(super) fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
+        self.looked_up(task, file, actions);
+        self.reads_for_sure(task, file, actions);
+    }
+
+    /// A task opens a file, or only asks for its attributes.
+    fn looked_up(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         *self.open.entry(file).or_default() += 1;
         let Some(block) = self.layout.blocks_of(file).next() else { return };
         // What is being read is no victim, though its next use may well be the farthest.
@@ -108,12 +114,13 @@ impl Planner {
         } else {
             reader.strays();
         }
-        let (mut changed, walking) = (false, reader.is_walking());
+        reader.stray = (!read).then_some(block);
+        let mut changed = false;
         let mut over = Vec::new();
         let sight = Sight { layout: &self.layout, gears: &self.gears };
         for stream in self.streams.iter_mut().flatten() {
             if !read && stream.contains(block) {
-                changed |= stream.stray(block, task, walking, sight);
+                changed |= stream.stray(block, sight);
             }
             over.append(&mut stream.take_over());
         }
@@ -131,6 +138,24 @@ impl Planner {
             for block in self.layout.blocks_of(file) {
                 self.settle(block, actions);
             }
+        }
+    }
+
+    /// The last open of a task was that of a reader. If no order has it there, that is held against
+    /// the orders, unless the task reads one directory after the other, as no loader does.
+    fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
+        let Some(reader) = self.tasks.get_mut(&task) else { return };
+        let of_file = |block: &mut BlockId| self.layout.file_of(*block) == file;
+        let Some(block) = reader.stray.take_if(of_file).filter(|_| !reader.is_walking()) else {
+            return;
+        };
+        let mut changed = false;
+        for stream in self.streams.iter_mut().flatten().filter(|stream| stream.contains(block)) {
+            changed |= stream.mistrust(task);
+        }
+        if changed {
+            self.choose_policy();
+            self.sweep(actions);
         }
     }
 
@@ -153,6 +178,7 @@ impl Planner {
     }
 
     pub(super) fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+        self.reads_for_sure(task, self.layout.file_of(block), actions);
         self.pass(block, task, actions);
         if self.residency.is_fetching(block) {
             return;

@@ -39,6 +39,8 @@ pub(super) struct Task {
     /// How much its opens look like a walk through directories: up for a file close behind the one
     /// before, halved for another.
     walk: u32,
+    /// Its last open, if no order has it there and it is not known whether it read.
+    pub(super) stray: Option<BlockId>,
     pending: Vec<u64>,
 }
 

@@ -16,32 +16,24 @@ const STRAY_WEIGHT: u32 = 16;
 const STRAYS_KEPT: usize = 16;
 
 impl Stream {
-    /// The block is in the order, but its open is no read of a position that is due. `walking`: the
-    /// task goes through directories. Says whether the stream's prediction changed.
-    pub(in crate::plan) fn stray(
-        &mut self,
-        block: BlockId,
-        task: u32,
-        walking: bool,
-        sight: Sight<'_>,
-    ) -> bool {
+    /// The block is in the order, but its open is no read of a position that is due. Says whether
+    /// the stream is anchored anew.
+    pub(in crate::plan) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
         self.strayed += 1;
-        // Who only looks around says little about those who read for the stream.
-        let reads = self.runners.is_empty() || self.runners.iter().any(|r| r.task == task);
-        self.astray += match (walking, reads) {
-            (true, _) => 0,
-            (false, true) => STRAY_WEIGHT,
-            (false, false) => 1,
-        };
         if !self.strays.contains(&block) {
             self.strays.push_back(block);
             if self.strays.len() > STRAYS_KEPT {
                 self.strays.pop_front();
             }
         }
-        if self.anchor(sight) {
-            return true;
-        }
+        self.anchor(sight)
+    }
+
+    /// A stray was a read for sure. Says whether the order is given up.
+    pub(in crate::plan) fn mistrust(&mut self, task: u32) -> bool {
+        // Who reads on the side says little about those who read for the stream.
+        let reads = self.runners.is_empty() || self.runners.iter().any(|r| r.task == task);
+        self.astray += if reads { STRAY_WEIGHT } else { 1 };
         // Each worker strays until it is trusted.
         let diverged = self.astray >= STRAY_WEIGHT * (STRAYS_MAX + 3 * self.workers);
         let changed = diverged && !self.diverged;

@@ -8,7 +8,8 @@
 //! 3. An open that no such position explains, or that no trusted task made, is a *stray*. Strays
 //!    that follow each other as the first positions of an epoch do mean that the job started there
 //!    (again): the stream is anchored anew. Nothing but strays means that the order is wrong: the
-//!    stream has *diverged* and predicts nothing until it is anchored again.
+//!    stream has *diverged* and predicts nothing until it is anchored again. For that only strays
+//!    count that read for sure: a name may be looked up by whoever lists a directory.
 //! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
 //!    batches at the same time, each from its own position on; so the next block to stage is the
 //!    one that is nearest ahead of the *runner* behind it.
@@ -63,7 +64,7 @@ pub(in crate::plan) struct Stream {
     /// The candidate: whether it is in the next epoch, and its position.
     chosen: (bool, u32),
     strays: VecDeque<BlockId>,
-    /// Strays since the last open that was where the order has it.
+    /// Strays that read, since the last open that was where the order has it.
     astray: u32,
     diverged: bool,
     /// Positions of all epochs before the current one.

@@ -77,3 +77,18 @@ fn an_order_that_was_given_up_before_its_first_epoch_is_found() {
     assert!(status.following, "{status:?}");
     assert_eq!((status.epoch, status.position), (0, 100));
 }
+
+#[test]
+fn names_that_are_only_looked_up_say_nothing_against_an_order() {
+    let files = 3000;
+    let mut world = world(files, 8000);
+    read_all(&mut world, 1, shuffled(files, 0).iter().copied());
+    world.leave(1);
+    for &file in shuffled(files, 55).iter() {
+        world.see(2, FileId(file));
+    }
+    read_all(&mut world, 3, shuffled(files, 1).iter().copied());
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following && status.opens_strayed > 1000, "{status:?}");
+    assert!(status.opens_predicted + 100 > u64::from(2 * files), "{status:?}");
+}
