@@ -45,6 +45,7 @@ paths = {
     "keras": lambda: keras(root),
     "path": lambda: sorted(walk(root), key=os.fsencode),
     "pathlib": lambda: sorted(pathlib.Path(path) for path in walk(root)),
+    "name": lambda: sorted(walk(root), key=lambda path: (os.path.basename(path), os.fsencode(path))),
     "walk": lambda: walk(root),
 }[kind]()
 for path in paths:

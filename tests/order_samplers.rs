@@ -39,7 +39,7 @@ fn spec() -> impl Strategy<Value = String> {
                 set.insert(keys[index.index(keys.len())], value);
             }
             let set: Vec<_> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            format!("{}:{}", sampler.name(), set.join(","))
+            format!("{}:{},index=path", sampler.name(), set.join(",")).replace(":,", ":")
         },
     )
 }
@@ -92,7 +92,7 @@ proptest! {
         let seed = if name == "dali" { "" } else { "seed=3," };
         let mut read = Vec::new();
         for rank in 0..world {
-            let text = format!("{name}:{seed}world={world},rank={rank}{more}");
+            let text = format!("{name}:{seed}world={world},rank={rank},index=path{more}");
             let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
             if let Ok(order) = spec.resolve(&listing(&names), &[]) {
                 read.extend_from_slice(&order.epoch(k));

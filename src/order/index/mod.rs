@@ -49,6 +49,8 @@ pub enum Sorting {
     /// `sorted()` of `pathlib.Path` objects, such as those of `rglob`: name by name, files and
     /// directories alike.
     Pathlib,
+    /// By the name of the file alone, whatever its directory: DLIO with sub-folders.
+    Name,
     /// `os.walk` over names as the mount lists them, which is sorted: the files of a directory and
     /// then, one after the other, its subdirectories.
     Walk,
@@ -56,12 +58,13 @@ pub enum Sorting {
 
 impl Sorting {
     /// All of them with their words in a spec.
-    pub const WORDS: [(&str, Sorting); 6] = [
+    pub const WORDS: [(&str, Sorting); 7] = [
         ("imagefolder", Sorting::ImageFolder),
         ("keras", Sorting::Keras),
         ("dali", Sorting::Dali),
         ("path", Sorting::Path),
         ("pathlib", Sorting::Pathlib),
+        ("name", Sorting::Name),
         ("walk", Sorting::Walk),
     ];
 
@@ -161,7 +164,7 @@ fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileI
         Sorting::ImageFolder => &IMAGES,
         Sorting::Keras => &KERAS_IMAGES,
         Sorting::Dali => &DALI_FILES,
-        Sorting::Path | Sorting::Pathlib | Sorting::Walk => &[],
+        Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk => &[],
     };
     let taken = listing.entries().iter().filter(|entry| filter.takes(entry.path, endings));
     let mut files: Vec<(&[u8], FileId)> =
@@ -180,6 +183,10 @@ fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileI
         Sorting::Pathlib => {
             files.sort_by(|(a, _), (b, _)| by_name(a, b, false, python_cmp));
         }
+        Sorting::Name => files.sort_by(|(a, _), (b, _)| {
+            let name = |path| <[u8]>::rsplit(path, |byte| *byte == b'/').next().unwrap_or(path);
+            python_cmp(name(a), name(b)).then_with(|| a.cmp(b))
+        }),
         Sorting::Walk => files.sort_unstable_by(|(a, _), (b, _)| by_name(a, b, true, <[u8]>::cmp)),
     }
     files.into_iter().map(|(_, file)| file).collect()

@@ -1,6 +1,6 @@
 //! `keras.utils.image_dataset_from_directory`, as Keras 3 has it.
 
-use super::keys::{Field, Fraction, Key, check_positive};
+use super::keys::{Field, Fraction, Key, check_positive, wrong};
 use super::numpy::random_state_permutation;
 use super::tensorflow::{buffered, epoch_seeds, seeds};
 use crate::error::Result;
@@ -25,7 +25,7 @@ impl Subset {
 /// Opens overlap, because the images are read by several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keras {
-    /// The seed: of numpy its low 32 bits, of the buffer's shuffle all.
+    /// The seed, of numpy's shuffle and of the buffer's.
     pub seed: u64,
     /// Samples in a batch. Not 0.
     pub batch_size: u32,
@@ -100,6 +100,9 @@ impl Keras {
     }
 
     pub(super) fn validate(&self) -> Result<()> {
+        if self.shuffle && self.seed > u32::MAX.into() {
+            return Err(wrong(format!("seed={}: numpy refuses 2^32 and more", self.seed)));
+        }
         check_positive("batch_size", self.batch_size.into())
     }
 }

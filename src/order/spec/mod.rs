@@ -15,8 +15,9 @@
 //! Samplers and their keys are those of [`Sampler::all`]; [`help`] lists them. Keys of all
 //! orders, with their defaults:
 //!
-//! - `index` (`path`): how the files are numbered: a [`Sorting`] or `manifest:FILE`, with `column`
-//!   for where in an entry of it the path [stands](crate::order::index::Manifest::column);
+//! - `index` (`path`; of `keras` and `dali` their own): how the files are numbered: a [`Sorting`] or
+//!   `manifest:FILE`, with `column` for where in an entry of it the path
+//!   [stands](crate::order::index::Manifest::column);
 //! - `root` (the source): the dataset's directory; `ext` (see there): endings of its files' names;
 //! - `count`: how many samples the dataset has; another number is refused;
 //! - `split`: the part of it that the sampler draws from, one or more [`Split`]s.
@@ -79,6 +80,13 @@ pub enum IndexSpec {
 }
 
 impl OrderSpec {
+    /// Whether a line is meant as a spec, be it right or wrong, and not as the path of a sample: it
+    /// parses, or begins with the name of a sampler.
+    pub fn is_named(line: &str) -> bool {
+        let name = line.split(':').next().unwrap_or(line);
+        Sampler::named(name).is_some() || line.parse::<OrderSpec>().is_ok()
+    }
+
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
     pub fn files_needed(&self) -> Vec<&Path> {
         let order = match &self.source {
@@ -175,6 +183,17 @@ impl OrderSpec {
     }
 }
 
+impl Source {
+    /// The index order that it has unless another is named.
+    fn sorting(&self) -> Sorting {
+        match self {
+            Source::Sampler(Sampler::Keras(_)) => Sorting::Keras,
+            Source::Sampler(Sampler::Dali(_)) => Sorting::Dali,
+            _ => Sorting::Path,
+        }
+    }
+}
+
 impl IndexSpec {
     /// The word for it in a spec, without the file.
     fn name(&self) -> &'static str {
@@ -219,7 +238,7 @@ impl fmt::Display for OrderSpec {
                 key("column", &column.as_deref().unwrap_or(""), column.is_none());
             }
             IndexSpec::Sorted(sorting) => {
-                key("index", &sorting.name(), *sorting == Sorting::Path);
+                key("index", &sorting.name(), *sorting == self.source.sorting());
             }
         }
         key("root", &self.filter.root, self.filter.root.is_empty());

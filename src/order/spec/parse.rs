@@ -127,7 +127,7 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
 
 /// Reads the keys of all orders and refuses what is left; `own` are those of the sampler.
 fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
-    let (index, filter) = (IndexSpec::Sorted(Sorting::Path), Filter::default());
+    let (index, filter) = (IndexSpec::Sorted(source.sorting()), Filter::default());
     let mut spec = OrderSpec { source, index, filter, count: None, splits: Vec::new() };
     let mut column = None;
     for (key, value) in keys {

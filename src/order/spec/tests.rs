@@ -74,6 +74,7 @@ fn the_string_form_reads_back() {
         "python-random:seed='a b',epochs=fresh,sample=4",
         "tf-shuffle:graph_seed=7,buffer=10",
         "keras:seed=3,validation_split=0.25,subset=validation",
+        "keras:seed=3,index=path",
         "dlio:seed=123,epoch=2,sampler=index",
         "file:orders/a.txt",
         "file:orders/a.txt,index=imagefolder,count=0",
