@@ -45,8 +45,9 @@ pub struct Order {
 
 #[derive(Clone, Debug)]
 enum Epochs {
-    /// Positions drawn by a sampler; `index` gives the sample at each position.
-    Drawn { sampler: Sampler, index: Arc<[u32]> },
+    /// Positions drawn by a sampler; `index` gives the sample at each position. `start` is before
+    /// the first epoch: what is drawn up to there is drawn once.
+    Drawn { sampler: Sampler, start: Positions, index: Arc<[u32]> },
     /// Epochs written down, at least one; after the last comes the first.
     Listed(Arc<[Arc<[u32]>]>),
 }
@@ -65,7 +66,7 @@ impl Order {
         Ok(Order {
             title: format!("{sampler} over {} files in {index_name}", grouped(n.into())),
             permutation: !sampler.repeats(n) && sample::are_unique([&*index]),
-            epochs: Epochs::Drawn { sampler, index },
+            epochs: Epochs::Drawn { start: sampler.epochs(n, 0), sampler, index },
             samples: Arc::new(SampleTable::Files),
         })
     }
@@ -109,7 +110,11 @@ impl Order {
     pub fn epochs(&self, from: u32) -> EpochIter {
         let positions = match &self.epochs {
             Epochs::Drawn { sampler: Sampler::Sequential, .. } | Epochs::Listed(_) => None,
-            Epochs::Drawn { sampler, index } => Some(sampler.epochs(index.len() as u32, from)),
+            Epochs::Drawn { start, .. } => {
+                let mut positions = start.clone();
+                positions.skip_epochs(from.into());
+                Some(positions)
+            }
         };
         EpochIter { epochs: self.epochs.clone(), positions, next: from }
     }
@@ -117,7 +122,7 @@ impl Order {
     /// How many samples epoch `k` reads, without making it.
     pub fn epoch_len(&self, k: u32) -> u32 {
         match &self.epochs {
-            Epochs::Drawn { sampler, index } => sampler.epoch_len(index.len() as u32, k),
+            Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
             Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
         }
     }

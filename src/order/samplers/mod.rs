@@ -39,7 +39,7 @@ pub use torch::{DefaultGenerator, Distributed, Random, Stateful, SubsetRandom};
 use crate::error::Result;
 use crate::order::grouped;
 
-/// Random draws that may come before a stream's first epoch: about half a minute of them.
+/// Random draws that may come before a stream's second epoch: about half a minute of them.
 const DRAWS_MAX: u64 = 1 << 34;
 
 /// The sampler of one stream: how a job draws the positions of its dataset, epoch after epoch.
@@ -130,7 +130,7 @@ impl Sampler {
     ///
     /// # Errors
     /// What [`validate`](Self::validate) says, an epoch without a position, parameters that do not
-    /// fit `n`, or a first epoch that takes too long to reach.
+    /// fit `n`, or epochs that take too long to reach.
     pub fn check(&self, n: u32) -> Result<()> {
         self.validate()?;
         match self {
@@ -143,10 +143,11 @@ impl Sampler {
             let n = grouped(n.into());
             return Err(wrong(format!("the order {self} is empty over {n} files")));
         }
-        let draws = self.draws_before(n, 0);
+        // The second epoch shows both the way to the first and that from one to the next.
+        let draws = self.draws_before(n, 1);
         if draws > DRAWS_MAX {
             let (draws, most) = (grouped(draws), grouped(DRAWS_MAX));
-            let message = format!("{self} has {draws} random draws before its first epoch");
+            let message = format!("{self} has {draws} random draws before its second epoch");
             return Err(wrong(message).hint(format!("at most {most} are gone through")));
         }
         Ok(())

@@ -79,8 +79,8 @@ impl Shuffle {
 
     /// The list of `n` samples before the stream's first epoch.
     pub(super) fn start(&self, n: u32) -> Shuffling {
-        let list = (0..n).collect();
-        Shuffling { generator: self.generator(0), spec: self.clone(), n, list, k: 0 }
+        let (generator, spec) = (self.generator(0), self.clone());
+        Shuffling { generator, spec, n, list: Vec::new(), k: 0 }
     }
 
     fn generator(&self, epoch: u64) -> Generator {
@@ -165,6 +165,7 @@ pub(super) struct Shuffling {
     generator: Generator,
     spec: Shuffle,
     n: u32,
+    /// The last epoch; empty before the first.
     list: Vec<u32>,
     k: u64,
 }
@@ -177,7 +178,7 @@ impl Shuffling {
             Epochs::Reseed => self.generator = self.spec.generator(self.k),
             _ => {}
         }
-        if self.k > 0 && self.spec.epochs != Epochs::Again {
+        if self.k == 0 || self.spec.epochs != Epochs::Again {
             self.list = (0..self.n).collect();
         }
         self.k = self.k.saturating_add(1);
