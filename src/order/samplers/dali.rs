@@ -1,4 +1,6 @@
-//! NVIDIA DALI's `fn.readers.file`, as DALI 1.x and 2.0 have it.
+//! NVIDIA DALI's `fn.readers.file`, as DALI 2.0 has it. Later versions shuffle after an epoch by
+//! another rule. `checkpointing` follows DALI's source (`FileLabelLoaderBase::Reset`); the rest is
+//! compared with what DALI read.
 
 use rand_mt::Mt;
 

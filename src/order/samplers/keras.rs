@@ -1,4 +1,4 @@
-//! `keras.utils.image_dataset_from_directory`, as Keras 3 has it.
+//! `keras.utils.image_dataset_from_directory`, as Keras 3.15 with TensorFlow 2.21 has it.
 
 use super::keys::{Field, Fraction, Key, check_positive, wrong};
 use super::numpy::random_state_permutation;
