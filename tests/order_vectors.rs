@@ -1,94 +1,102 @@
-//! The samplers against vectors that torch 1.13.1 itself made; torch 2.15.0 gives the same.
+//! Every sampler against what the libraries themselves gave, by its spec over a dataset of `n`
+//! files whose names are in order.
 //!
-//! `hash` is over the whole list: `h = h * 1000003 + x` modulo 2^64, from 0. `head` are the first
-//! elements and `tail` the last four.
+//! `tests/vectors` has a file for each library: cases of an order, `n`, and for each epoch the
+//! first positions (`head`), the last (`tail`), how many they are (`len`) and a hash over all of
+//! them: `h = h * 1000003 + x` modulo 2^64, from 0. What is not given is not compared.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use belady::order::samplers::torch::{generator, randperm};
-use belady::order::samplers::{Distributed, Random, Sampler};
-use serde_json::Value;
+use std::collections::BTreeSet;
 
-fn vectors() -> Value {
-    serde_json::from_str(include_str!("vectors/torch113.json")).unwrap()
+use belady::ids::FileId;
+use belady::order::samplers::Sampler;
+use belady::order::spec::Source;
+use belady::order::{Entry, Listing, OrderSpec};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Vectors {
+    made_by: String,
+    cases: Vec<Case>,
 }
 
-fn cases<'v>(vectors: &'v Value, name: &str) -> &'v Vec<Value> {
-    vectors[name].as_array().unwrap()
+#[derive(Debug, Deserialize)]
+struct Case {
+    order: String,
+    n: u32,
+    epochs: Vec<Epoch>,
 }
 
-fn number(case: &Value, key: &str) -> u64 {
-    case[key].as_u64().unwrap()
+#[derive(Debug, Deserialize)]
+struct Epoch {
+    head: Vec<u32>,
+    tail: Option<Vec<u32>>,
+    len: Option<usize>,
+    hash: Option<u64>,
 }
 
-fn list(case: &Value, key: &str) -> Vec<u32> {
-    serde_json::from_value(case[key].clone()).unwrap()
-}
-
-/// Compares a list with its head, its hash and, where it is given, its tail.
-fn check(positions: &[u32], expected: &Value) {
-    let hash = |h: u64, x: &u32| h.wrapping_mul(1_000_003).wrapping_add(u64::from(*x));
-    assert!(positions.starts_with(&list(expected, "head")), "{expected}");
-    assert_eq!(positions.iter().fold(0, hash), number(expected, "hash"), "{expected}");
-    if expected.get("tail").is_some() {
-        assert!(positions.ends_with(&list(expected, "tail")), "{expected}");
-    }
-}
-
-#[test]
-fn randperm_gives_torchs_permutations() {
-    let vectors = vectors();
-    let cases = cases(&vectors, "randperm");
-    for case in cases {
-        let n = number(case, "n") as u32;
-        check(&randperm(n, &mut generator(number(case, "seed"))), case);
-    }
-    assert!(cases.len() > 30, "{} cases", cases.len());
-}
-
-#[test]
-fn distributed_gives_every_ranks_share() {
-    let vectors = vectors();
-    let cases = cases(&vectors, "distributed");
-    for case in cases {
-        let sampler = Distributed {
-            seed: number(case, "seed"),
-            epoch: number(case, "epoch"),
-            world: number(case, "world") as u32,
-            rank: number(case, "rank") as u32,
-            drop_last: case["drop_last"].as_bool().unwrap(),
-            shuffle: case["shuffle"].as_bool().unwrap(),
-            set_epoch: true,
-        };
-        let n = number(case, "n") as u32;
-        assert_eq!(u64::from(sampler.epoch_len(n)), number(case, "len"), "{case}");
-        check(&sampler.epoch(n, 0), case);
-        if sampler.epoch > 0 {
-            let earlier = Distributed { epoch: sampler.epoch - 1, ..sampler };
-            check(&earlier.epoch(n, 1), case);
+/// Compares the cases of a library with the orders of their specs.
+fn check(text: &str, at_least: usize) {
+    let Vectors { made_by, cases } = serde_json::from_str(text).unwrap();
+    assert!(cases.len() >= at_least, "{} cases of {made_by}", cases.len());
+    let most = cases.iter().map(|case| case.n).max().unwrap_or(0);
+    let names: Vec<String> = (0..most).map(|at| format!("{at:08}")).collect();
+    for Case { order: text, n, epochs } in cases {
+        let entries = names.iter().zip(0..n).map(|(name, at)| Entry {
+            path: name.as_bytes(),
+            file: FileId(at),
+            size: 1,
+        });
+        let spec: OrderSpec = text.parse().unwrap();
+        let order = spec.resolve(&Listing::new(entries.collect()), &[]).unwrap();
+        for ((k, expected), found) in (0..).zip(epochs).zip(order.epochs(0)) {
+            let words = format!("{text} over {n} by {made_by}, epoch {k}");
+            let Epoch { head, tail, len, hash } = expected;
+            let hashed = |h: u64, x: &u32| h.wrapping_mul(1_000_003).wrapping_add((*x).into());
+            assert_eq!(&found[..head.len()], head, "{words}");
+            assert!(tail.is_none_or(|tail| found.ends_with(&tail)), "{words}");
+            assert!(len.is_none_or(|len| found.len() == len), "{words}");
+            assert!(hash.is_none_or(|hash| found.iter().fold(0, hashed) == hash), "{words}");
+            assert_eq!(found.len(), order.epoch_len(k) as usize, "{words}");
         }
     }
-    assert!(cases.len() > 20, "{} cases", cases.len());
 }
 
-#[test]
-fn random_gives_every_epoch_of_a_loader_with_a_generator() {
-    let vectors = vectors();
-    let loaders = cases(&vectors, "loader").iter();
-    let mut checked = 0;
-    for case in loaders.filter(|case| case["kind"] == "explicit_generator") {
-        let sampler = Sampler::TorchRandom(Random::new(number(case, "seed")));
-        let n = number(case, "n") as u32;
-        for (k, (expected, positions)) in
-            (0..).zip(cases(case, "epochs").iter().zip(sampler.epochs(n, 0)))
-        {
-            // With drop_last the samples beyond the last whole batch are drawn and not read.
-            let batch = number(case, "batch") as usize;
-            let dropped = if case["drop_last"] == true { positions.len() % batch } else { 0 };
-            check(&positions[..positions.len() - dropped], expected);
-            assert_eq!(sampler.epochs(n, k).next().unwrap(), positions);
-            checked += 1;
+macro_rules! libraries {
+    ($($name:ident: $least:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            check(include_str!(concat!("vectors/", stringify!($name), ".json")), $least);
+        })*
+
+        /// A sampler that no library has been asked about is no sampler.
+        #[test]
+        fn every_sampler_has_a_vector() {
+            let mut seen = BTreeSet::from(["sequential"]);
+            $(let text = include_str!(concat!("vectors/", stringify!($name), ".json"));
+            let vectors: Vectors = serde_json::from_str(text).unwrap();
+            for case in vectors.cases {
+                let spec: OrderSpec = case.order.parse().unwrap();
+                if let Source::Sampler(sampler) = spec.source {
+                    seen.insert(sampler.name());
+                }
+            })*
+            for sampler in Sampler::all() {
+                assert!(seen.contains(sampler.name()), "{} has no vector", sampler.name());
+            }
         }
-    }
-    assert!(checked >= 16, "{checked} epochs");
+    };
+}
+
+libraries! {
+    torch: 90,
+    timm: 10,
+    huggingface: 20,
+    numpy: 100,
+    python: 90,
+    libstdcxx: 20,
+    tensorflow: 20,
+    dali: 7,
+    dlio: 10,
 }

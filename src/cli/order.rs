@@ -21,13 +21,16 @@ use crate::ids::FileId;
 use crate::mount::absolute;
 use crate::order::Order;
 use crate::order::file::write_text;
+use crate::order::spec::help;
 use crate::source::PosixSource;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Print an order as an order file
+    #[command(after_long_help = help())]
     Show {
-        /// The order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`
+        /// The order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`; --help
+        /// lists the samplers
         order: String,
         /// The dataset: a source or a mount
         dataset: PathBuf,
@@ -37,6 +40,9 @@ pub(super) enum Verb {
         /// First epoch to print
         #[arg(long, default_value_t = 0)]
         from: u32,
+        /// Write the order file here instead
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
     /// Check an order against a dataset
     Check {
@@ -70,7 +76,13 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
-        Verb::Show { order, dataset, epochs, from } => show(order, dataset, *from, *epochs),
+        Verb::Show { order, dataset, epochs, from, output } => {
+            let text = listed(order, dataset, *from, *epochs)?;
+            match output {
+                Some(file) => write(file, &text),
+                None => print(&text),
+            }
+        }
         Verb::Check { order, dataset, json } => check(order, dataset, *json),
         Verb::Set { mountpoint, order, stream } => {
             let (stream, order) = (stream.clone(), absolute_order(order)?);
@@ -108,12 +120,22 @@ fn resolved(text: &str, dataset: &Path) -> Result<(Order, HashMap<FileId, Vec<u8
     Ok((order, paths))
 }
 
-fn show(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<()> {
+/// The text of an order file with these epochs.
+fn listed(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>> {
     let (order, paths) = resolved(text, dataset)?;
     let path = |file: FileId| Cow::Borrowed(paths.get(&file).map_or(&b""[..], Vec::as_slice));
-    let text = write_text(&order, from..from.saturating_add(epochs), path)?;
+    write_text(&order, from..from.saturating_add(epochs), path)
+}
+
+fn write(file: &Path, text: &[u8]) -> Result<()> {
+    std::fs::write(file, text).map_err(|error| {
+        Error::new(ErrorKind::Order, format!("cannot write {}: {error}", file.display()))
+    })
+}
+
+fn print(text: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(&text).and_then(|()| stdout.flush()) {
+    match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::new(ErrorKind::Internal, format!("stdout: {error}")))
         }

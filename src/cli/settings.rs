@@ -142,7 +142,7 @@ pub(super) fn absolute_order(text: &str) -> Result<String> {
     if let Source::File(path) = &mut spec.source {
         in_place(path);
     }
-    if let IndexSpec::Manifest(path) = &mut spec.index {
+    if let IndexSpec::Manifest { file: path, .. } = &mut spec.index {
         in_place(path);
     }
     Ok(spec.to_string())

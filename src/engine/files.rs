@@ -52,9 +52,7 @@ impl Engine {
     fn take_order(&self, written: &[u8]) -> crate::error::Result<String> {
         let line = std::str::from_utf8(written).ok().map(str::trim);
         match line.filter(|line| written.len() <= SPEC_MAX && !line.contains('\n')) {
-            Some(line) if line.parse::<crate::order::OrderSpec>().is_ok() => {
-                self.set_order(STREAM, line)
-            }
+            Some(line) if crate::order::OrderSpec::is_named(line) => self.set_order(STREAM, line),
             _ => self.set_order_list(STREAM, written),
         }
     }

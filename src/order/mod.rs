@@ -5,7 +5,8 @@
 //!
 //! 1. A person names the order in one string; [`OrderSpec`] parses it ([`spec`]).
 //! 2. The caller lists the dataset ([`Listing`]) and reads the files the spec names.
-//! 3. The [index order](index) numbers the files as the job's dataset class does.
+//! 3. The [index order](index) numbers the files as the job's dataset class does; [`Split`]s take
+//!    the part of them that the job does.
 //! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that
 //!    numbering, or an [order file](mod@crate::order::file) lists the samples outright.
 //! 5. [`Order::epoch`] gives any epoch as a dense array of sample numbers, and [`SampleTable`]
@@ -19,11 +20,13 @@ mod listing;
 mod sample;
 pub mod samplers;
 pub mod spec;
+mod split;
 mod suggest;
 
 pub use listing::{Entry, Listing};
 pub use sample::{Range, Sample, SampleTable};
 pub use spec::OrderSpec;
+pub use split::{Length, Part, Split};
 
 use std::sync::Arc;
 
@@ -42,30 +45,28 @@ pub struct Order {
 
 #[derive(Clone, Debug)]
 enum Epochs {
-    /// Positions drawn by a sampler; `index` gives the sample at each position.
-    Drawn { sampler: Sampler, index: Arc<[u32]> },
+    /// Positions drawn by a sampler; `index` gives the sample at each position. `start` is before
+    /// the first epoch: what is drawn up to there is drawn once.
+    Drawn { sampler: Sampler, start: Positions, index: Arc<[u32]> },
     /// Epochs written down, at least one; after the last comes the first.
     Listed(Arc<[Arc<[u32]>]>),
 }
 
 impl Order {
     /// The order in which `sampler` draws whole files; `index` gives the file at each of its
-    /// positions, and `index_name` says in a word how that was sorted.
+    /// positions, and `index_name` says in a few words what order that is.
     ///
     /// # Errors
-    /// When an epoch would be empty or the dataset has 2^32 samples or more.
+    /// What [`Sampler::check`] says of the number of files; the dataset has 2^32 samples or more.
     pub fn drawn(sampler: Sampler, index: &[FileId], index_name: &str) -> Result<Self> {
         let n = u32::try_from(index.len())
             .map_err(|_| Error::new(ErrorKind::Order, "an order holds fewer than 2^32 samples"))?;
-        if sampler.epoch_len(n) == 0 {
-            let message = format!("the order {sampler} is empty over {} files", grouped(n.into()));
-            return Err(Error::new(ErrorKind::Order, message));
-        }
+        sampler.check(n)?;
         let index: Arc<[u32]> = index.iter().map(|file| file.0).collect();
         Ok(Order {
-            title: format!("{sampler} over {} files in {index_name} order", grouped(n.into())),
-            permutation: sample::are_unique([&*index]),
-            epochs: Epochs::Drawn { sampler, index },
+            title: format!("{sampler} over {} files in {index_name}", grouped(n.into())),
+            permutation: !sampler.repeats(n) && sample::are_unique([&*index]),
+            epochs: Epochs::Drawn { start: sampler.epochs(n, 0), sampler, index },
             samples: Arc::new(SampleTable::Files),
         })
     }
@@ -99,8 +100,8 @@ impl Order {
     /// The sample ids of epoch `k`, in the order they are read; `k` counts from the stream's first
     /// epoch. Listed orders wrap around after their last epoch.
     ///
-    /// Costs a permutation of the dataset, for `torch-random` one for every epoch up to `k`:
-    /// [`Order::epochs`] is the way to go through them.
+    /// Costs a permutation of the dataset; where all epochs come out of one generator, one for
+    /// every epoch up to `k`: [`Order::epochs`] is the way to go through them.
     pub fn epoch(&self, k: u32) -> Arc<[u32]> {
         self.epochs(k).step()
     }
@@ -109,7 +110,11 @@ impl Order {
     pub fn epochs(&self, from: u32) -> EpochIter {
         let positions = match &self.epochs {
             Epochs::Drawn { sampler: Sampler::Sequential, .. } | Epochs::Listed(_) => None,
-            Epochs::Drawn { sampler, index } => Some(sampler.epochs(index.len() as u32, from)),
+            Epochs::Drawn { start, .. } => {
+                let mut positions = start.clone();
+                positions.skip_epochs(from.into());
+                Some(positions)
+            }
         };
         EpochIter { epochs: self.epochs.clone(), positions, next: from }
     }
@@ -117,7 +122,7 @@ impl Order {
     /// How many samples epoch `k` reads, without making it.
     pub fn epoch_len(&self, k: u32) -> u32 {
         match &self.epochs {
-            Epochs::Drawn { sampler, index } => sampler.epoch_len(index.len() as u32),
+            Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
             Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
         }
     }
@@ -141,7 +146,7 @@ impl Order {
     }
 
     /// The order in plain words, as `status` shows it:
-    /// `torch-distributed seed 3 epoch 0.. world 2 rank 1 over 5,000 files in imagefolder order`.
+    /// `torch-distributed seed 3 world 2 rank 1 over 5,000 files in imagefolder order`.
     pub fn describe(&self) -> &str {
         &self.title
     }
@@ -205,21 +210,21 @@ mod tests {
     fn positions_go_through_the_index() {
         let sampler = Sampler::TorchDistributed(Distributed::default());
         let ids: Vec<_> = (0..10).map(|i| 100 + i).collect();
-        let order = Order::drawn(sampler, &files(&ids), "path").unwrap();
+        let order = Order::drawn(sampler, &files(&ids), "path order").unwrap();
         // torch.randperm(10) of seed 0 is 4 1 7 5 3 9 0 8 6 2.
         assert_eq!(*order.epoch(0), [104, 101, 107, 105, 103, 109, 100, 108, 106, 102]);
         assert_eq!(order.samples().get(104), Sample::whole(FileId(104)));
         assert!(order.is_permutation());
         assert_eq!(order.epochs_listed(), None);
         assert_eq!(order.epoch_len(3), 10);
-        let words = "torch-distributed seed 0 epoch 0.. world 1 rank 0 over 10 files in path order";
+        let words = "torch-distributed seed 0 over 10 files in path order";
         assert_eq!(order.describe(), words);
     }
 
     #[test]
     fn going_through_epochs_is_the_same_as_asking_for_each() {
         for sampler in [Sampler::Sequential, Sampler::TorchRandom(Random::new(7))] {
-            let order = Order::drawn(sampler, &files(&[5, 3, 9, 8]), "path").unwrap();
+            let order = Order::drawn(sampler, &files(&[5, 3, 9, 8]), "path order").unwrap();
             for (k, epoch) in (2..6).zip(order.epochs(2)) {
                 assert_eq!(epoch, order.epoch(k));
             }

@@ -120,6 +120,9 @@ fn a_bad_order_fails_the_close_and_says_why() {
     assert_eq!(write_order(&mounted, b"class/0001.png\nclass/none.png\n"), Err(Errno::EINVAL));
     let refused = mounted.status()["orders"][0]["refused"].as_str().unwrap().to_string();
     assert!(refused.contains("line 2") && refused.contains("class/none.png"), "{refused}");
+    assert_eq!(write_order(&mounted, b"keras:sed=1\n"), Err(Errno::EINVAL));
+    let refused = mounted.status()["orders"][0]["refused"].as_str().unwrap().to_string();
+    assert!(refused.contains("did you mean 'seed'"), "{refused}");
     wait_until("the order that was there", || {
         mounted.status()["orders"][0]["order"].as_str().is_some_and(|o| o.contains("sequential"))
     });

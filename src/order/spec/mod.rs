@@ -3,36 +3,40 @@
 //! ```text
 //! torch-distributed:seed=3,world=2,rank=1,index=imagefolder,root=train,count=1281167
 //! torch-random:seed=42,index=path,ext=.jpg,.png
-//! sequential:index=manifest:lists/train.txt
+//! sequential:index=manifest:lists/train.csv,column=file
+//! accelerate:seed=7,world=8,rank=3,batch_size=32,split=train_test_split:42:0.1:train
 //! file:orders/run7.txt
 //! orders/run7.txt,index=imagefolder,root=train
 //! ```
 //!
 //! First the sampler or the order file, then keys. A string that holds a `/`, or a dot and no
-//! colon, before its first comma is the path of an order file; paths hold no commas. Keys of all
+//! colon, before its first comma is the path of an order file; paths hold no commas.
+//!
+//! Samplers and their keys are those of [`Sampler::all`]; [`help`] lists them. Keys of all
 //! orders, with their defaults:
 //!
-//! - `index` (`path`): how the files are numbered, [`imagefolder`, `path` or `manifest:FILE`
-//!   ](crate::order::index::IndexOrder);
+//! - `index` (`path`; of `keras` and `dali` their own): how the files are numbered: a [`Sorting`] or
+//!   `manifest:FILE`, with `column` for where in an entry of it the path
+//!   [stands](crate::order::index::Manifest::column);
 //! - `root` (the source): the dataset's directory; `ext` (see there): endings of its files' names;
-//! - `count`: how many samples the dataset has; another number is refused.
+//! - `count`: how many samples the dataset has; another number is refused;
+//! - `split`: the part of it that the sampler draws from, one or more [`Split`]s.
 //!
-//! Keys of `torch-distributed`: `seed` (0), `epoch` (0), `world` (1), `rank` (0), `drop_last`
-//! (false), `shuffle` (true), and `set_epoch` (true), whether the script calls it. Keys of
-//! `torch-random`: `seed`, which must be given, `epoch` (0), `persistent_workers` (false).
-//! `sequential` and files have none of their own. In a world of several ranks each is an order by
-//! itself.
+//! In a world of several ranks each is an order by itself.
 
+mod help;
 mod parse;
+
+pub use help::help;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::index::{Filter, IndexOrder, index_order};
-use super::samplers::{Distributed, Random, Sampler};
-use super::{Listing, Order, file, grouped};
+use super::index::{Filter, Format, IndexOrder, Manifest, Sorting, index_order};
+use super::samplers::Sampler;
+use super::{Listing, Order, Split, file, grouped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 
@@ -48,6 +52,8 @@ pub struct OrderSpec {
     pub filter: Filter,
     /// How many samples the index has to have; of an order file, each of its epochs.
     pub count: Option<u64>,
+    /// What parts of the index are made one after the other, before the sampler gets the last.
+    pub splits: Vec<Split>,
 }
 
 /// Where the sequence of an order comes from.
@@ -62,15 +68,25 @@ pub enum Source {
 /// An [`IndexOrder`] whose manifest is still a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexSpec {
-    /// [`IndexOrder::ImageFolder`]
-    ImageFolder,
-    /// [`IndexOrder::Path`]
-    Path,
+    /// [`IndexOrder::Sorted`]
+    Sorted(Sorting),
     /// [`IndexOrder::Manifest`] in this file.
-    Manifest(PathBuf),
+    Manifest {
+        /// The file, whose name tells the format.
+        file: PathBuf,
+        /// [`Manifest::column`]
+        column: Option<String>,
+    },
 }
 
 impl OrderSpec {
+    /// Whether a line is meant as a spec, be it right or wrong, and not as the path of a sample: it
+    /// parses, or begins with the name of a sampler.
+    pub fn is_named(line: &str) -> bool {
+        let name = line.split(':').next().unwrap_or(line);
+        Sampler::named(name).is_some() || line.parse::<OrderSpec>().is_ok()
+    }
+
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
     pub fn files_needed(&self) -> Vec<&Path> {
         let order = match &self.source {
@@ -78,8 +94,8 @@ impl OrderSpec {
             Source::Sampler(_) => None,
         };
         let manifest = match &self.index {
-            IndexSpec::Manifest(path) => Some(path.as_path()),
-            IndexSpec::ImageFolder | IndexSpec::Path => None,
+            IndexSpec::Manifest { file, .. } => Some(file.as_path()),
+            IndexSpec::Sorted(_) => None,
         };
         order.into_iter().chain(manifest).collect()
     }
@@ -103,9 +119,12 @@ impl OrderSpec {
             Source::Sampler(sampler) => {
                 let index = index()?;
                 self.check_count(index.len() as u64)?;
-                Order::drawn(*sampler, &index, self.index.name())
+                let splits = self.splits.iter().map(|split| format!(", {split}"));
+                let name = format!("{} order{}", self.index.name(), splits.collect::<String>());
+                Order::drawn(sampler.clone(), &self.part(index)?, &name)
             }
             Source::File(path) => {
+                let index = || self.part(index()?);
                 let name = format!("order file {}", path.display());
                 let parsed = file::parse(contents[0], listing, index, self.count);
                 let parsed = parsed.map_err(|error| error.context(&name))?;
@@ -116,14 +135,28 @@ impl OrderSpec {
 
     fn resolve_index(&self, listing: &Listing<'_>, manifest: Option<&[u8]>) -> Result<Vec<FileId>> {
         match &self.index {
-            IndexSpec::ImageFolder => index_order(listing, IndexOrder::ImageFolder, &self.filter),
-            IndexSpec::Path => index_order(listing, IndexOrder::Path, &self.filter),
-            IndexSpec::Manifest(path) => {
-                let text = IndexOrder::Manifest(manifest.unwrap_or_default());
-                index_order(listing, text, &self.filter)
-                    .map_err(|error| error.context(format_args!("manifest {}", path.display())))
+            IndexSpec::Sorted(sorting) => {
+                index_order(listing, IndexOrder::Sorted(*sorting), &self.filter)
+            }
+            IndexSpec::Manifest { file, column } => {
+                let format = Format::of_name(&file.to_string_lossy());
+                let text = manifest.unwrap_or_default();
+                let manifest = Manifest { text, format, column: column.as_deref() };
+                index_order(listing, IndexOrder::Manifest(manifest), &self.filter)
+                    .map_err(|error| error.context(format_args!("manifest {}", file.display())))
             }
         }
+    }
+
+    /// What the splits leave of the index.
+    fn part(&self, index: Vec<FileId>) -> Result<Vec<FileId>> {
+        self.splits.iter().try_fold(index, |index, split| {
+            let n = u32::try_from(index.len());
+            let n = n.map_err(|_| {
+                Error::new(ErrorKind::Order, "a split is of less than 2^32 samples")
+            })?;
+            Ok(split.positions(n)?.iter().map(|&at| index[at as usize]).collect())
+        })
     }
 
     fn check_count(&self, found: u64) -> Result<()> {
@@ -135,12 +168,12 @@ impl OrderSpec {
             grouped(count)
         );
         let hint = match (found < count, &self.index) {
-            (_, IndexSpec::Manifest(_)) => "is it the list of another part of the dataset?",
-            (true, IndexSpec::ImageFolder) => {
+            (_, IndexSpec::Manifest { .. }) => "is it the list of another part of the dataset?",
+            (true, IndexSpec::Sorted(Sorting::ImageFolder | Sorting::Keras | Sorting::Dali)) => {
                 "are files missing from the source, outside of class directories, or not images \
                  by name?"
             }
-            (true, IndexSpec::Path) => "are files missing, or does root= or ext= leave some out?",
+            (true, _) => "are files missing, or does root= or ext= leave some out?",
             (false, _) => {
                 "are there files that the job does not read? root= (such as root=train) and ext= \
                  (such as ext=.jpg) leave files out"
@@ -150,13 +183,23 @@ impl OrderSpec {
     }
 }
 
+impl Source {
+    /// The index order that it has unless another is named.
+    fn sorting(&self) -> Sorting {
+        match self {
+            Source::Sampler(Sampler::Keras(_)) => Sorting::Keras,
+            Source::Sampler(Sampler::Dali(_)) => Sorting::Dali,
+            _ => Sorting::Path,
+        }
+    }
+}
+
 impl IndexSpec {
     /// The word for it in a spec, without the file.
     fn name(&self) -> &'static str {
         match self {
-            IndexSpec::ImageFolder => IndexOrder::ImageFolder.name(),
-            IndexSpec::Path => IndexOrder::Path.name(),
-            IndexSpec::Manifest(_) => IndexOrder::Manifest(&[]).name(),
+            IndexSpec::Sorted(sorting) => sorting.name(),
+            IndexSpec::Manifest { .. } => "manifest",
         }
     }
 }
@@ -184,36 +227,27 @@ impl fmt::Display for OrderSpec {
                 keys.push(format!("{name}={value}"));
             }
         };
-        match &self.source {
-            Source::Sampler(Sampler::TorchDistributed(s)) => {
-                let Distributed { seed, epoch, world, rank, drop_last, shuffle, set_epoch } = s;
-                key("seed", seed, false);
-                key("epoch", epoch, *epoch == 0);
-                key("world", world, *world == 1);
-                key("rank", rank, *world == 1);
-                key("drop_last", drop_last, !drop_last);
-                key("shuffle", shuffle, *shuffle);
-                key("set_epoch", set_epoch, *set_epoch);
+        if let Source::Sampler(sampler) = &self.source {
+            for (name, value) in sampler.given() {
+                key(name, &value, false);
             }
-            Source::Sampler(Sampler::TorchRandom(s)) => {
-                let Random { seed, epoch, persistent_workers } = s;
-                key("seed", seed, false);
-                key("epoch", epoch, *epoch == 0);
-                key("persistent_workers", persistent_workers, !persistent_workers);
-            }
-            Source::Sampler(Sampler::Sequential) | Source::File(_) => {}
         }
         match &self.index {
-            IndexSpec::Manifest(path) => {
-                key("index", &format_args!("manifest:{}", path.display()), false);
+            IndexSpec::Manifest { file, column } => {
+                key("index", &format_args!("manifest:{}", file.display()), false);
+                key("column", &column.as_deref().unwrap_or(""), column.is_none());
             }
-            index => key("index", &index.name(), matches!(index, IndexSpec::Path)),
+            IndexSpec::Sorted(sorting) => {
+                key("index", &sorting.name(), *sorting == self.source.sorting());
+            }
         }
         key("root", &self.filter.root, self.filter.root.is_empty());
         key("ext", &self.filter.ext.join(","), self.filter.ext.is_empty());
         key("count", &self.count.unwrap_or(0), self.count.is_none());
+        let splits: Vec<_> = self.splits.iter().map(Split::to_string).collect();
+        key("split", &splits.join("/"), splits.is_empty());
         let head = match &self.source {
-            Source::Sampler(sampler) => parse::name(sampler).to_owned(),
+            Source::Sampler(sampler) => sampler.name().to_owned(),
             Source::File(path) => format!("file:{}", path.display()),
         };
         // A file already has its colon.

@@ -1,35 +1,17 @@
 //! Parses the string form of an [`OrderSpec`].
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::{IndexSpec, OrderSpec, Source};
-use crate::error::{Error, ErrorKind, Result};
-use crate::order::index::Filter;
-use crate::order::samplers::{Distributed, Random, Sampler};
-use crate::order::suggest;
+use crate::error::{Error, Result};
+use crate::order::index::{Filter, Sorting};
+use crate::order::samplers::{Key, Sampler, number, wrong};
+use crate::order::{Split, suggest};
 
-const DISTRIBUTED: &str = "torch-distributed";
-const RANDOM: &str = "torch-random";
-const SEQUENTIAL: &str = "sequential";
 const FILE: &str = "file";
-const NAMES: [&str; 4] = [DISTRIBUTED, RANDOM, SEQUENTIAL, FILE];
 
-const INDEXES: [&str; 3] = ["imagefolder", "path", "manifest"];
-const COMMON_KEYS: [&str; 4] = ["index", "root", "ext", "count"];
-const DISTRIBUTED_KEYS: [&str; 7] =
-    ["seed", "epoch", "world", "rank", "drop_last", "shuffle", "set_epoch"];
-const RANDOM_KEYS: [&str; 3] = ["seed", "epoch", "persistent_workers"];
-
-/// The name of a sampler in a spec.
-pub(super) fn name(sampler: &Sampler) -> &'static str {
-    match sampler {
-        Sampler::TorchDistributed(_) => DISTRIBUTED,
-        Sampler::TorchRandom(_) => RANDOM,
-        Sampler::Sequential => SEQUENTIAL,
-    }
-}
+pub(super) const COMMON_KEYS: [&str; 6] = ["index", "column", "root", "ext", "count", "split"];
 
 impl FromStr for OrderSpec {
     type Err = Error;
@@ -44,27 +26,24 @@ fn parse(text: &str) -> Result<OrderSpec> {
     let (head, keys) = split(text)?;
     match head {
         Head::File("") => Err(wrong("a file has no name")),
-        Head::File(path) => finish(Source::File(PathBuf::from(path)), FILE, keys),
-        Head::Sampler(DISTRIBUTED) => {
-            let (sampler, keys) = distributed(keys)?;
-            finish(Source::Sampler(Sampler::TorchDistributed(sampler)), DISTRIBUTED, keys)
-        }
-        Head::Sampler(RANDOM) => {
-            let (sampler, keys) = random(keys)?;
-            finish(Source::Sampler(Sampler::TorchRandom(sampler)), RANDOM, keys)
-        }
-        Head::Sampler(SEQUENTIAL) => finish(Source::Sampler(Sampler::Sequential), SEQUENTIAL, keys),
-        Head::Sampler(unknown) => {
-            let error = wrong(format!("unknown sampler '{unknown}'"));
-            let known = suggest::hint(unknown, &NAMES);
-            Err(error
-                .hint(format!("{known} (an order file in the working directory is file:NAME)")))
+        Head::File(path) => finish(Source::File(PathBuf::from(path)), &[], keys),
+        Head::Sampler(name) => {
+            let mut sampler = Sampler::named(name).ok_or_else(|| {
+                let known = suggest::hint(name, &names());
+                wrong(format!("unknown sampler '{name}'"))
+                    .hint(format!("{known} (an order file in the working directory is file:NAME)"))
+            })?;
+            let rest = take(&mut sampler, keys)?;
+            sampler.validate()?;
+            let own: Vec<_> = sampler.keys().iter().map(|key| key.name).collect();
+            finish(Source::Sampler(sampler), &own, rest)
         }
     }
 }
 
-fn wrong(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Order, message)
+/// What a spec may begin with.
+fn names() -> Vec<&'static str> {
+    Sampler::all().iter().map(Sampler::name).chain([FILE]).collect()
 }
 
 /// What a spec begins with.
@@ -88,7 +67,7 @@ fn split(text: &str) -> Result<(Head<'_>, Keys<'_>)> {
     if let (FILE, Some(path)) = (name, after) {
         return Ok((Head::File(path), split_keys(rest)?));
     }
-    if NAMES.contains(&name) {
+    if names().contains(&name) {
         if after.is_none() && rest.is_some() {
             return Err(wrong(format!("keys follow '{name}' after a colon: '{name}:key=value'")));
         }
@@ -98,7 +77,7 @@ fn split(text: &str) -> Result<(Head<'_>, Keys<'_>)> {
     let is_path = match after {
         None => first.contains(['/', '.']),
         // A sampler's name with a typo may have a path among its keys.
-        Some(_) => first.contains('/') && suggest::nearest(name, NAMES).is_none(),
+        Some(_) => first.contains('/') && suggest::nearest(name, names()).is_none(),
     };
     if is_path {
         return Ok((Head::File(first), split_keys(rest)?));
@@ -126,82 +105,56 @@ fn split_keys(text: Option<&str>) -> Result<Keys<'_>> {
     Ok(keys)
 }
 
-fn distributed(keys: Keys<'_>) -> Result<(Distributed, Keys<'_>)> {
-    let mut sampler = Distributed::default();
-    let keys = take(keys, |key, value| {
-        match key {
-            "seed" => sampler.seed = number(key, value)?,
-            "epoch" => sampler.epoch = number(key, value)?,
-            "world" => sampler.world = number(key, value)?,
-            "rank" => sampler.rank = number(key, value)?,
-            "drop_last" => sampler.drop_last = boolean(key, value)?,
-            "shuffle" => sampler.shuffle = boolean(key, value)?,
-            "set_epoch" => sampler.set_epoch = boolean(key, value)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    })?;
-    if sampler.rank >= sampler.world {
-        let message = format!("rank {} is not in a world of {}", sampler.rank, sampler.world);
-        return Err(wrong(message).hint("ranks count from 0 and world= says how many there are"));
-    }
-    Ok((sampler, keys))
-}
-
-fn random(keys: Keys<'_>) -> Result<(Random, Keys<'_>)> {
-    let mut sampler = Random::new(0);
-    let mut seed = None;
-    let keys = take(keys, |key, value| {
-        match key {
-            "seed" => seed = Some(number(key, value)?),
-            "epoch" => sampler.epoch = number(key, value)?,
-            "persistent_workers" => sampler.persistent_workers = boolean(key, value)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    })?;
-    sampler.seed = seed.ok_or_else(|| {
-        wrong("a seed is missing").hint("give the loader's generator a seed and name it in seed=")
-    })?;
-    Ok((sampler, keys))
-}
-
-/// Gives every key to `set`, which says whether it took it; returns those it did not.
-fn take<'t>(keys: Keys<'t>, mut set: impl FnMut(&str, &str) -> Result<bool>) -> Result<Keys<'t>> {
+/// Gives the sampler its keys; returns those that are not its own.
+fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
+    let mut own = sampler.keys();
     let mut rest = Keys::new();
+    let given = |key: &&Key<'_>| keys.iter().any(|(name, _)| *name == key.name);
+    let missing = own.iter().find(|key| key.required && !given(key)).map(|key| key.name);
+    for (name, value) in keys {
+        match own.iter_mut().find(|key| key.name == name) {
+            Some(key) => key.set(&value)?,
+            None => rest.push((name, value)),
+        }
+    }
+    // What is misspelt is said first: it may be what is missing.
+    match missing.filter(|_| !rest.iter().any(|(name, _)| !COMMON_KEYS.contains(name))) {
+        Some(key) => Err(wrong(format!("{key}= is missing"))
+            .hint("seed the script's generator and name its seed here")),
+        None => Ok(rest),
+    }
+}
+
+/// Reads the keys of all orders and refuses what is left; `own` are those of the sampler.
+fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
+    let (index, filter) = (IndexSpec::Sorted(source.sorting()), Filter::default());
+    let mut spec = OrderSpec { source, index, filter, count: None, splits: Vec::new() };
+    let mut column = None;
     for (key, value) in keys {
-        if !set(key, &value)? {
-            rest.push((key, value));
-        }
-    }
-    Ok(rest)
-}
-
-/// Reads the keys of all orders and refuses what is left.
-fn finish(source: Source, name: &str, keys: Keys<'_>) -> Result<OrderSpec> {
-    let (index, filter) = (IndexSpec::Path, Filter::default());
-    let mut spec = OrderSpec { source, index, filter, count: None };
-    let rest = take(keys, |key, value| {
         match key {
-            "index" => spec.index = index_spec(value)?,
-            "root" => spec.filter.root = value.to_owned(),
-            "ext" => spec.filter.ext = endings(value)?,
-            "count" => spec.count = Some(number(key, value)?),
-            _ => return Ok(false),
+            "index" => spec.index = index_spec(&value)?,
+            "column" => column = Some(value),
+            "root" => spec.filter.root = value,
+            "ext" => spec.filter.ext = endings(&value)?,
+            "count" => spec.count = Some(number(key, &value)?),
+            "split" => spec.splits = Split::parse(&value)?,
+            _ => return Err(unknown_key(&spec.source, own, key)),
         }
-        Ok(true)
-    })?;
-    match rest.first() {
-        None => Ok(spec),
-        Some((key, _)) => Err(unknown_key(name, key)),
     }
+    match (&mut spec.index, column) {
+        (IndexSpec::Manifest { column, .. }, given) => *column = given,
+        (IndexSpec::Sorted(_), None) => {}
+        (IndexSpec::Sorted(_), Some(_)) => {
+            return Err(wrong("column= is of a manifest").hint("write index=manifest:FILE"));
+        }
+    }
+    Ok(spec)
 }
 
-fn unknown_key(name: &str, key: &str) -> Error {
-    let own: &[&str] = match name {
-        DISTRIBUTED => &DISTRIBUTED_KEYS,
-        RANDOM => &RANDOM_KEYS,
-        _ => &[],
+fn unknown_key(source: &Source, own: &[&str], key: &str) -> Error {
+    let name = match source {
+        Source::Sampler(sampler) => sampler.name(),
+        Source::File(_) => FILE,
     };
     let known = [own, &COMMON_KEYS].concat();
     wrong(format!("{name} has no key '{key}'")).hint(suggest::hint(key, &known))
@@ -209,18 +162,21 @@ fn unknown_key(name: &str, key: &str) -> Error {
 
 fn index_spec(value: &str) -> Result<IndexSpec> {
     match value.split_once(':') {
-        Some(("manifest", "")) => Err(wrong("the manifest has no name")),
-        Some(("manifest", path)) => Ok(IndexSpec::Manifest(PathBuf::from(path))),
-        None if value == "imagefolder" => Ok(IndexSpec::ImageFolder),
-        None if value == "path" => Ok(IndexSpec::Path),
+        Some(("manifest", "")) => return Err(wrong("the manifest has no name")),
+        Some(("manifest", path)) => {
+            return Ok(IndexSpec::Manifest { file: PathBuf::from(path), column: None });
+        }
         None if value == "manifest" => {
-            Err(wrong("index=manifest needs a file").hint("write index=manifest:FILE"))
+            return Err(wrong("index=manifest needs a file").hint("write index=manifest:FILE"));
         }
-        _ => {
-            let error = wrong(format!("unknown index order '{value}'"));
-            Err(error.hint(suggest::hint(value, &INDEXES)))
-        }
+        _ => {}
     }
+    let sorting = Sorting::WORDS.iter().find(|(word, _)| *word == value);
+    sorting.map(|(_, sorting)| IndexSpec::Sorted(*sorting)).ok_or_else(|| {
+        let known: Vec<_> = Sorting::WORDS.iter().map(|(word, _)| *word).collect();
+        let hint = suggest::hint(value, &[known.as_slice(), &["manifest"]].concat());
+        wrong(format!("unknown index order '{value}'")).hint(hint)
+    })
 }
 
 fn endings(value: &str) -> Result<Vec<String>> {
@@ -229,16 +185,4 @@ fn endings(value: &str) -> Result<Vec<String>> {
         return Err(wrong(format!("ext={value} holds an empty ending")));
     }
     Ok(endings)
-}
-
-fn number<T: FromStr<Err: Display>>(key: &str, value: &str) -> Result<T> {
-    value.parse().map_err(|error| wrong(format!("{key}={value}: {error}")))
-}
-
-fn boolean(key: &str, value: &str) -> Result<bool> {
-    match value {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        _ => Err(wrong(format!("{key}={value} is neither true nor false"))),
-    }
 }

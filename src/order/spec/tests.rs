@@ -1,4 +1,5 @@
 use super::*;
+use crate::order::samplers::{Distributed, Random};
 use crate::order::{Entry, Sample};
 
 fn parse(text: &str) -> OrderSpec {
@@ -35,10 +36,10 @@ fn all_keys_of_all_samplers() {
         set_epoch: false,
     };
     assert_eq!(spec.source, Source::Sampler(Sampler::TorchDistributed(sampler)));
-    assert_eq!(spec.index, IndexSpec::ImageFolder);
+    assert_eq!(spec.index, IndexSpec::Sorted(Sorting::ImageFolder));
     assert_eq!(spec.filter.ext, [".jpg", ".png"]);
     assert_eq!((spec.filter.root.as_str(), spec.count), ("train", Some(5000)));
-    let random = Random { seed: u64::MAX, epoch: 1, persistent_workers: true };
+    let random = Random { epoch: 1, persistent_workers: true, ..Random::new(u64::MAX) };
     let spec =
         parse("torch-random:seed=18446744073709551615,epoch=1,persistent_workers=true,index=path");
     assert_eq!(spec.source, Source::Sampler(Sampler::TorchRandom(random)));
@@ -61,11 +62,20 @@ fn order_files_are_named_or_recognised() {
 fn the_string_form_reads_back() {
     for text in [
         "torch-distributed:seed=0",
-        "torch-distributed:seed=7,epoch=3,world=2,rank=0,drop_last=true,index=imagefolder",
+        "torch-distributed:seed=7,epoch=3,world=2,drop_last=true,index=imagefolder",
         "torch-distributed:seed=7,shuffle=false,set_epoch=false",
         "torch-random:seed=42,epoch=2,persistent_workers=true,ext=.jpg,.png,count=10",
         "sequential",
         "sequential:index=manifest:lists/a.txt,root=train",
+        "sequential:index=manifest:lists/a.csv,column=file,root=train",
+        "sequential:index=walk,count=10,split=random_split:1:0.8+0.2:0/shuffle:3/slice:0:5",
+        "sequential:split=train_test_split:1:300:test/train_test_split:1:0.5:train",
+        "torch-default:seed=1,position=9,stride=6,epoch=2,replacement=true",
+        "python-random:seed='a b',epochs=fresh,sample=4",
+        "tf-shuffle:graph_seed=7,buffer=10",
+        "keras:seed=3,validation_split=0.25,subset=validation",
+        "keras:seed=3,index=path",
+        "dlio:seed=123,epoch=2,sampler=index",
         "file:orders/a.txt",
         "file:orders/a.txt,index=imagefolder,count=0",
     ] {
@@ -83,13 +93,31 @@ fn mistakes_are_named() {
         ("torch-distributd:seed=1", "did you mean 'torch-distributed'?"),
         ("torch-radnom:root=a/b", "did you mean 'torch-random'?"),
         ("sequental", "did you mean 'sequential'?"),
-        ("mine", "known are torch-distributed, torch-random, sequential, file"),
+        ("mine", "known are sequential, torch-distributed, torch-random"),
         ("sequential:seed=1", "sequential has no key 'seed'"),
         (
             "torch-random:sede=1,seed=2",
             "torch-random has no key 'sede'\n  hint: did you mean 'seed'",
         ),
-        ("torch-random", "a seed is missing"),
+        ("torch-random", "seed= is missing"),
+        ("tf-shuffle:buffer=3", "a seed is missing"),
+        ("tf-shuffle:seed=1,buffer=0", "buffer=0: must be at least 1"),
+        ("torch-default:seed=1,stride=0", "stride=0: must be at least 1"),
+        ("numpy-random-state:seed=4294967296", "refuses 2^32 and more"),
+        ("numpy-generator:seed='a'", "the seed of this sampler is a number"),
+        ("python-random:seed=a", "a text in quotes"),
+        ("python-random:seed='a',epochs=reseed", "cannot count up"),
+        ("python-random:seed=1,epochs=agan", "did you mean 'again'?"),
+        ("python-random:seed=1,sample=2,epochs=again", "needs a shuffle"),
+        ("keras:seed=1,validation_split=1.5", "is not a fraction"),
+        ("dali:shuffle_after_epoch=true,random_shuffle=true", "DALI refuses"),
+        ("dali:rank=1", "rank 1 is not in a world of 1"),
+        ("dlio:seed=1,epoch=0", "epoch=0: must be at least 1"),
+        ("accelerate:seed=1,world=3,batch_size=4,split_batches=true", "cannot be split among 3"),
+        ("sequential:split=random_splt:1:2:3", "did you mean 'random_split'?"),
+        ("sequential:split=slice:5:5", "slice:5:5 is empty"),
+        ("sequential:split=slice:5", "is not of a known form\n  hint: random_split:SEED"),
+        ("sequential:column=1", "column= is of a manifest"),
         ("torch-random:seed=-1", "seed=-1: invalid digit"),
         ("torch-distributed:world=2,rank=2", "rank 2 is not in a world of 2"),
         ("torch-distributed:world=0", "rank 0 is not in a world of 0"),

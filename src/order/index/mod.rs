@@ -8,10 +8,14 @@
 //! paths are compared and after it when classes are; and ImageFolder has a directory's own files
 //! before those of its subdirectories, whatever their names.
 
+mod manifest;
+
+pub use manifest::{Format, Manifest};
+
 use std::cmp::Ordering;
 
 use super::grouped;
-use super::listing::{Listing, Lookup};
+use super::listing::Listing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 
@@ -19,25 +23,71 @@ use crate::ids::FileId;
 const IMAGES: [&str; 9] =
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
 
-/// How a dataset class numbers its files.
+/// The extensions of Keras's `image_dataset_from_directory`.
+const KERAS_IMAGES: [&str; 5] = [".bmp", ".gif", ".jpeg", ".jpg", ".png"];
+
+/// The extensions of DALI's `readers.file`.
+const DALI_FILES: [&str; 15] = [
+    ".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".pnm", ".ppm", ".pgm", ".pbm", ".jp2",
+    ".webp", ".flac", ".ogg", ".wav",
+];
+
+/// How a dataset class sorts the files that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IndexOrder<'a> {
+pub enum Sorting {
     /// torchvision's `ImageFolder`: the directories directly below the root are the classes,
     /// sorted by name; within a class the directories sorted by whole path (as
     /// `sorted(os.walk(class))` has them) and within a directory the names.
     ImageFolder,
+    /// Keras's `image_dataset_from_directory` before it shuffles: as [`Sorting::ImageFolder`],
+    /// with other endings and without classes whose name begins with a dot.
+    Keras,
+    /// DALI's `readers.file(file_root=...)`: classes and the names directly in them, by bytes.
+    Dali,
     /// Bytewise by path: `sorted()` of all paths, as `find | LC_ALL=C sort` gives them.
     Path,
-    /// As this text lists them, one path a line; relative to the root.
-    Manifest(&'a [u8]),
+    /// `sorted()` of `pathlib.Path` objects, such as those of `rglob`: name by name, files and
+    /// directories alike.
+    Pathlib,
+    /// By the name of the file alone, whatever its directory: DLIO with sub-folders.
+    Name,
+    /// `os.walk` over names as the mount lists them, which is sorted: the files of a directory and
+    /// then, one after the other, its subdirectories.
+    Walk,
+}
+
+impl Sorting {
+    /// All of them with their words in a spec.
+    pub const WORDS: [(&str, Sorting); 7] = [
+        ("imagefolder", Sorting::ImageFolder),
+        ("keras", Sorting::Keras),
+        ("dali", Sorting::Dali),
+        ("path", Sorting::Path),
+        ("pathlib", Sorting::Pathlib),
+        ("name", Sorting::Name),
+        ("walk", Sorting::Walk),
+    ];
+
+    /// The word for it in a spec.
+    pub fn name(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, sorting)| *sorting == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// How a dataset class numbers its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexOrder<'a> {
+    /// By sorting what it finds.
+    Sorted(Sorting),
+    /// As a file lists them.
+    Manifest(Manifest<'a>),
 }
 
 impl IndexOrder<'_> {
     /// The word for it in a spec.
     pub fn name(&self) -> &'static str {
         match self {
-            IndexOrder::ImageFolder => "imagefolder",
-            IndexOrder::Path => "path",
+            IndexOrder::Sorted(sorting) => sorting.name(),
             IndexOrder::Manifest(_) => "manifest",
         }
     }
@@ -49,7 +99,7 @@ pub struct Filter {
     /// The dataset's directory relative to the source, such as `train`; empty for the source.
     pub root: String,
     /// Endings of the names to take, such as `.jpg`, in either case. None: what the index order
-    /// takes by itself, images for [`IndexOrder::ImageFolder`] and everything else for the others.
+    /// takes by itself: images where classes are directories, and everything else elsewhere.
     pub ext: Vec<String>,
 }
 
@@ -94,9 +144,8 @@ pub fn index_order(
     filter: &Filter,
 ) -> Result<Vec<FileId>> {
     let files = match order {
-        IndexOrder::ImageFolder => image_folder(listing, filter),
-        IndexOrder::Path => by_path(listing, filter),
-        IndexOrder::Manifest(text) => manifest(listing, text, filter)?,
+        IndexOrder::Sorted(sorting) => sorted(listing, sorting, filter),
+        IndexOrder::Manifest(manifest) => manifest.files(listing, filter)?,
     };
     if files.is_empty() {
         let total = grouped(listing.entries().len() as u64);
@@ -110,52 +159,60 @@ pub fn index_order(
     Ok(files)
 }
 
-fn by_path(listing: &Listing<'_>, filter: &Filter) -> Vec<FileId> {
-    let taken = |path| filter.below(path).is_some_and(|path| filter.takes(path, &[]));
-    let mut files: Vec<_> = listing
-        .entries()
-        .iter()
-        .filter(|entry| taken(entry.path))
-        .map(|entry| (entry.path, entry.file))
-        .collect();
-    files.sort_unstable();
+fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileId> {
+    let endings: &[&str] = match sorting {
+        Sorting::ImageFolder => &IMAGES,
+        Sorting::Keras => &KERAS_IMAGES,
+        Sorting::Dali => &DALI_FILES,
+        Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk => &[],
+    };
+    let taken = listing.entries().iter().filter(|entry| filter.takes(entry.path, endings));
+    let mut files: Vec<(&[u8], FileId)> =
+        taken.filter_map(|entry| Some((filter.below(entry.path)?, entry.file))).collect();
+    match sorting {
+        Sorting::ImageFolder => return image_folder(&files),
+        Sorting::Keras => {
+            files.retain(|(path, _)| !path.starts_with(b"."));
+            return image_folder(&files);
+        }
+        Sorting::Dali => {
+            files.retain(|(path, _)| path.iter().filter(|byte| **byte == b'/').count() == 1);
+            files.sort_unstable_by(|(a, _), (b, _)| by_name(a, b, false, <[u8]>::cmp));
+        }
+        Sorting::Path => files.sort_unstable(),
+        Sorting::Pathlib => {
+            files.sort_by(|(a, _), (b, _)| by_name(a, b, false, python_cmp));
+        }
+        Sorting::Name => files.sort_by(|(a, _), (b, _)| {
+            let name = |path| <[u8]>::rsplit(path, |byte| *byte == b'/').next().unwrap_or(path);
+            python_cmp(name(a), name(b)).then_with(|| a.cmp(b))
+        }),
+        Sorting::Walk => files.sort_unstable_by(|(a, _), (b, _)| by_name(a, b, true, <[u8]>::cmp)),
+    }
     files.into_iter().map(|(_, file)| file).collect()
 }
 
-fn manifest(listing: &Listing<'_>, text: &[u8], filter: &Filter) -> Result<Vec<FileId>> {
-    let lookup = Lookup::new(listing);
-    let root = filter.directory();
-    let mut files = Vec::new();
-    let mut joined = Vec::new();
-    for (number, line) in (1u64..).zip(text.split(|byte| *byte == b'\n')) {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() || !filter.takes(line, &[]) {
-            continue;
+/// Compares two paths name by name; with `files_first` a name that ends a path comes before one
+/// that is a directory's.
+fn by_name(a: &[u8], b: &[u8], files_first: bool, cmp: fn(&[u8], &[u8]) -> Ordering) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    loop {
+        let (slash_a, slash_b) = (position(a), position(b));
+        let (name_a, name_b) = (&a[..slash_a.unwrap_or(a.len())], &b[..slash_b.unwrap_or(b.len())]);
+        let kinds = slash_a.is_some().cmp(&slash_b.is_some());
+        if files_first && kinds.is_ne() {
+            return kinds;
         }
-        let path = if root.is_empty() || line.starts_with(b"/") {
-            line
-        } else {
-            joined.clear();
-            joined.extend_from_slice(root);
-            joined.push(b'/');
-            joined.extend_from_slice(line.strip_prefix(b"./").unwrap_or(line));
-            &joined
-        };
-        let entry = lookup.find(path).ok_or_else(|| unknown(&lookup, path, number))?;
-        files.push(entry.file);
+        let names = cmp(name_a, name_b).then(kinds);
+        match (slash_a, slash_b) {
+            (Some(at_a), Some(at_b)) if names.is_eq() => (a, b) = (&a[at_a + 1..], &b[at_b + 1..]),
+            _ => return names,
+        }
     }
-    Ok(files)
 }
 
-/// The error about a line of a manifest that names no file.
-fn unknown(lookup: &Lookup<'_>, path: &[u8], number: u64) -> Error {
-    let shown = String::from_utf8_lossy(path);
-    let error = Error::new(ErrorKind::Order, format!("line {number}: unknown path '{shown}'"));
-    let first = path.split(|byte| b" \t,;".contains(byte)).next().unwrap_or(path);
-    if first.len() < path.len() && lookup.find(first).is_some() {
-        return error.hint("a line of a manifest is a path and nothing else");
-    }
-    error.hint(lookup.hint(path))
+fn position(path: &[u8]) -> Option<usize> {
+    path.iter().position(|byte| *byte == b'/')
 }
 
 /// A path of `ImageFolder` in the parts by which it is sorted, one after the other.
@@ -184,13 +241,9 @@ impl<'p> Parts<'p> {
     }
 }
 
-fn image_folder(listing: &Listing<'_>, filter: &Filter) -> Vec<FileId> {
-    let mut parts: Vec<_> = listing
-        .entries()
-        .iter()
-        .filter(|entry| filter.takes(entry.path, &IMAGES))
-        .filter_map(|entry| Parts::of(filter.below(entry.path)?, entry.file))
-        .collect();
+fn image_folder(files: &[(&[u8], FileId)]) -> Vec<FileId> {
+    let mut parts: Vec<_> =
+        files.iter().filter_map(|(path, file)| Parts::of(path, *file)).collect();
     parts.sort_by(Parts::cmp);
     parts.into_iter().map(|parts| parts.file).collect()
 }
@@ -247,15 +300,18 @@ mod tests {
         ];
         let mut paths = expected;
         paths.reverse();
-        assert_eq!(sorted(&paths, IndexOrder::ImageFolder, "", &[]), expected);
+        assert_eq!(sorted(&paths, IndexOrder::Sorted(Sorting::ImageFolder), "", &[]), expected);
     }
 
     #[test]
     fn image_folder_takes_images_in_classes_only() {
         let paths = ["x.jpg", "c/notes.txt", "c/Y.JPeG", "c/.png", "c/jpg", "c/a.webp"];
-        let taken = sorted(&paths, IndexOrder::ImageFolder, "", &[]);
+        let taken = sorted(&paths, IndexOrder::Sorted(Sorting::ImageFolder), "", &[]);
         assert_eq!(taken, ["c/.png", "c/Y.JPeG", "c/a.webp"]);
-        assert_eq!(sorted(&paths, IndexOrder::ImageFolder, "", &[".TXT"]), ["c/notes.txt"]);
+        assert_eq!(
+            sorted(&paths, IndexOrder::Sorted(Sorting::ImageFolder), "", &[".TXT"]),
+            ["c/notes.txt"]
+        );
     }
 
     #[test]
@@ -263,28 +319,28 @@ mod tests {
         let paths = ["train/a/x", "train/a-b/x", "trainer/q", "val/y", "train/B.png"];
         let expected = ["train/B.png", "train/a-b/x", "train/a/x"];
         for root in ["train", "./train/", "/train"] {
-            assert_eq!(sorted(&paths, IndexOrder::Path, root, &[]), expected);
+            assert_eq!(sorted(&paths, IndexOrder::Sorted(Sorting::Path), root, &[]), expected);
         }
-        assert_eq!(sorted(&paths, IndexOrder::Path, ".", &[".png"]), ["train/B.png"]);
+        assert_eq!(
+            sorted(&paths, IndexOrder::Sorted(Sorting::Path), ".", &[".png"]),
+            ["train/B.png"]
+        );
     }
 
     #[test]
-    fn a_manifest_is_taken_as_it_stands() {
-        let paths = ["train/a", "train/b"];
-        let text = IndexOrder::Manifest(b"b\r\n\n./a\nb");
-        assert_eq!(sorted(&paths, text, "train", &[]), ["train/b", "train/a", "train/b"]);
+    fn keras_and_dali_take_their_kinds() {
+        let paths = [".h/1.jpg", "a/b/2.jpg", "a/1.gif", "a/1.webp", "a-b/1.jpg", "3.jpg"];
+        let taken = |sorting| sorted(&paths, IndexOrder::Sorted(sorting), "", &[]);
+        assert_eq!(taken(Sorting::Keras), ["a/1.gif", "a/b/2.jpg", "a-b/1.jpg"]);
+        assert_eq!(taken(Sorting::Dali), [".h/1.jpg", "a/1.webp", "a-b/1.jpg"]);
     }
 
     #[test]
-    fn a_manifest_with_an_unknown_path_is_refused_with_its_line() {
-        let listing = listing(&["a", "b"]);
-        let error = |text: &[u8]| {
-            let order = IndexOrder::Manifest(text);
-            index_order(&listing, order, &Filter::default()).unwrap_err().to_string()
-        };
-        assert!(error(b"a\n\nc\n").starts_with("line 3: unknown path 'c'"));
-        assert!(error(b"a 0\nb 1").contains("a path and nothing else"));
-        assert!(error(b"").contains("index is empty"));
+    fn pathlib_and_walk_go_name_by_name() {
+        let paths = ["b.txt", "a/z", "a/b/x", "a-b/x", "a/b.c", "c"];
+        let taken = |sorting| sorted(&paths, IndexOrder::Sorted(sorting), "", &[]);
+        assert_eq!(taken(Sorting::Pathlib), ["a/b/x", "a/b.c", "a/z", "a-b/x", "b.txt", "c"]);
+        assert_eq!(taken(Sorting::Walk), ["b.txt", "c", "a/b.c", "a/z", "a/b/x", "a-b/x"]);
     }
 
     #[test]

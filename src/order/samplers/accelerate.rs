@@ -1,0 +1,134 @@
+//! Hugging Face accelerate: `SeedableRandomSampler` and the batches that each process gets.
+
+use super::keys::{Field, Key, check_positive, check_rank, wrong};
+use super::torch::{generator, randperm};
+use crate::error::Result;
+
+/// A prepared `DataLoader(shuffle=True)` with a seedable sampler: `use_seedable_sampler=True`.
+///
+/// Epoch `k` is a permutation seeded with `seed + epoch + k`; batches of it go round the
+/// processes (`BatchSamplerShard`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accelerate {
+    /// The sampler's `data_seed`, or else the process's `torch.initial_seed()`.
+    pub seed: u64,
+    /// The sampler's first epoch of the stream.
+    pub epoch: u64,
+    /// Processes. Not 0.
+    pub world: u32,
+    /// The process of this stream, below `world`.
+    pub rank: u32,
+    /// The batch size of the loader as the script makes it. Not 0.
+    pub batch_size: u32,
+    /// Whether each batch is divided among the processes, instead of going to one of them.
+    pub split_batches: bool,
+    /// Whether the last round is filled up with samples from the epoch's beginning.
+    pub even_batches: bool,
+    /// Whether the loader drops its last batch if it is not full.
+    pub drop_last: bool,
+    /// Whether the loader shuffles at all.
+    pub shuffle: bool,
+}
+
+impl Default for Accelerate {
+    /// accelerate's defaults, in a world of one.
+    fn default() -> Self {
+        Accelerate {
+            seed: 0,
+            epoch: 0,
+            world: 1,
+            rank: 0,
+            batch_size: 1,
+            split_batches: false,
+            even_batches: true,
+            drop_last: false,
+            shuffle: true,
+        }
+    }
+}
+
+impl Accelerate {
+    /// How many positions the process gets in an epoch over `n` samples.
+    pub fn epoch_len(&self, n: u32) -> u64 {
+        let (n, batch, world, rank) = self.shape(n);
+        let round = batch * world;
+        if self.drop_last {
+            n / round * batch
+        } else if self.fills() {
+            n.div_ceil(round) * batch
+        } else {
+            n / round * batch + (n % round).saturating_sub(rank * batch).min(batch)
+        }
+    }
+
+    /// The process's positions in the stream's epoch `k` over `n` samples.
+    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+        let len = self.epoch_len(n);
+        let (n64, batch, world, rank) = self.shape(n);
+        let places = (0..len).map(|i| {
+            let place = (i / batch * world + rank) * batch + i % batch;
+            // The filling goes round the samples of the first round.
+            if place < n64 { place } else { (place - n64) % n64.min(batch * world) }
+        });
+        if !self.shuffle {
+            return places.map(|place| place as u32).collect();
+        }
+        let seed = self.seed.wrapping_add(self.epoch).wrapping_add(k.into());
+        let perm = randperm(n, &mut generator(seed));
+        places.map(|place| perm[place as usize]).collect()
+    }
+
+    /// The number of samples, and the batches that go round: a batch that is divided among the
+    /// processes is as many batches of that part's size.
+    fn shape(&self, n: u32) -> (u64, u64, u64, u64) {
+        let divided = if self.split_batches { self.world } else { 1 };
+        let batch = self.batch_size / divided;
+        (n.into(), batch.into(), self.world.into(), self.rank.into())
+    }
+
+    /// Whether the last round is filled up; a process by itself reads its batches as they are.
+    fn fills(&self) -> bool {
+        self.even_batches && !self.drop_last && self.world > 1
+    }
+
+    /// Whether a process may be given a position twice in an epoch.
+    pub(super) fn repeats(&self, n: u32) -> bool {
+        let (n, batch, world, _) = self.shape(n);
+        self.fills() && n % (batch * world) != 0
+    }
+
+    pub(super) fn check(&self, n: u32) -> Result<()> {
+        let len = self.epoch_len(n);
+        if self.repeats(n) && len > 4 * u64::from(n) + 1_000_000 {
+            let message =
+                format!("batch_size={} would fill {n} samples up to {len}", self.batch_size);
+            return Err(wrong(message).hint("the batch size counts samples"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
+        vec![
+            Key::required("seed", Field::U64(&mut self.seed)),
+            Key::new("epoch", Field::U64(&mut self.epoch)),
+            Key::new("world", Field::U32(&mut self.world)),
+            Key::new("rank", Field::U32(&mut self.rank)),
+            Key::new("batch_size", Field::U32(&mut self.batch_size)),
+            Key::new("split_batches", Field::Bool(&mut self.split_batches)),
+            Key::new("even_batches", Field::Bool(&mut self.even_batches)),
+            Key::new("drop_last", Field::Bool(&mut self.drop_last)),
+            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
+        ]
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        check_rank(self.rank, self.world)?;
+        check_positive("batch_size", self.batch_size.into())?;
+        if self.split_batches && !self.batch_size.is_multiple_of(self.world) {
+            let (batch, world) = (self.batch_size, self.world);
+            let message = format!("batch_size={batch} cannot be split among {world} processes");
+            return Err(wrong(message).hint("with split_batches it has to be a multiple of world"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! `keras.utils.image_dataset_from_directory`, as Keras 3.15 with TensorFlow 2.21 has it.
+
+use super::keys::{Field, Fraction, Key, check_positive, wrong};
+use super::numpy::random_state_permutation;
+use super::tensorflow::{buffered, epoch_seeds, seeds};
+use crate::error::Result;
+
+/// The parts that `validation_split` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subset {
+    /// The beginning of the list.
+    Training,
+    /// The end of the list.
+    Validation,
+}
+
+impl Subset {
+    pub(super) const WORDS: [(&str, Subset); 2] =
+        [("training", Subset::Training), ("validation", Subset::Validation)];
+}
+
+/// `image_dataset_from_directory(seed=seed)`: the list of paths is shuffled once by numpy and
+/// divided; every epoch the part goes through a `tf.data` shuffle buffer of eight batches.
+///
+/// Opens overlap, because the images are read by several threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keras {
+    /// The seed, of numpy's shuffle and of the buffer's.
+    pub seed: u64,
+    /// Samples in a batch. Not 0.
+    pub batch_size: u32,
+    /// Whether anything is shuffled.
+    pub shuffle: bool,
+    /// Whether paths go through the buffer before they are read. Where it is the decoded images
+    /// that do (Keras 2), the files are read in the order of the list.
+    pub buffer: bool,
+    /// The part that is for validation: the end of the list.
+    pub validation_split: Fraction,
+    /// Which part this is.
+    pub subset: Subset,
+    /// Epochs before the stream's first.
+    pub epoch: u32,
+}
+
+impl Default for Keras {
+    /// Keras's defaults, with a seed of 0.
+    fn default() -> Self {
+        Keras {
+            seed: 0,
+            batch_size: 32,
+            shuffle: true,
+            buffer: true,
+            validation_split: Fraction::ZERO,
+            subset: Subset::Training,
+            epoch: 0,
+        }
+    }
+}
+
+impl Keras {
+    /// How many positions an epoch over `n` samples has.
+    pub fn epoch_len(&self, n: u32) -> u32 {
+        let validation = self.validation_split.floor_of(n);
+        match (self.validation_split == Fraction::ZERO, self.subset) {
+            (true, _) => n,
+            // With none for validation its part is `paths[-0:]`, all of them, and the other none.
+            (_, Subset::Training) if validation == 0 => 0,
+            (_, Subset::Validation) if validation == 0 => n,
+            (_, Subset::Training) => n - validation,
+            (_, Subset::Validation) => validation,
+        }
+    }
+
+    /// The positions of the stream's epoch `k` over `n` samples.
+    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+        let len = self.epoch_len(n);
+        let from = if self.subset == Subset::Training { 0 } else { n - len };
+        if !self.shuffle {
+            return (from..from + len).collect();
+        }
+        let list = random_state_permutation(n, self.seed as u32);
+        let part = &list[from as usize..][..len as usize];
+        if !self.buffer {
+            return part.to_vec();
+        }
+        let pair = epoch_seeds(seeds(None, self.seed), Some(self.epoch.wrapping_add(k)));
+        buffered(len, self.batch_size.saturating_mul(8), pair, |at| part[at as usize])
+    }
+
+    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
+        vec![
+            Key::required("seed", Field::U64(&mut self.seed)),
+            Key::new("batch_size", Field::U32(&mut self.batch_size)),
+            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
+            Key::new("buffer", Field::Bool(&mut self.buffer)),
+            Key::new("validation_split", Field::Fraction(&mut self.validation_split)),
+            Key::new("subset", Field::Subset(&mut self.subset)),
+            Key::new("epoch", Field::U32(&mut self.epoch)),
+        ]
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        if self.shuffle && self.seed > u32::MAX.into() {
+            return Err(wrong(format!("seed={}: numpy refuses 2^32 and more", self.seed)));
+        }
+        check_positive("batch_size", self.batch_size.into())
+    }
+}

@@ -1,0 +1,147 @@
+//! `tf.data.Dataset.shuffle` and what is made of it, as TensorFlow 2 has them.
+
+use super::keys::{Field, Key, check_positive, wrong};
+use super::python;
+use crate::error::Result;
+
+/// The graph seed where only the operation has one.
+const DEFAULT_GRAPH_SEED: u64 = 87_654_321;
+
+/// Seeds are taken modulo this.
+const SEED_BOUND: u64 = (1 << 31) - 1;
+
+/// `dataset.shuffle(buffer, seed)`; with a buffer of the whole dataset also `list_files(seed=..)`.
+///
+/// Every epoch begins with a buffer that is filled in the order of the index; a sample is drawn
+/// from it and the next of the index takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TfShuffle {
+    /// The operation's `seed`; none: the first that the graph seed gives an operation.
+    pub seed: Option<u64>,
+    /// What `tf.random.set_seed` was given; none: it was not called.
+    pub graph_seed: Option<u64>,
+    /// Samples in the buffer; none: all of them. Not 0.
+    pub buffer: Option<u32>,
+    /// Whether every epoch is another (`reshuffle_each_iteration`).
+    pub reshuffle: bool,
+    /// Epochs before the stream's first.
+    pub epoch: u32,
+}
+
+impl Default for TfShuffle {
+    /// The whole dataset, shuffled anew every epoch.
+    fn default() -> Self {
+        TfShuffle { seed: None, graph_seed: None, buffer: None, reshuffle: true, epoch: 0 }
+    }
+}
+
+impl TfShuffle {
+    /// The positions of the stream's epoch `k` over `n` samples: a permutation of `0..n`.
+    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+        let pair = seeds(self.graph_seed, self.operation_seed());
+        let epoch = self.reshuffle.then(|| self.epoch.wrapping_add(k));
+        buffered(n, self.buffer.unwrap_or(n), epoch_seeds(pair, epoch), |at| at)
+    }
+
+    fn operation_seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| {
+            // An eager operation's seed is `random.Random(graph_seed).randint(0, 2**31 - 1)`.
+            python::below(1 << 31, &mut python::seeded(self.graph_seed.unwrap_or(0))).into()
+        })
+    }
+
+    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
+        vec![
+            Key::new("seed", Field::Maybe64(&mut self.seed)),
+            Key::new("graph_seed", Field::Maybe64(&mut self.graph_seed)),
+            Key::new("buffer", Field::Maybe32(&mut self.buffer)),
+            Key::new("reshuffle", Field::Bool(&mut self.reshuffle)),
+            Key::new("epoch", Field::U32(&mut self.epoch)),
+        ]
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        if self.seed.is_none() && self.graph_seed.is_none() {
+            let error = wrong("a seed is missing");
+            return Err(
+                error.hint("seed= is the shuffle's, graph_seed= that of tf.random.set_seed")
+            );
+        }
+        check_positive("buffer", self.buffer.unwrap_or(1).into())
+    }
+}
+
+/// `tensorflow.random_seed.get_seed`: the pair that an operation is seeded with.
+pub(super) fn seeds(graph: Option<u64>, operation: u64) -> [u64; 2] {
+    let pair = [graph.unwrap_or(DEFAULT_GRAPH_SEED) % SEED_BOUND, operation % SEED_BOUND];
+    // Two zeroes would mean no seed at all.
+    if pair == [0, 0] { [0, SEED_BOUND] } else { pair }
+}
+
+/// The pair of one epoch: where epochs differ, the next two numbers of the operation's.
+pub(super) fn epoch_seeds(pair: [u64; 2], epoch: Option<u32>) -> [u64; 2] {
+    let Some(epoch) = epoch else { return pair };
+    let block = Philox::new(pair).block(u64::from(epoch) / 2);
+    let at = epoch as usize % 2 * 2;
+    [block[at].into(), block[at + 1].into()]
+}
+
+/// What comes out of a shuffle buffer that the elements `at(0)`, `at(1)`, ... `at(n - 1)` go
+/// through.
+pub(super) fn buffered(n: u32, buffer: u32, pair: [u64; 2], at: impl Fn(u32) -> u32) -> Vec<u32> {
+    let size = buffer.min(n);
+    let mut ring: Vec<u32> = (0..size).map(&at).collect();
+    let mut numbers = Philox::new(pair);
+    (0..n)
+        .map(|start| {
+            let inside = size.min(n - start);
+            let chosen =
+                (u64::from(start) + u64::from(numbers.next_u32() % inside)) % u64::from(size);
+            let oldest = start % size;
+            let element = ring[chosen as usize];
+            ring.swap(chosen as usize, oldest as usize);
+            if inside == size && size < n - start {
+                ring[oldest as usize] = at(start + size);
+            }
+            element
+        })
+        .collect()
+}
+
+/// Philox4x32-10 (Salmon et al. 2011) as TensorFlow seeds it: the first seed is the key, the
+/// second the high half of the counter.
+struct Philox {
+    pair: [u64; 2],
+    /// Numbers given.
+    given: u64,
+    block: [u32; 4],
+}
+
+impl Philox {
+    fn new(pair: [u64; 2]) -> Self {
+        Philox { pair, given: 0, block: [0; 4] }
+    }
+
+    fn next_u32(&mut self) -> u32 {
+        let at = (self.given % 4) as usize;
+        if at == 0 {
+            self.block = self.block(self.given / 4);
+        }
+        self.given += 1;
+        self.block[at]
+    }
+
+    /// The four numbers of one value of the counter's low half.
+    fn block(&self, low: u64) -> [u32; 4] {
+        let halves = |wide: u64| [wide as u32, (wide >> 32) as u32];
+        let ([a, b], [c, d]) = (halves(low), halves(self.pair[1]));
+        let (mut counter, mut key) = ([a, b, c, d], halves(self.pair[0]));
+        for _ in 0..10 {
+            let [low0, high0] = halves(u64::from(counter[0]) * 0xd251_1f53);
+            let [low1, high1] = halves(u64::from(counter[2]) * 0xcd9e_8d57);
+            counter = [high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0];
+            key = [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)];
+        }
+        counter
+    }
+}

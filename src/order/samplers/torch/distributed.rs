@@ -1,0 +1,114 @@
+//! `torch.utils.data.DistributedSampler`.
+
+use super::{generator, randperm};
+use crate::error::Result;
+use crate::order::samplers::keys::{Field, Key, check_rank};
+
+/// `torch.utils.data.DistributedSampler` with what it was constructed with.
+///
+/// Epoch `k` is a permutation seeded with `seed + epoch + k`, filled up with its own beginning
+/// (or, with `drop_last`, cut) to a multiple of `world`, of which the rank takes every
+/// `world`-th from `rank` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distributed {
+    /// The sampler's `seed`; torch's default is 0.
+    pub seed: u64,
+    /// What the first epoch of the stream gives `set_epoch`.
+    pub epoch: u64,
+    /// The sampler's `num_replicas`: processes that share the epoch. Not 0.
+    pub world: u32,
+    /// The process of this stream, below `world`.
+    pub rank: u32,
+    /// Cut the epoch to a multiple of `world` instead of filling it up.
+    pub drop_last: bool,
+    /// Whether the sampler shuffles at all.
+    pub shuffle: bool,
+    /// Whether the script calls `set_epoch`; one that does not repeats its first epoch for ever.
+    pub set_epoch: bool,
+}
+
+impl Default for Distributed {
+    /// torch's defaults, in a world of one, with `set_epoch` called.
+    fn default() -> Self {
+        Distributed {
+            seed: 0,
+            epoch: 0,
+            world: 1,
+            rank: 0,
+            drop_last: false,
+            shuffle: true,
+            set_epoch: true,
+        }
+    }
+}
+
+impl Distributed {
+    /// How many positions the rank gets in an epoch over `n` samples; 0 when `drop_last` leaves
+    /// nothing of a dataset smaller than the world.
+    pub fn epoch_len(&self, n: u32) -> u32 {
+        if self.drop_last { n / self.world } else { n.div_ceil(self.world) }
+    }
+
+    /// The rank's positions in the stream's epoch `k` over `n` samples: `epoch_len(n)` numbers
+    /// below `n`, none twice.
+    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+        // The padding goes round the permutation as often as it must, so the element at a place
+        // beyond the end is the one at that place modulo n.
+        let (n64, world) = (u64::from(n), u64::from(self.world));
+        let places =
+            (0..u64::from(self.epoch_len(n))).map(|i| (u64::from(self.rank) + i * world) % n64);
+        if !self.shuffle {
+            return places.map(|place| place as u32).collect();
+        }
+        let later = if self.set_epoch { u64::from(k) } else { 0 };
+        let seed = self.seed.wrapping_add(self.epoch).wrapping_add(later);
+        let perm = randperm(n, &mut generator(seed));
+        if self.world == 1 {
+            return perm;
+        }
+        places.map(|place| perm[place as usize]).collect()
+    }
+}
+
+impl Distributed {
+    pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
+        vec![
+            Key::new("seed", Field::U64(&mut self.seed)),
+            Key::new("epoch", Field::U64(&mut self.epoch)),
+            Key::new("world", Field::U32(&mut self.world)),
+            Key::new("rank", Field::U32(&mut self.rank)),
+            Key::new("drop_last", Field::Bool(&mut self.drop_last)),
+            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
+            Key::new("set_epoch", Field::Bool(&mut self.set_epoch)),
+        ]
+    }
+
+    pub(in crate::order::samplers) fn validate(&self) -> Result<()> {
+        check_rank(self.rank, self.world)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_goes_round_a_dataset_smaller_than_the_world() {
+        let ranks: Vec<_> = (0..8)
+            .map(|rank| Distributed { world: 8, rank, shuffle: false, ..Distributed::default() })
+            .collect();
+        let read: Vec<_> = ranks.iter().flat_map(|s| s.epoch(3, 0)).collect();
+        assert_eq!(read, [0, 1, 2, 0, 1, 2, 0, 1]);
+        let none = Distributed { drop_last: true, ..ranks[0] };
+        assert!(none.epoch(3, 0).is_empty());
+    }
+
+    #[test]
+    fn without_set_epoch_every_epoch_is_the_first() {
+        let sampler = Distributed { set_epoch: false, epoch: 3, ..Distributed::default() };
+        assert_eq!(sampler.epoch(100, 5), sampler.epoch(100, 0));
+        let calling = Distributed { set_epoch: true, ..sampler };
+        assert_eq!(sampler.epoch(100, 0), calling.epoch(100, 0));
+        assert_ne!(calling.epoch(100, 1), calling.epoch(100, 0));
+    }
+}

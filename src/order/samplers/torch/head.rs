@@ -1,0 +1,77 @@
+//! The beginning of a permutation without the rest of it.
+
+use std::collections::HashMap;
+
+use rand_mt::Mt;
+
+use super::LARGE;
+
+/// The elements of [`randperm`](super::randperm) one after another, each at the cost of one draw:
+/// the shuffle walks forward, so what it has passed is final.
+///
+/// Keeps what was swapped out of its place in a map of at most one entry for each element given.
+/// Whoever asks for more than a small part of `n` is better off with the whole permutation.
+#[derive(Clone, Debug)]
+pub struct Head {
+    rng: Mt,
+    n: u32,
+    next: u32,
+    /// What stands at a place where no longer its own number does.
+    moved: HashMap<u32, u32>,
+}
+
+impl Head {
+    /// The permutation of `0..n` that `rng` draws. `None` from 214,748,364 elements on, which
+    /// torch shuffles inside out: no element is final before the last draw.
+    pub fn new(n: u32, rng: Mt) -> Option<Self> {
+        (n < LARGE).then(|| Head { rng, n, next: 0, moved: HashMap::new() })
+    }
+}
+
+impl Iterator for Head {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let at = self.next;
+        if at >= self.n {
+            return None;
+        }
+        self.next += 1;
+        let own = self.moved.remove(&at).unwrap_or(at);
+        if self.next == self.n {
+            // The last has nothing to be swapped with, and no draw.
+            return Some(own);
+        }
+        let chosen = at + self.rng.next_u32() % (self.n - at);
+        if chosen == at {
+            Some(own)
+        } else {
+            Some(self.moved.insert(chosen, own).unwrap_or(chosen))
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.n - self.next) as usize;
+        (left, Some(left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{generator, randperm};
+    use super::*;
+
+    #[test]
+    fn the_head_is_the_beginning_of_the_permutation() {
+        for n in [0, 1, 2, 3, 10, 1000, 70_000] {
+            for seed in 0..5 {
+                let whole = randperm(n, &mut generator(seed));
+                let head = Head::new(n, generator(seed)).unwrap();
+                assert!(head.clone().eq(whole.iter().copied()), "{n} {seed}");
+                assert!(head.take(7).eq(whole.into_iter().take(7)), "{n} {seed}");
+            }
+        }
+        assert!(Head::new(LARGE, generator(0)).is_none());
+        assert_eq!(Head::new(LARGE - 1, generator(0)).unwrap().take(100).count(), 100);
+    }
+}

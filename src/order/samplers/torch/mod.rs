@@ -1,0 +1,122 @@
+//! PyTorch's samplers on the CPU, as `torch.utils.data` of 1.13 to 2.x draws them.
+//!
+//! All randomness is mt19937 (Matsumoto and Nishimura 1998), seeded with the low 32 bits of the
+//! seed. [`randperm`] is `torch.randperm` (ATen's `randperm_cpu`): a Fisher-Yates shuffle that
+//! walks forward, one draw a step, reduced by plain modulo. The samplers differ only in which
+//! generator the permutation comes from:
+//!
+//! - [`Distributed`] seeds a new generator with `seed + epoch` for every epoch;
+//! - [`Random`] draws all epochs from one generator, which the loader itself uses as well;
+//! - [`DefaultGenerator`] seeds a new generator for every epoch with an output of the process's;
+//! - [`SubsetRandom`] and [`Stateful`] draw one permutation after the other from one generator.
+
+mod distributed;
+mod head;
+mod stream;
+
+pub use distributed::Distributed;
+pub use head::Head;
+pub use stream::{DefaultGenerator, Loader, Random, Stateful, SubsetRandom};
+
+use rand_mt::Mt;
+
+/// From this many elements on `torch.randperm` shuffles by its second rule: UINT32_MAX / 20.
+const LARGE: u32 = u32::MAX / 20;
+
+/// The generator that `torch.Generator().manual_seed(seed)` is on the CPU.
+///
+/// Only the low 32 bits of the seed count: 42 and 2^32 + 42 are the same.
+pub fn generator(seed: u64) -> Mt {
+    Mt::new(seed as u32)
+}
+
+/// `torch.randperm(n, generator=rng)`: a permutation of `0..n`; consumes [`randperm_draws`].
+///
+/// From 214,748,364 elements on this is the rule of torch since pytorch/pytorch#143682 (the end of
+/// 2024); versions before it, 1.13 among them, shuffle any number by the rule for fewer.
+pub fn randperm(n: u32, rng: &mut Mt) -> Vec<u32> {
+    if n < LARGE { forward(n, rng) } else { inside_out(n, rng) }
+}
+
+/// How many 32-bit outputs of the generator [`randperm`] of `n` consumes.
+pub fn randperm_draws(n: u32) -> u64 {
+    if n < LARGE { u64::from(n.saturating_sub(1)) } else { 2 * u64::from(n) }
+}
+
+/// The rule for fewer than [`LARGE`] elements: step `i` swaps element `i` with one not before it.
+fn forward(n: u32, rng: &mut Mt) -> Vec<u32> {
+    let mut perm: Vec<u32> = (0..n).collect();
+    let mut rest = perm.as_mut_slice();
+    while rest.len() > 1 {
+        let chosen = rng.next_u32() % rest.len() as u32;
+        rest.swap(0, chosen as usize);
+        rest = &mut rest[1..];
+    }
+    perm
+}
+
+/// The rule for [`LARGE`] elements and more: Fisher-Yates inside out with 64-bit draws, so that
+/// the modulo stays close to uniform.
+fn inside_out(n: u32, rng: &mut Mt) -> Vec<u32> {
+    let mut perm: Vec<u32> = Vec::with_capacity(n as usize);
+    for i in 0..n {
+        // The first draw is the high word.
+        let chosen = (rng.next_u64() % (u64::from(i) + 1)) as usize;
+        perm.push(i);
+        perm.swap(i as usize, chosen);
+    }
+    perm
+}
+
+/// `torch.randint(high=n, size=(n,), generator=rng)`: `n` positions, any of them any number of
+/// times, one draw each; also where `RandomSampler` asks for them 32 at a time.
+pub fn with_replacement(n: u32, rng: &mut Mt) -> Vec<u32> {
+    (0..n).map(|_| rng.next_u32() % n).collect()
+}
+
+/// Passes over so many 32-bit outputs.
+fn discard(rng: &mut Mt, outputs: u64) {
+    for _ in 0..outputs {
+        rng.next_u32();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn randperm_is_torchs() {
+        assert_eq!(randperm(10, &mut generator(0)), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
+        assert_eq!(randperm(10, &mut generator(1)), [5, 6, 1, 2, 0, 8, 9, 3, 7, 4]);
+        assert!(randperm(0, &mut generator(0)).is_empty());
+        assert_eq!(randperm(1, &mut generator(0)), [0]);
+    }
+
+    #[test]
+    fn randperm_consumes_what_it_says() {
+        for n in [0, 1, 2, 1000] {
+            let (mut a, mut b) = (generator(5), generator(5));
+            randperm(n, &mut a);
+            (0..randperm_draws(n)).for_each(|_| _ = b.next_u32());
+            assert_eq!(a, b, "{n}");
+        }
+    }
+
+    #[test]
+    fn the_large_rule_is_atens_loop() {
+        // r[i] = i; r[i] = r[z]; r[z] = i, as ATen writes it over an uninitialised array.
+        let mut rng = generator(9);
+        let mut expected = vec![u32::MAX; 500];
+        for i in 0..expected.len() {
+            let (high, low) = (u64::from(rng.next_u32()), u64::from(rng.next_u32()));
+            let z = ((high << 32 | low) % (i as u64 + 1)) as usize;
+            expected[i] = i as u32;
+            expected[i] = expected[z];
+            expected[z] = i as u32;
+        }
+        assert_eq!(inside_out(500, &mut generator(9)), expected);
+        assert_eq!(LARGE, 214_748_364);
+        assert_eq!(randperm_draws(LARGE), 2 * 214_748_364);
+    }
+}

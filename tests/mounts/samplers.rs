@@ -1,0 +1,82 @@
+//! Orders by the names of samplers: all that README tells of can be given, and a job that shuffles
+//! with another library than torch is followed.
+
+use std::fs;
+
+use crate::ground::{Ground, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::Program;
+
+const FILES: u64 = 300;
+
+/// Reads a list that numpy shuffles before every epoch, one for each line of its input.
+const NUMPY: &str = r#"
+import os, sys
+import numpy as np
+
+root = sys.argv[1]
+paths = sorted(os.path.join(root, "d", name) for name in os.listdir(os.path.join(root, "d")))
+np.random.seed(7)
+for epoch, _ in enumerate(sys.stdin):
+    np.random.shuffle(paths)
+    for path in paths:
+        with open(path, "rb") as file:
+            file.read()
+    print(epoch, len(paths), flush=True)
+"#;
+
+/// The orders of README's table.
+fn told() -> Vec<&'static str> {
+    let readme = include_str!("../../README.md");
+    let section = readme.split("\n## ").find(|section| section.starts_with("Telling the order"));
+    let rows =
+        section.unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let orders: Vec<_> = rows.map(|(order, _)| order).filter(|order| *order != "FILE").collect();
+    assert!(orders.len() > 15, "{orders:?}");
+    orders
+}
+
+#[test]
+fn every_order_that_readme_tells_of_is_received() {
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, 10);
+    for number in 0..FILES {
+        ground.plant(&format!("d/{number:04}.jpg"), b"an image");
+    }
+    let mounted = Mounted::new(&ground, &[]);
+    let point = mounted.point.to_str().unwrap();
+    let source = ground.path("source");
+    let file = ground.path("order.txt");
+    for order in told() {
+        let said = ground.ends(0, &["order", "set", point, order]);
+        let name = order.split(':').next().unwrap();
+        assert!(said.contains(name), "{said}");
+        let (source, file) = (source.to_str().unwrap(), file.to_str().unwrap());
+        ground.ends(0, &["order", "show", order, source, "--epochs", "2", "--output", file]);
+        // What is written is an order that can be received as well.
+        assert!(fs::read_to_string(file).unwrap().contains("# epoch 1\n"), "{order}");
+        ground.ends(0, &["order", "check", file, source]);
+    }
+    let help = ground.ends(0, &["order", "show", "--help"]);
+    assert!(help.contains("python-random:seed=N,") && help.contains("batch_size=32"), "{help}");
+    mounted.umount();
+}
+
+#[test]
+fn a_list_that_numpy_shuffles_is_predicted() {
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, 3000);
+    let order = "numpy-random-state:seed=7,epochs=again";
+    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", order]);
+    let mut job = Program::python(NUMPY, &[mounted.path("").to_str().unwrap()]);
+    for epoch in 0..3 {
+        job.tell("");
+        assert_eq!(job.line(), format!("{epoch} {FILES}"));
+    }
+    job.finish();
+    // A few opens may slip by where they are no requests.
+    let predicted = || mounted.count("/orders/0/opens_predicted");
+    wait_until("all reads seen", || predicted() + 3 * FILES / 10 >= 3 * FILES);
+    assert_eq!(mounted.status()["orders"][0]["following"], true);
+    mounted.umount();
+}

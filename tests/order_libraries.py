@@ -1,0 +1,148 @@
+"""What torch, numpy and Python give for orders that are named as belady names them."""
+
+import json
+import random
+import sys
+
+import numpy as np
+import torch
+from torch.utils.data import (DataLoader, RandomSampler, Subset, SubsetRandomSampler,
+                              get_worker_info, random_split)
+from torch.utils.data.distributed import DistributedSampler
+
+
+def generator(seed):
+    g = torch.Generator()
+    g.manual_seed(seed)
+    return g
+
+
+def once(loader):
+    return [int(i) for batch in loader for i in batch]
+
+
+def distributed(data, key, epochs):
+    sampler = DistributedSampler(data, num_replicas=key("world", 1), rank=key("rank", 0),
+                                 shuffle=key("shuffle", True), seed=key("seed", 0),
+                                 drop_last=key("drop_last", False))
+    for epoch in range(epochs):
+        sampler.set_epoch(key("epoch", 0) + epoch)
+        yield [data[i] for i in sampler]
+
+
+def explicit(data, key, epochs):
+    g = generator(key("seed"))
+    persistent = key("persistent_workers", False)
+    sampler = RandomSampler(data, replacement=key("replacement", False), generator=g)
+    loader = DataLoader(data, batch_size=16, sampler=sampler, generator=g,
+                        num_workers=int(persistent), persistent_workers=persistent)
+    for _ in range(epochs):
+        yield once(loader)
+
+
+def default(data, key, epochs):
+    torch.manual_seed(key("seed"))
+    torch.rand(key("position", 3) - 3)
+    loader = DataLoader(data, batch_size=16,
+                        sampler=RandomSampler(data, replacement=key("replacement", False)))
+    for _ in range(epochs):
+        yield once(loader)
+        torch.rand(key("stride", 4) - 4)
+
+
+def subset(data, key, epochs):
+    if key("gap", 2) == 0:
+        sampler = SubsetRandomSampler(range(len(data)), generator=generator(key("seed")))
+        for _ in range(epochs):
+            yield [data[i] for i in sampler]
+        return
+    torch.manual_seed(key("seed"))
+    loader = DataLoader(data, batch_size=16, sampler=SubsetRandomSampler(range(len(data))))
+    for _ in range(epochs):
+        yield once(loader)
+
+
+def shuffled(make, draw):
+    """Epochs of a list that `draw` shuffles with a generator that `make` seeds."""
+    def run(data, key, epochs):
+        seed, word = key("seed"), key("epochs", "same")
+        g, order = make(seed), list(data)
+        order = draw(g, order, key)
+        for epoch in range(epochs):
+            if word == "reseed":
+                order = draw(make(seed + epoch), list(data), key)
+            elif epoch and word == "fresh":
+                order = draw(g, list(data), key)
+            elif epoch and word == "again":
+                order = draw(g, order, key)
+            yield list(order)
+    return run
+
+
+def in_place(g, order, key):
+    g.shuffle(order)
+    return order
+
+
+def python_draw(g, order, key):
+    return g.sample(order, key("sample")) if key("sample", 0) else in_place(g, order, key)
+
+
+SAMPLERS = {
+    "sequential": lambda data, key, epochs: (list(data) for _ in range(epochs)),
+    "torch-distributed": distributed,
+    "torch-random": explicit,
+    "torch-default": default,
+    "torch-subset-random": subset,
+    "numpy-random-state": shuffled(np.random.RandomState, in_place),
+    "numpy-generator": shuffled(np.random.default_rng, in_place),
+    "python-random": shuffled(random.Random, python_draw),
+}
+
+
+def value(text):
+    if text.startswith("'"):
+        return text[1:-1]
+    words = {"true": True, "false": False}
+    return words.get(text, int(text) if text.isdigit() else text)
+
+
+def part_of(split, data):
+    _, seed, lengths, part = split.split(":")
+    lengths = [float(x) if "." in x else int(x) for x in lengths.split("+")]
+    chosen = random_split(data, lengths, generator=generator(int(seed)))[int(part)]
+    return [chosen[i] for i in range(len(chosen))]
+
+
+def summary(order):
+    h = 0
+    for x in order:
+        h = (h * 1000003 + int(x)) & 0xFFFFFFFFFFFFFFFF
+    return [len(order), [int(x) for x in order[:8]], h]
+
+
+class Who(torch.utils.data.Dataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return get_worker_info().id
+
+
+def answer(spec, n, epochs):
+    if spec == "workers":
+        batch, workers, drop_last = epochs
+        return once(DataLoader(Who(n), batch_size=batch, num_workers=workers, drop_last=drop_last))
+    name, _, text = spec.partition(":")
+    keys = dict(part.split("=", 1) for part in text.split(",")) if text else {}
+    keys = {key: value(text) for key, text in keys.items()}
+    data = list(range(n))
+    if "split" in keys:
+        data = part_of(keys["split"], data)
+    return [summary(order) for order in SAMPLERS[name](data, lambda k, d=None: keys.get(k, d), epochs)]
+
+
+print(json.dumps([answer(*case) for case in json.loads(sys.argv[1])]))

@@ -1,0 +1,161 @@
+//! Properties of the samplers: epochs are the permutations or multisets that they are said to be,
+//! and no parameters make any of them panic.
+
+use std::collections::BTreeMap;
+
+use belady::ids::FileId;
+use belady::order::samplers::Sampler;
+use belady::order::spec::Source;
+use belady::order::{Entry, Listing, OrderSpec, Split};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// What may stand behind the `=` of a key, whatever the key.
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (0u32..9).prop_map(|number| number.to_string()),
+        1 => any::<u32>().prop_map(|number| number.to_string()),
+        1 => Just(u32::MAX.to_string()),
+        1 => any::<u64>().prop_map(|number| number.to_string()),
+        4 => prop::sample::select(vec![
+            "true", "false", "none", "same", "reseed", "fresh", "again", "training", "validation",
+            "iterative", "index", "0.5", "0.01", "'a'", "-1", "1e9", "",
+        ]).prop_map(str::to_owned),
+    ]
+}
+
+/// A sampler with some of its keys set to something.
+fn spec() -> impl Strategy<Value = String> {
+    let all = Sampler::all();
+    (0..all.len(), vec((any::<prop::sample::Index>(), value()), 0..6), 0u64..50).prop_map(
+        move |(at, given, seed)| {
+            let mut sampler = all[at].clone();
+            let keys: Vec<&str> = sampler.keys().iter().map(|key| key.name).collect();
+            let mut set = BTreeMap::new();
+            if keys.contains(&"seed") {
+                set.insert("seed", seed.to_string());
+            }
+            for (index, value) in given.into_iter().filter(|_| !keys.is_empty()) {
+                set.insert(keys[index.index(keys.len())], value);
+            }
+            let set: Vec<_> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("{}:{},index=path", sampler.name(), set.join(",")).replace(":,", ":")
+        },
+    )
+}
+
+fn listing(names: &[String]) -> Listing<'_> {
+    let entries = names.iter().zip(0..);
+    Listing::new(
+        entries
+            .map(|(name, at)| Entry { path: name.as_bytes(), file: FileId(at), size: 1 })
+            .collect(),
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_parameters_panic_and_epochs_are_what_they_are_said_to_be(text in spec(), n in 0u32..40) {
+        let names: Vec<String> = (0..n).map(|at| format!("{at:04}")).collect();
+        let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
+        prop_assert_eq!(spec.to_string().parse::<OrderSpec>().unwrap(), spec.clone());
+        // What takes seconds to reach is no matter of a property.
+        let Source::Sampler(sampler) = &spec.source else { return Ok(()) };
+        let draws = sampler.draws_before(n, 2);
+        if (1 << 18..1 << 36).contains(&draws) {
+            return Ok(());
+        }
+        let Ok(order) = spec.resolve(&listing(&names), &[]) else { return Ok(()) };
+        prop_assert!(draws < 1 << 18, "{text} was to be refused");
+        for (k, epoch) in (0..3).zip(order.epochs(0)) {
+            prop_assert_eq!(epoch.len(), order.epoch_len(k) as usize);
+            prop_assert!(!epoch.is_empty());
+            prop_assert!(epoch.iter().all(|id| *id < n));
+            let mut once = epoch.to_vec();
+            once.sort_unstable();
+            once.dedup();
+            prop_assert!(!order.is_permutation() || once.len() == epoch.len(), "{text}: {epoch:?}");
+            if k == 2 {
+                prop_assert_eq!(epoch, order.epoch(2));
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_share_an_epoch(
+        name in prop::sample::select(vec!["torch-distributed", "accelerate", "dali", "dlio"]),
+        more in prop::sample::select(vec!["", ",drop_last=true", ",shuffle=false", ",batch_size=3",
+            ",batch_size=4,even_batches=false", ",random_shuffle=true", ",sampler=index"]),
+        (n, world, k) in (1u32..200, 1u32..9, 0u32..3),
+    ) {
+        let names: Vec<String> = (0..n).map(|at| format!("{at:04}")).collect();
+        let seed = if name == "dali" { "" } else { "seed=3," };
+        let mut read = Vec::new();
+        for rank in 0..world {
+            let text = format!("{name}:{seed}world={world},rank={rank},index=path{more}");
+            let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
+            if let Ok(order) = spec.resolve(&listing(&names), &[]) {
+                read.extend_from_slice(&order.epoch(k));
+            }
+        }
+        // DLIO's ranks read the same files, except where they read by number.
+        if name == "dlio" && more != ",sampler=index" || name == "dali" && world > n {
+            return Ok(());
+        }
+        let all = read.len();
+        read.sort_unstable();
+        read.dedup();
+        if more == ",drop_last=true" {
+            prop_assert_eq!(read.len(), all);
+            prop_assert_eq!(all, (n - n % world) as usize);
+        } else {
+            prop_assert_eq!(read.len(), n as usize);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_split_are_the_dataset(n in 1u32..300, seed: u64, cut in 1u32..99) {
+        let part = |text: &str| -> Vec<u32> {
+            let split = Split::parse(text).unwrap();
+            split[0].positions(n).unwrap_or_default()
+        };
+        let fraction = f64::from(cut) / 100.0;
+        let test = part(&format!("train_test_split:{seed}:{fraction:?}:test"));
+        let train = part(&format!("train_test_split:{seed}:{fraction:?}:train"));
+        let lengths = format!("{fraction:?}+{:?}", 1.0 - fraction);
+        let random = [0, 1].map(|at| part(&format!("random_split:{seed}:{lengths}:{at}")));
+        for mut all in [[test, train].concat(), random.concat(), part(&format!("shuffle:{seed}"))] {
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_split_panics(text in "(random_split|train_test_split|shuffle|slice|slcie)(:(0|1|7|99|0\\.5|0\\.0|4294967295|0\\.5\\+0\\.5|3\\+4|train|test|x)){0,4}", n in 0u32..20) {
+        if let Ok(splits) = Split::parse(&text) {
+            prop_assert_eq!(Split::parse(&splits[0].to_string()).unwrap(), splits.clone());
+            if let Ok(positions) = splits[0].positions(n) {
+                prop_assert!(positions.iter().all(|at| *at < n) && !positions.is_empty());
+            }
+        }
+    }
+}
+
+/// README tells of every sampler and of every key of orders.
+#[test]
+fn readme_has_every_sampler() {
+    let readme = include_str!("../README.md");
+    for sampler in Sampler::all() {
+        assert!(
+            readme.contains(&format!("`{}", sampler.name())),
+            "README lacks {}",
+            sampler.name()
+        );
+    }
+    for key in ["index=", "column=", "root=", "ext=", "count=", "split="] {
+        assert!(readme.contains(key), "README lacks {key}");
+        assert!(belady::order::spec::help().contains(key.trim_end_matches('=')));
+    }
+}
