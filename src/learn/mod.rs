@@ -1,0 +1,3 @@
+//! In which order a loader reads that nobody has told about.
+
+pub mod crack;
