@@ -2,6 +2,7 @@
 //!
 //! A tool for measurements, on one thread. One line of JSON says what came out.
 
+mod observe;
 mod peak;
 
 use std::process::ExitCode;
@@ -34,6 +35,12 @@ enum What {
         #[arg(long, default_value_t = 1 << 24)]
         seeds: u64,
     },
+    /// Opens of a loader whose order is known.
+    Observe {
+        /// Samples of the dataset.
+        #[arg(long, default_value_t = 1_000_000, value_parser = 1_000..=10_000_000)]
+        samples: i64,
+    },
     /// The most vector operations of the search's kinds that a core does.
     Peak {
         /// The instructions.
@@ -49,30 +56,34 @@ enum PathName {
 }
 
 /// The path of a name, if this processor has it.
-fn path_of(name: PathName) -> Option<Path> {
-    let name = match name {
+fn path_of(name: PathName) -> Result<Path, String> {
+    let text = match name {
         PathName::Scalar => "scalar",
         PathName::Avx2 => "avx2",
         PathName::Avx512 => "avx512",
     };
-    Path::ALL.iter().copied().find(|path| path.name() == name && path.is_here())
+    let path = Path::ALL.iter().copied().find(|path| path.name() == text && path.is_here());
+    path.ok_or_else(|| format!("this processor has no {text}"))
 }
 
 fn main() -> ExitCode {
-    let (name, what) = match Cli::parse().what {
-        What::Crack { path, hypotheses, seeds } => (path, Some((hypotheses, seeds))),
-        What::Peak { path } => (path, None),
+    let result = match Cli::parse().what {
+        What::Crack { path, hypotheses, seeds } => {
+            path_of(path).map(|path| crack(path, hypotheses, seeds))
+        }
+        What::Peak { path } => path_of(path).map(measure_peak),
+        What::Observe { samples } => Ok(observe::run(samples as u32)),
     };
-    let Some(path) = path_of(name) else {
-        eprintln!("learnspeed: this processor has no {name:?}");
-        return ExitCode::FAILURE;
-    };
-    let result = match what {
-        Some((hypotheses, seeds)) => crack(path, hypotheses, seeds),
-        None => measure_peak(path),
-    };
-    println!("{result}");
-    ExitCode::SUCCESS
+    match result {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("learnspeed: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Searches for as many seeds, all beyond the range, of datasets of about 100,000 files.
@@ -114,9 +125,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_known_loader_is_followed_to_its_end() {
+        let found = observe::run(20_000);
+        assert_eq!(found["followed"], json!(true));
+    }
+
+    #[test]
     fn every_path_is_measured() {
         for name in [PathName::Scalar, PathName::Avx2, PathName::Avx512] {
-            let Some(path) = path_of(name) else { continue };
+            let Ok(path) = path_of(name) else { continue };
             let found = crack(path, 2, 10_000);
             assert_eq!((&found["hits"], &found["seeds"]), (&json!(0), &json!(10_000)));
             assert!(found["operations_per_seed"].as_f64() > Some(99.0));
