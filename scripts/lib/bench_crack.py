@@ -3,7 +3,8 @@
 Goal: tell how long the 2^32 seeds take, what more hypotheses cost, and how much of the core the search uses.
 Method: a small compiled program searches a range on one thread; the kinds take turns, and with each turn goes a
 measurement of the most that the core does: the same vector operations in the same proportions, none waiting for
-another.  A share is the search's operations a second over that, turn by turn.  A figure is a median over the turns.
+another.  A share is the search's operations a second over that, turn by turn.  Besides, how many opens a second are
+taken of a loader whose order is known.  A figure is a median over the turns.
 """
 
 import argparse
@@ -18,13 +19,14 @@ from report import publish, quartiles, row
 SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
 HYPOTHESES = (1, 4, 16, 64)
 # Of the best instructions that are there.
-BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6}
-AT_LEAST = ("share",)
+BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2}
+AT_LEAST = ("share", "observations")
 
 
 def run(*args):
     """What the program says; None where the processor lacks the instructions."""
-    done = subprocess.run([binary("learnspeed"), *map(str, args)], capture_output=True, text=True, timeout=120, check=False)
+    command = [binary("learnspeed"), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0 and "this processor has no" in done.stderr:
         return None
     done.check_returncode()
@@ -32,8 +34,8 @@ def run(*args):
 
 
 def measure(turns, scale):
-    """By path: seeds a second by number of hypotheses, and the shares of the peak."""
-    found = {}
+    """By path: seeds a second by number of hypotheses, and the shares of the peak.  And opens a second, in millions."""
+    found, observed = {}, []
     elapsed = stopwatch()
     for turn in range(turns):
         for path, seeds in SEEDS.items():
@@ -47,11 +49,12 @@ def measure(turns, scale):
                 if count == 1 and peak["operations_per_second"] > 0:
                     done = speed["seeds_per_second"] * speed["operations_per_seed"]
                     one["share"].append(done / peak["operations_per_second"])
+        observed.append(run("observe")["opens_per_second"] / 1e6)
         say(f"{elapsed():5.0f} s  turn {turn + 1} of {turns}")
-    return found
+    return found, observed
 
 
-def rows_of(found):
+def rows_of(found, observed):
     """The figures of every path, then what the fastest one comes to."""
     rows = []
     for path, one in found.items():
@@ -63,12 +66,12 @@ def rows_of(found):
     best = list(found)[-1]
 
     def bar(name, runs, unit, **more):
-        more["at_least"] = name in AT_LEAST
-        rows.append(row(name, runs, unit, BARS[name], path=best, **quartiles(runs), **more))
-    bar("full_space", [2 ** 32 / speed for speed in found[best][1]], "s", note="2^32 seeds on one core")
+        rows.append(row(name, runs, unit, BARS[name], at_least=name in AT_LEAST, **quartiles(runs), **more))
+    bar("full_space", [2 ** 32 / speed for speed in found[best][1]], "s", note=f"2^32 seeds on one core with {best}")
     bar("64_hypotheses", [one / many for one, many in zip(found[best][1], found[best][64])], "x", note="as long as one")
     if found[best]["share"]:
         bar("share", found[best]["share"], "", note="of the core's vector operations")
+    bar("observations", observed, "M/s", note="opens of a loader whose order is known")
     return rows
 
 
@@ -81,10 +84,10 @@ def main():
     args = parser.parse_args()
     exit_on_signals()
     try:
-        found = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
+        found, observed = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
     except FAILURES as e:
         sys.exit(f"crack: {e}")
-    publish("crack", rows_of(found), [], args.json, keep=not args.quick)
+    publish("crack", rows_of(found, observed), [], args.json, keep=not args.quick)
 
 
 if __name__ == "__main__":
