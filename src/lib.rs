@@ -14,6 +14,7 @@ pub mod error;
 pub mod fs;
 pub mod fuse;
 pub mod ids;
+pub mod learn;
 pub mod mount;
 pub mod order;
 pub mod plan;

@@ -1,0 +1,94 @@
+"""How fast the seed of a permutation is searched for: seeds a second on one core, by instructions and hypotheses.
+
+Goal: tell how long the 2^32 seeds take, what more hypotheses cost, and how much of the core the search uses.
+Method: a small compiled program searches a range on one thread; the kinds take turns, and with each turn goes a
+measurement of the most that the core does: the same vector operations in the same proportions, none waiting for
+another.  A share is the search's operations a second over that, turn by turn.  Besides, how many opens a second are
+taken of a loader whose order is known.  A figure is a median over the turns.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+from driver import FAILURES, stopwatch
+from mounts import binary, exit_on_signals, say
+from report import publish, quartiles, row
+
+SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
+HYPOTHESES = (1, 4, 16, 64)
+# Of the best instructions that are there.
+BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2}
+AT_LEAST = ("share", "observations")
+
+
+def run(*args):
+    """What the program says; None where the processor lacks the instructions."""
+    command = [binary("learnspeed"), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0 and "this processor has no" in done.stderr:
+        return None
+    done.check_returncode()
+    return json.loads(done.stdout)
+
+
+def measure(turns, scale):
+    """By path: seeds a second by number of hypotheses, and the shares of the peak.  And opens a second, in millions."""
+    found, observed = {}, []
+    elapsed = stopwatch()
+    for turn in range(turns):
+        for path, seeds in SEEDS.items():
+            peak = run("peak", path)
+            if peak is None:
+                continue
+            one = found.setdefault(path, {"share": [], **{count: [] for count in HYPOTHESES}})
+            for count in HYPOTHESES:
+                speed = run("crack", path, "--hypotheses", count, "--seeds", seeds // scale)
+                one[count].append(speed["seeds_per_second"])
+                if count == 1 and peak["operations_per_second"] > 0:
+                    done = speed["seeds_per_second"] * speed["operations_per_seed"]
+                    one["share"].append(done / peak["operations_per_second"])
+        observed.append(run("observe")["opens_per_second"] / 1e6)
+        say(f"{elapsed():5.0f} s  turn {turn + 1} of {turns}")
+    return found, observed
+
+
+def rows_of(found, observed):
+    """The figures of every path, then what the fastest one comes to."""
+    rows = []
+    for path, one in found.items():
+        for count in HYPOTHESES:
+            runs = [speed / 1e6 for speed in one[count]]
+            rows.append(row(f"{path}.{count}", runs, "M/s", **quartiles(runs)))
+        if one["share"]:
+            rows.append(row(f"{path}.share_of_peak", one["share"], "", **quartiles(one["share"])))
+    best = list(found)[-1]
+
+    def bar(name, runs, unit, **more):
+        rows.append(row(name, runs, unit, BARS[name], at_least=name in AT_LEAST, **quartiles(runs), **more))
+    bar("full_space", [2 ** 32 / speed for speed in found[best][1]], "s", note=f"2^32 seeds on one core with {best}")
+    bar("64_hypotheses", [one / many for one, many in zip(found[best][1], found[best][64])], "x", note="as long as one")
+    if found[best]["share"]:
+        bar("share", found[best]["share"], "", note="of the core's vector operations")
+    bar("observations", observed, "M/s", note="opens of a loader whose order is known")
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench crack", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="15 turns instead of 5")
+    size.add_argument("--quick", action="store_true", help="a tenth of the seeds, 2 turns; nothing is written")
+    args = parser.parse_args()
+    exit_on_signals()
+    try:
+        found, observed = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
+    except FAILURES as e:
+        sys.exit(f"crack: {e}")
+    publish("crack", rows_of(found, observed), [], args.json, keep=not args.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+//! learnspeed: how fast belady finds out an order.
+//!
+//! A tool for measurements, on one thread. One line of JSON says what came out.
+
+mod observe;
+mod peak;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use belady::learn::crack::{Path, SeedSearch, Target};
+use belady::order::samplers::torch::{generator, randperm};
+
+/// Times the search for an order.
+#[derive(Debug, Parser)]
+#[command(name = "learnspeed", version)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The search for seeds.
+    Crack {
+        /// The instructions.
+        path: PathName,
+        /// How many hypotheses are looked for at the same time.
+        #[arg(long, default_value_t = 1, value_parser = 1..=1024)]
+        hypotheses: i64,
+        /// Seeds to go through, from 0.
+        #[arg(long, default_value_t = 1 << 24)]
+        seeds: u64,
+    },
+    /// Opens of a loader whose order is known.
+    Observe {
+        /// Samples of the dataset.
+        #[arg(long, default_value_t = 1_000_000, value_parser = 1_000..=10_000_000)]
+        samples: i64,
+    },
+    /// The most vector operations of the search's kinds that a core does.
+    Peak {
+        /// The instructions.
+        path: PathName,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PathName {
+    Scalar,
+    Avx2,
+    Avx512,
+}
+
+/// The path of a name, if this processor has it.
+fn path_of(name: PathName) -> Result<Path, String> {
+    let text = match name {
+        PathName::Scalar => "scalar",
+        PathName::Avx2 => "avx2",
+        PathName::Avx512 => "avx512",
+    };
+    let path = Path::ALL.iter().copied().find(|path| path.name() == text && path.is_here());
+    path.ok_or_else(|| format!("this processor has no {text}"))
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().what {
+        What::Crack { path, hypotheses, seeds } => {
+            path_of(path).map(|path| crack(path, hypotheses, seeds))
+        }
+        What::Peak { path } => path_of(path).map(measure_peak),
+        What::Observe { samples } => Ok(observe::run(samples as u32)),
+    };
+    match result {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("learnspeed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Searches for as many seeds, all beyond the range, of datasets of about 100,000 files.
+fn crack(path: Path, hypotheses: i64, seeds: u64) -> Value {
+    let target = |number: i64| {
+        let n = 100_003 + number as u32;
+        let mut elements = randperm(n, &mut generator(u64::from(u32::MAX - number as u32)));
+        elements.truncate(4);
+        Target { n, skip: 0, place: 0, elements, reach: 8 }
+    };
+    let search = SeedSearch::new((0..hypotheses).map(target).collect());
+    let began = Instant::now();
+    let hits = search.run_on(path, 0..seeds).len();
+    let seconds = began.elapsed().as_secs_f64();
+    json!({
+        "path": path.name(),
+        "hypotheses": hypotheses,
+        "seeds": seeds,
+        "hits": hits,
+        "seconds": seconds,
+        "seeds_per_second": seeds as f64 / seconds,
+        "operations_per_seed": search.operations() as f64 / peak::lanes(path) as f64,
+    })
+}
+
+fn measure_peak(path: Path) -> Value {
+    let began = Instant::now();
+    let operations = peak::run(path, 50_000_000);
+    let seconds = began.elapsed().as_secs_f64();
+    json!({
+        "path": path.name(),
+        "seconds": seconds,
+        "operations_per_second": operations as f64 / seconds,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_loader_is_followed_to_its_end() {
+        let found = observe::run(20_000);
+        assert_eq!(found["followed"], json!(true));
+    }
+
+    #[test]
+    fn every_path_is_measured() {
+        for name in [PathName::Scalar, PathName::Avx2, PathName::Avx512] {
+            let Ok(path) = path_of(name) else { continue };
+            let found = crack(path, 2, 10_000);
+            assert_eq!((&found["hits"], &found["seeds"]), (&json!(0), &json!(10_000)));
+            assert!(found["operations_per_seed"].as_f64() > Some(99.0));
+            assert_eq!(peak::run(path, 10), if path == Path::Scalar { 0 } else { 160 });
+        }
+    }
+}

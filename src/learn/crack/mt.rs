@@ -1,0 +1,67 @@
+//! The first outputs of mt19937 (Matsumoto and Nishimura 1998), without the rest of its state.
+
+/// The most outputs that follow from the seed's words alone.
+pub(super) const OUTPUTS_MAX: u32 = WORDS - MIDDLE;
+
+/// Words of the state.
+const WORDS: u32 = 624;
+/// How far the word is that an output mixes in.
+pub(super) const MIDDLE: u32 = 397;
+/// What a seed is spread with.
+pub(super) const MULTIPLIER: u32 = 1_812_433_253;
+/// The matrix of the recurrence.
+pub(super) const TWIST: u32 = 0x9908_b0df;
+
+/// The outputs of one seed from the first on, as many as are asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Outputs {
+    words: [u32; WORDS as usize],
+    /// How many words have been spread.
+    spread: usize,
+}
+
+impl Outputs {
+    pub(super) fn new(seed: u32) -> Self {
+        let mut words = [0; WORDS as usize];
+        words[0] = seed;
+        Outputs { words, spread: 1 }
+    }
+
+    /// Output number `at`, which is below [`OUTPUTS_MAX`].
+    pub(super) fn get(&mut self, at: u32) -> u32 {
+        let at = at as usize;
+        let middle = at + MIDDLE as usize;
+        while self.spread <= middle {
+            let before = self.words[self.spread - 1];
+            let word = (before ^ before >> 30).wrapping_mul(MULTIPLIER);
+            self.words[self.spread] = word.wrapping_add(self.spread as u32);
+            self.spread += 1;
+        }
+        let mixed = self.words[at] & 1 << 31 | self.words[at + 1] & !(1 << 31);
+        let odd = (self.words[at + 1] & 1).wrapping_neg();
+        temper(self.words[middle] ^ mixed >> 1 ^ odd & TWIST)
+    }
+}
+
+fn temper(mut word: u32) -> u32 {
+    word ^= word >> 11;
+    word ^= word << 7 & 0x9d2c_5680;
+    word ^= word << 15 & 0xefc6_0000;
+    word ^ word >> 18
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::samplers::torch::generator;
+
+    #[test]
+    fn the_outputs_are_the_generators() {
+        for seed in [0, 1, 42, u32::MAX] {
+            let (mut outputs, mut whole) = (Outputs::new(seed), generator(u64::from(seed)));
+            for at in 0..OUTPUTS_MAX {
+                assert_eq!(outputs.get(at), whole.next_u32(), "{seed} {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! A loader's place in an order that it is known to read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::attempt::Attempt;
+use super::evidence::{STEP_MAX, Steps, Weight};
+use super::origin::{Law, Origin};
+use super::sequence::{Bits, Sequence};
+
+/// How much more is opened that is not where the order has it than is, until it is given up: in
+/// opens.
+const OUTSIDE_MAX: f64 = 32.0;
+
+/// Bits that an open counts for or against the order at most.
+const BITS_MAX: f64 = 4.0;
+
+/// How many samples the workers of a loader may have ahead of the slowest, of one rank's: two
+/// batches of 64 of 8 workers.
+const AHEAD: u32 = 1024;
+
+/// From how many places on a share is believed: more than the workers of a loader read ahead by
+/// themselves when their batches are of one sample.
+const SHARED_MIN: u32 = 24;
+
+/// Of so many reads at least one is seen.
+const SEEN_MIN: u32 = 64;
+
+/// How many ranks there may be.
+const RANKS_MAX: u32 = 1024;
+
+/// From how many bits on one reader's opens say by themselves that it reads the order.
+const BITS_MIN: f64 = 10.0;
+
+/// How far a reader may step back: threads of one reader that overtake each other.
+const BACK: u32 = 16;
+
+/// What an open is to an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It is where the order has it.
+    Next,
+    /// It is in the order, but not here.
+    Outside,
+    /// It is not of this order's samples.
+    Elsewhere,
+}
+
+/// An order and what has been read of it.
+#[derive(Debug)]
+pub(super) struct Follow {
+    pub(super) sequence: Arc<Sequence>,
+    /// Number of the index; none for an order that is as it was read before.
+    pub(super) index: Option<usize>,
+    pub(super) origin: Origin,
+    pub(super) law: Law,
+    /// By place.
+    read: Bits,
+    matched: u32,
+    /// The highest place that was read, and what that was at first.
+    front: u32,
+    start: u32,
+    /// Where each task is.
+    tasks: BTreeMap<u32, Place>,
+    steps: Steps,
+    outside: f64,
+    again: u32,
+    strays: u32,
+    share: Share,
+    /// How many places it was told from.
+    shared: u32,
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    last: u32,
+    /// Its only open, while it has made no other.
+    only: Option<u32>,
+}
+
+/// Which places of an order are a rank's: every `stride`th from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) stride: u32,
+    pub(super) first: u32,
+}
+
+impl Share {
+    const WHOLE: Share = Share { stride: 1, first: 0 };
+
+    /// The narrowest share that has these places, but for a few: a rank's last round is filled up
+    /// with places of others.
+    fn of(places: &[u32]) -> Share {
+        let mut counts = [0u32; RANKS_MAX as usize];
+        for stride in (2..=RANKS_MAX).rev() {
+            let counts = &mut counts[..stride as usize];
+            counts.fill(0);
+            places.iter().for_each(|place| counts[(place % stride) as usize] += 1);
+            let most = (0..stride).max_by_key(|&first| counts[first as usize]);
+            let first =
+                most.filter(|&most| 20 * counts[most as usize] as usize >= 19 * places.len());
+            if let Some(first) = first.filter(|_| places.len() > 1) {
+                return Share { stride, first };
+            }
+        }
+        Share::WHOLE
+    }
+
+    fn has(self, place: u32) -> bool {
+        place % self.stride == self.first
+    }
+}
+
+impl Follow {
+    /// Takes up an order with what was read of it; `weight` is what that says for the order.
+    pub(super) fn new(
+        sequence: Arc<Sequence>,
+        (index, origin, law): (Option<usize>, Origin, Law),
+        attempt: &Attempt,
+        weight: &Weight,
+    ) -> Self {
+        let mut follow = Follow {
+            sequence,
+            index,
+            origin,
+            law,
+            read: Bits::default(),
+            matched: 0,
+            front: 0,
+            start: 0,
+            tasks: BTreeMap::new(),
+            steps: weight.steps.clone(),
+            outside: 0.0,
+            again: 0,
+            strays: 0,
+            share: Share::WHOLE,
+            shared: 0,
+        };
+        let mut all = Vec::new();
+        let most = weight.readers.iter().copied().fold(0.0, f64::max);
+        let readers = attempt.readers().iter().zip(&weight.readers);
+        for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
+            all.extend(reader.samples.iter().filter_map(|&sample| follow.sequence.place(sample)));
+            if let Some(last) = follow.sequence.place(reader.last) {
+                follow.tasks.insert(reader.task, Place { last, only: None });
+                follow.front = follow.front.max(last);
+            }
+        }
+        follow.start = follow.front;
+        // In the order of arrival nobody has every so manyth place.
+        if origin != Origin::Recorded {
+            follow.share = Share::of(&all);
+            follow.shared = all.len() as u32;
+        }
+        for &sample in attempt.log() {
+            if let Some(place) = follow.sequence.place(sample) {
+                follow.matched += u32::from(follow.read.insert(place));
+            }
+        }
+        follow
+    }
+
+    /// Takes over the share of an epoch before, which does not change.
+    pub(super) fn inherit(&mut self, share: Share) {
+        self.share = share;
+        self.shared = SHARED_MIN;
+    }
+
+    /// Whether enough was seen to say what the share is: not one worker's of batches of one.
+    pub(super) fn knows_share(&self) -> bool {
+        self.share.stride == 1 || self.shared >= SHARED_MIN
+    }
+
+    /// A task opened a sample.
+    pub(super) fn see(&mut self, task: u32, sample: u32) -> Seen {
+        let Some(place) = self.sequence.place(sample) else { return Seen::Elsewhere };
+        let read = self.read.has(place);
+        let shared = self.share.has(place);
+        let unread = f64::from(self.sequence.len().saturating_sub(self.matched).max(2));
+        let bits = match self.tasks.get(&task) {
+            _ if read || !shared => None,
+            Some(at) if (at.last + 1..=at.last.saturating_add(STEP_MAX)).contains(&place) => {
+                Some((self.steps.take(place - at.last) * unread).log2())
+            }
+            // Threads of one reader overtake each other.
+            Some(at) if place + BACK * self.share.stride >= at.last => Some(0.0),
+            Some(_) => None,
+            None => (place.abs_diff(self.front) <= self.ahead()).then_some(0.0),
+        };
+        let Some(bits) = bits else {
+            // Half of a wider share would make up for the other half.
+            self.outside += if shared { 1.0 } else { 2.0 };
+            self.again += u32::from(read);
+            self.strays += 1;
+            return Seen::Outside;
+        };
+        // A step that the readers do not take as a rule is no better than none.
+        let against = if bits < 0.0 { 1.0 } else { -(bits / BITS_MAX).min(1.0) };
+        self.outside = (self.outside + against).max(0.0);
+        self.strays += u32::from(against > 0.0);
+        if self.outside == 0.0 {
+            (self.again, self.strays) = (0, 0);
+        }
+        self.read.insert(place);
+        self.matched += 1;
+        if bits >= 0.0 {
+            self.front = self.front.max(place);
+        }
+        let only = (!self.tasks.contains_key(&task)).then_some(sample);
+        let at = self.tasks.entry(task).or_insert(Place { last: place, only });
+        *at = Place { last: at.last.max(place), only };
+        Seen::Next
+    }
+
+    /// The open before, if it was the task's first and has been taken for one of the order: the
+    /// next one showed that it was not.
+    pub(super) fn take_back(&mut self, task: u32) -> Option<u32> {
+        let only = self.tasks.get(&task)?.only?;
+        self.tasks.remove(&task);
+        Some(only)
+    }
+
+    /// How far readers may be apart.
+    fn ahead(&self) -> u32 {
+        AHEAD * self.share.stride
+    }
+
+    /// A task has ended.
+    pub(super) fn leave(&mut self, task: u32) {
+        self.tasks.remove(&task);
+    }
+
+    /// Whether too much is opened that is not where the order has it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.outside >= OUTSIDE_MAX
+    }
+
+    /// Whether the end of the epoch is near, or samples are read again.
+    pub(super) fn is_over(&self) -> bool {
+        let way = (self.front - self.start.min(self.front)) / self.share.stride;
+        let at_end = self.front.saturating_add(self.ahead()) >= self.sequence.len();
+        at_end && self.matched >= way / SEEN_MIN || 2 * self.again >= self.strays
+    }
+
+    /// Whether a sample has been read.
+    pub(super) fn has_read(&self, sample: u32) -> bool {
+        self.sequence.place(sample).is_some_and(|place| self.read.has(place))
+    }
+
+    /// Number of samples read.
+    pub(super) fn matched(&self) -> u32 {
+        self.matched
+    }
+
+    /// The loader's share of the order.
+    pub(super) fn share(&self) -> Share {
+        self.share
+    }
+
+    /// The loader's share of a whole epoch; the last round is filled up from the beginning, as
+    /// `DistributedSampler` does.
+    pub(super) fn share_of(&self, samples: &Arc<[u32]>) -> Arc<[u32]> {
+        let Share { stride, first } = self.share;
+        if stride == 1 {
+            return Arc::clone(samples);
+        }
+        let (len, stride) = (samples.len(), stride as usize);
+        let places = (0..len.div_ceil(stride)).map(|round| (first as usize + round * stride) % len);
+        places.map(|place| samples[place]).collect()
+    }
+
+    /// What is left to be read of the epoch, from where the readers are.
+    pub(super) fn rest(&self) -> Arc<[u32]> {
+        let behind = self.tasks.values().map(|at| at.last).min().unwrap_or(self.front);
+        // In the beginning, workers may not have begun yet.
+        let begins = self.matched <= AHEAD;
+        let low = if begins { behind.saturating_sub(self.ahead()) } else { behind };
+        let places = (low..self.sequence.len())
+            .filter(|place| self.share.has(*place) && !self.read.has(*place));
+        let samples = self.sequence.samples();
+        places.map(|place| samples[place as usize]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::weigh;
+    use super::*;
+
+    fn follow(readers: &[(u32, &[u32])], len: u32) -> Follow {
+        let mut attempt = Attempt::default();
+        for (task, samples) in readers {
+            for &sample in *samples {
+                attempt.note(0, *task, sample, true);
+            }
+        }
+        let sequence = Arc::new(Sequence::new((0..len).collect()));
+        let told = (Some(0), Origin::Sequential, Law::Same);
+        let weight = weigh(attempt.samples(), len, |sample| sequence.place(sample));
+        Follow::new(Arc::clone(&sequence), told, &attempt, &weight)
+    }
+
+    #[test]
+    fn workers_are_followed_through_their_batches() {
+        let mut follow = follow(&[(1, &[0, 1, 2]), (2, &[8, 9])], 1_000);
+        assert_eq!(follow.rest()[..4], [3, 4, 5, 6]);
+        for batch in 0..20 {
+            for at in 0..8 {
+                let place = batch * 8 + at;
+                if ![0, 1, 2, 8, 9].contains(&place) {
+                    assert_eq!(follow.see(1 + batch % 2, place), Seen::Next, "{place}");
+                }
+            }
+        }
+        assert_eq!(follow.matched(), 160);
+        assert_eq!(follow.share(), Share::WHOLE);
+        assert!(!follow.is_lost() && follow.rest()[..2] == [160, 161]);
+    }
+
+    #[test]
+    fn a_rank_has_its_share() {
+        let mut follow = follow(&[(1, &[3, 11, 19]), (2, &[515, 523])], 1_021);
+        assert_eq!(follow.share(), Share { stride: 8, first: 3 });
+        assert!(!follow.knows_share());
+        assert_eq!(follow.rest()[..3], [27, 35, 43]);
+        let whole = follow.share_of(&(0..1_021).collect());
+        assert_eq!((whole.len(), whole[0], whole[127]), (128, 3, 1_019));
+        assert_eq!(follow.see(2, 524), Seen::Outside);
+        assert_eq!(follow.see(2, 531), Seen::Next);
+    }
+
+    #[test]
+    fn another_order_is_noticed_after_some_opens() {
+        let mut follow = follow(&[(1, &[0, 1, 2, 3])], 50_000);
+        let mut jumps = (1..).map(|i: u32| i * i * 7_919 % 50_000);
+        let opens = (1..500).find(|_| {
+            follow.see(1, jumps.next().unwrap_or(0));
+            follow.is_lost()
+        });
+        assert!(opens.is_some_and(|opens| opens <= 60), "{opens:?}");
+        assert!(!follow.is_over());
+    }
+
+    #[test]
+    fn an_epoch_that_is_over_is_told_from_another_order() {
+        let all: Vec<u32> = (0..100).collect();
+        let mut follow = follow(&[(1, &all)], 100);
+        assert!(follow.rest().is_empty());
+        (0..32).for_each(|sample| _ = follow.see(1, sample * 3));
+        assert!(follow.is_lost() && follow.is_over());
+        assert_eq!(follow.see(1, 100), Seen::Elsewhere);
+    }
+}

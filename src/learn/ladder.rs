@@ -1,0 +1,233 @@
+//! What is searched for an order that nothing known explains: popular seeds first, then popular
+//! seeds of an epoch that did not begin where it was first seen, then all seeds.
+
+use std::sync::Arc;
+
+use super::attempt::Reader;
+use super::crack::Target;
+use super::event::{Decision, SearchId};
+use super::loader::Loader;
+use super::origin::{Law, Origin};
+use super::search::Search;
+use super::shared::Shared;
+
+/// Readers that are looked at: the newest.
+const READERS: usize = 8;
+
+/// The first elements that are compared.
+const ELEMENTS: usize = 4;
+
+/// Ranks that a popular seed is tried for, in a loader's own generator too, where there is one.
+const RANKS: u32 = 64;
+const RANKS_OWN: u32 = 4;
+
+/// The most targets of a search of all seeds: what costs next to nothing.
+const TARGETS_MAX: usize = 64;
+
+const PLACES_MAX: usize = 4;
+
+/// Searches of all seeds that may find nothing, and epochs that may go by without any search
+/// having found something.
+const FAILED_MAX: u32 = 2;
+const SERIALS_MAX: u32 = 8;
+
+/// Samples drawn by a search for an epoch's middle.
+const DRAWN_MAX: u64 = 1 << 28;
+
+/// What has been searched for the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing.
+    Start,
+    /// Popular seeds, at the epoch's beginning.
+    Popular,
+    /// Popular seeds, anywhere in the epoch.
+    Anywhere,
+    /// All seeds.
+    All,
+    /// There is nothing more to be searched.
+    Done,
+}
+
+/// A search under way.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) loader: super::event::LoaderId,
+    /// The attempt and the epoch that it is for.
+    pub(super) serial: u32,
+    pub(super) epoch: u32,
+    pub(super) purpose: Purpose,
+}
+
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// The seed of an epoch.
+    Epoch {
+        stage: Stage,
+        /// By target: the index and the outputs skipped.
+        keys: Vec<(usize, u64)>,
+        /// The logarithm of how many orders are tried.
+        hypotheses: f64,
+        /// What had been opened, and how many samples in all.
+        readers: Vec<Vec<u32>>,
+        read: u32,
+    },
+    /// The default generator that an epoch's seed comes from.
+    Default,
+}
+
+impl Loader {
+    /// Asks for the next search, if one is due.
+    pub(super) fn seek(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let quiet = self.follow.is_some() || self.searching.is_some() || shared.cached;
+        if quiet || !self.reads() || !self.attempt.is_ripe() {
+            return;
+        }
+        while self.stage != Stage::Done {
+            self.stage = match self.stage {
+                _ if self.serial > SERIALS_MAX && self.past.is_none() => Stage::Done,
+                Stage::Start => Stage::Popular,
+                Stage::Popular => Stage::Anywhere,
+                Stage::Anywhere if self.may_crack(shared) => Stage::All,
+                Stage::Anywhere | Stage::All | Stage::Done => Stage::Done,
+            };
+            let (targets, keys) = self.targets(self.places(shared), shared);
+            if targets.is_empty() || self.stage == Stage::Done {
+                continue;
+            }
+            let search = self.search(targets, shared);
+            let hypotheses = (search.units() as f64 * keys.len() as f64).log2();
+            let purpose = Purpose::Epoch {
+                stage: self.stage,
+                keys,
+                hypotheses,
+                readers: self.attempt.samples().map(<[u32]>::to_vec).collect(),
+                read: self.attempt.log().len() as u32,
+            };
+            self.searching = Some(self.want(search, purpose, shared, out));
+            return;
+        }
+    }
+
+    /// Asks for the default generator of this epoch's seed, once.
+    pub(super) fn ask_default(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let Some(past) = self.past.as_ref().filter(|past| past.law == Law::Unknown) else { return };
+        let Origin::Draw { seed, skip: 0 } = past.origin else { return };
+        if self.asked_default || u64::from(seed) < shared.settings.small_seeds {
+            return;
+        }
+        self.asked_default = true;
+        let search = Search::output(seed, shared.settings.default_outputs);
+        self.want(search, Purpose::Default, shared, out);
+    }
+
+    fn want(
+        &self,
+        search: Search,
+        purpose: Purpose,
+        shared: &mut Shared,
+        out: &mut Vec<Decision>,
+    ) -> SearchId {
+        let id = SearchId(shared.next_search);
+        shared.next_search += 1;
+        let (loader, serial, epoch) = (self.id, self.serial, self.epoch());
+        shared.searches.insert(id, Running { loader, serial, epoch, purpose });
+        out.push(Decision::SearchWanted { id, loader, search: Arc::new(search) });
+        id
+    }
+
+    /// A search has ended without having found the order.
+    pub(super) fn exhausted(&mut self, running: &Running) {
+        if let Purpose::Epoch { stage, .. } = running.purpose {
+            self.searching = None;
+            self.failed += u32::from(stage == Stage::All);
+        }
+    }
+
+    /// Whether all seeds are worth a search: what is left of the epoch takes longer, or the first
+    /// one understood may tell of all that follow.
+    fn may_crack(&self, shared: &Shared) -> bool {
+        let settings = &shared.settings;
+        if !settings.crack || self.failed >= FAILED_MAX {
+            return false;
+        }
+        let most = shared.indexes.iter().map(|index| index.sequence.len()).max().unwrap_or(0);
+        let left = most.saturating_sub(self.attempt.log().len() as u32);
+        let expected = (1 << 31) * 1_000 / settings.seeds_per_second.max(1);
+        self.past.is_none() || self.attempt.milliseconds(left) > expected
+    }
+
+    /// At how many places a reader is tried in a search of all seeds: one as a rule, some more
+    /// where they cost nothing, as its first opens may not have been seen.
+    fn places(&self, shared: &Shared) -> u32 {
+        let readers = self.targets(1, shared).0.len().max(1);
+        (TARGETS_MAX / readers).clamp(1, PLACES_MAX) as u32
+    }
+
+    /// What the stage looks for, and by target the index and the outputs skipped.
+    fn targets(&self, most: u32, shared: &Shared) -> (Vec<Target>, Vec<(usize, u64)>) {
+        let (mut targets, mut keys) = (Vec::new(), Vec::new());
+        let newest: Vec<&Reader> = self.attempt.readers().iter().rev().take(READERS).collect();
+        for skip in [0, 2] {
+            for (at, index) in shared.indexes.iter().enumerate() {
+                let n = index.sequence.len();
+                let places = match (self.stage, skip) {
+                    (Stage::Popular, 0) => RANKS.min(n / 8).max(1),
+                    (Stage::Popular, _) => RANKS_OWN.min(n / 8).max(1),
+                    (Stage::All, _) if n < shared.settings.crack_from => 0,
+                    (Stage::All, _) => most,
+                    _ => 1,
+                };
+                for reader in &newest {
+                    let Some(elements) = elements(reader, |sample| index.sequence.place(sample))
+                    else {
+                        continue;
+                    };
+                    let reach = match self.stage {
+                        Stage::Popular => (n / 8).min(3 * RANKS),
+                        Stage::Anywhere => (n / 32).clamp(8, RANKS),
+                        _ => 8,
+                    };
+                    targets.extend((0..places).map(|place| Target {
+                        n,
+                        skip,
+                        place,
+                        elements: elements.clone(),
+                        reach,
+                    }));
+                    keys.extend((0..places).map(|_| (at, u64::from(skip))));
+                }
+            }
+        }
+        if self.stage == Stage::All {
+            targets.truncate(TARGETS_MAX);
+            keys.truncate(TARGETS_MAX);
+        }
+        (targets, keys)
+    }
+
+    fn search(&self, targets: Vec<Target>, shared: &Shared) -> Search {
+        let least = targets.iter().map(|target| u64::from(target.n)).min().unwrap_or(1);
+        let count = targets.len() as u64;
+        match self.stage {
+            Stage::All => Search::beginning(targets, 1 << 32),
+            Stage::Anywhere => {
+                let drawn: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
+                Search::anywhere(targets, (DRAWN_MAX / drawn.max(1)).clamp(64, 1 << 12))
+            }
+            // In small datasets much fits by chance and has to be looked at more closely.
+            _ => {
+                let seeds = (1 << 18) * least / count.max(1);
+                Search::beginning(targets, seeds.clamp(1 << 10, shared.settings.small_seeds))
+            }
+        }
+    }
+}
+
+/// A reader's first opens as positions of an index that has most of them.
+fn elements(reader: &Reader, place: impl Fn(u32) -> Option<u32>) -> Option<Vec<u32>> {
+    let known = reader.samples.iter().filter(|sample| place(**sample).is_some()).count();
+    let first = reader.samples.iter().take(ELEMENTS);
+    let elements: Vec<u32> = first.filter_map(|&sample| place(sample)).collect();
+    (4 * known >= 3 * reader.samples.len() && elements.len() >= 3).then_some(elements)
+}

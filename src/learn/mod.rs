@@ -1,0 +1,237 @@
+//! In which order a loader reads that nobody has told about.
+//!
+//! Training jobs shuffle with generators of which there are few: `torch` permutes with one of
+//! 2^32 seeds. So a handful of opens says which permutation it is, if it is one of these, and all
+//! opens to come are known. In the order in which it happens:
+//!
+//! 1. Opens come in as [`Observation`]s. Those of one process are a *group*, and of these, those
+//!    that go through one dataset are a *loader*. What each of its tasks opens is kept apart
+//!    (`attempt`): a loader's worker goes forward through its batches, whatever the others do.
+//! 2. What is opened is compared with orders that cost nothing (`suspect`): one sample after the
+//!    other, the epoch before, what follows from its seed, what other loaders read.
+//! 3. If none of them explains it, searches are asked for (`ladder`, `search`, [`crack`]):
+//!    popular seeds, then all. The shell runs them; what they find comes back as observations.
+//! 4. An order is believed when the opens are likelier in it than in none by more bits than it
+//!    takes to tell all orders tried apart, and 20 more (`evidence`).
+//! 5. From then on the loader is followed in it (`follow`), told about by
+//!    [`Decision::Committed`], and as soon as two epochs show how one follows from the other
+//!    (`origin`), with its next epoch. An order that is not read any more is withdrawn.
+//!
+//! Everything here is values: no file, clock, thread or lock. One [`Learner::apply`] takes a
+//! microsecond as a rule and some 50 milliseconds a million samples where an epoch begins, so it
+//! is best called from a thread of its own.
+
+mod attempt;
+pub mod crack;
+mod event;
+mod evidence;
+mod follow;
+mod ladder;
+mod loader;
+mod origin;
+mod search;
+mod sequence;
+mod shared;
+mod suspect;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
+pub use search::{Finding, Search};
+
+use crate::order::SampleTable;
+use loader::Loader;
+use sequence::{Index, Sequence};
+use shared::{Open, Shared};
+
+/// How many of a task's latest opens are remembered: a second one is of the same read.
+const RECENT: usize = 4;
+
+/// How many tasks and loaders are told apart; those seen last stay.
+const TASKS_MAX: usize = 4096;
+const LOADERS_MAX: usize = 64;
+
+/// A way to number the samples of a dataset, as one that a loader may use: see
+/// [`crate::order::index`].
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What it is called in `status`: `imagefolder below train`.
+    pub name: String,
+    /// By position, the sample.
+    pub samples: Arc<[u32]>,
+}
+
+/// Finds out the orders of all loaders of one source.
+#[derive(Debug)]
+pub struct Learner {
+    shared: Shared,
+    loaders: BTreeMap<LoaderId, Loader>,
+    groups: BTreeMap<u64, Vec<LoaderId>>,
+    tasks: BTreeMap<u32, Task>,
+    next_loader: u32,
+}
+
+#[derive(Debug)]
+struct Task {
+    group: u64,
+    recent: [Option<u32>; RECENT],
+}
+
+impl Learner {
+    /// A learner for loaders that number their samples in one of these ways. It pays to give all
+    /// that are plausible: each index order, of the whole source and of each of its top
+    /// directories. Those that are the same are taken once. `samples` says what the numbers stand
+    /// for.
+    pub fn new(settings: Settings, candidates: Vec<Candidate>, samples: SampleTable) -> Self {
+        let mut indexes: Vec<Index> = Vec::new();
+        for Candidate { name, samples } in candidates {
+            let same = |index: &Index| **index.sequence.samples() == *samples;
+            if samples.len() > 1 && !indexes.iter().any(same) {
+                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
+            }
+        }
+        indexes.sort_by_key(|index| index.sequence.len());
+        let shared = Shared {
+            settings,
+            indexes,
+            samples,
+            searches: BTreeMap::new(),
+            next_search: 0,
+            others: Vec::new(),
+            version: 0,
+            cached: false,
+        };
+        Learner {
+            shared,
+            loaders: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            next_loader: 0,
+        }
+    }
+
+    /// Takes one observation and appends what follows from it to `out`.
+    pub fn apply(&mut self, observation: Observation, out: &mut Vec<Decision>) {
+        match observation {
+            Observation::Opened { at_ms, task, group, sample, exact } => {
+                self.opened(group, Open { at_ms, task, sample, exact }, out);
+            }
+            Observation::Left { task } => self.left(task),
+            Observation::Found { search, findings } => self.found(search, &findings, out),
+            Observation::Searched { search } => {
+                if let Some(running) = self.shared.searches.remove(&search)
+                    && let Some(loader) = self.loaders.get_mut(&running.loader)
+                {
+                    loader.exhausted(&running);
+                    loader.seek(&mut self.shared, out);
+                }
+            }
+            Observation::Cached { all } => self.shared.cached = all,
+        }
+    }
+
+    /// What is believed of each loader at this moment.
+    pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
+        self.loaders.values().map(|loader| loader.belief(&self.shared))
+    }
+
+    fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
+        let known = self.tasks.len();
+        let task = self.tasks.entry(open.task).or_insert(Task { group, recent: [None; RECENT] });
+        if task.group != group {
+            // The kernel has given the number to another task.
+            *task = Task { group, recent: [None; RECENT] };
+        }
+        if task.recent.contains(&Some(open.sample)) {
+            return;
+        }
+        task.recent.rotate_right(1);
+        task.recent[0] = Some(open.sample);
+        if known == TASKS_MAX && self.tasks.len() > TASKS_MAX {
+            self.forget_a_task(open.task);
+        }
+        let ids = self.groups.entry(group).or_default();
+        for id in ids.iter() {
+            let loader = self.loaders.get_mut(id);
+            if loader.is_some_and(|loader| loader.follows(&open)) {
+                return;
+            }
+        }
+        let has =
+            |id: &&LoaderId| self.loaders.get(id).is_some_and(|loader| loader.has(open.sample));
+        let id = ids.iter().find(has).copied();
+        let id = id.unwrap_or_else(|| {
+            let id = LoaderId(self.next_loader);
+            self.next_loader += 1;
+            ids.push(id);
+            self.loaders.insert(id, Loader::new(id, group));
+            id
+        });
+        if self.loaders.len() > LOADERS_MAX {
+            self.forget_loaders(id, out);
+        }
+        if let Some(loader) = self.loaders.get_mut(&id) {
+            loader.wonder(&open, &mut self.shared, out);
+        }
+    }
+
+    fn left(&mut self, task: u32) {
+        let Some(Task { group, .. }) = self.tasks.remove(&task) else { return };
+        for id in self.groups.get(&group).into_iter().flatten() {
+            if let Some(loader) = self.loaders.get_mut(id) {
+                loader.leave(task);
+            }
+        }
+    }
+
+    fn found(&mut self, search: SearchId, findings: &[Finding], out: &mut Vec<Decision>) {
+        let Some(running) = self.shared.searches.remove(&search) else { return };
+        let Some(loader) = self.loaders.get_mut(&running.loader) else { return };
+        let ended =
+            findings.iter().any(|finding| loader.find(&running, finding, &mut self.shared, out));
+        if !ended {
+            self.shared.searches.insert(search, running);
+        } else if loader.searching.take_if(|id| *id == search).is_some() {
+            out.push(Decision::SearchOver { id: search });
+        }
+    }
+
+    fn forget_a_task(&mut self, but: u32) {
+        let oldest = self.tasks.keys().copied().find(|&task| task != but);
+        if let Some(task) = oldest {
+            self.left(task);
+        }
+    }
+
+    /// Forgets loaders that nobody follows and whose tasks have ended; failing that, the oldest.
+    fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
+        let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
+        let others = self.loaders.values().filter(|loader| loader.id != but);
+        let idle = others.clone().find(|loader| !alive.contains(&loader.group));
+        let Some(id) = idle.or(others.clone().next()).map(|loader| loader.id) else { return };
+        let Some(loader) = self.loaders.remove(&id) else { return };
+        if loader.follow.is_some() {
+            out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
+        }
+        let of_it: Vec<SearchId> = self
+            .shared
+            .searches
+            .iter()
+            .filter(|(_, search)| search.loader == id)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in of_it {
+            self.shared.searches.remove(&id);
+            out.push(Decision::SearchOver { id });
+        }
+        if let Some(ids) = self.groups.get_mut(&loader.group) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.groups.remove(&loader.group);
+            }
+        }
+    }
+}

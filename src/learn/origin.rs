@@ -1,0 +1,243 @@
+//! Where an epoch's order comes from, and how the next one's follows from it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::order::samplers::Sampler;
+use crate::order::samplers::torch::{generator, randperm, randperm_draws};
+
+/// The steps between the seeds of two epochs that are tried, in outputs of torch's default
+/// generator. An epoch draws a base seed and a sampler's seed, of two outputs each; each further
+/// loader and each random transform in the main process draws more.
+pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
+
+/// Where the order of one epoch comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The index order itself.
+    Sequential,
+    /// `torch.randperm` of a generator with this seed, after `skip` of its outputs.
+    Draw { seed: u32, skip: u64 },
+    /// Epoch `epoch` of a sampler that has no seed to be found.
+    Sampler { sampler: Sampler, epoch: u32 },
+    /// As it was read before.
+    Recorded,
+}
+
+/// Outputs of torch's default generator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outputs {
+    /// What it was seeded with.
+    pub(super) seed: u32,
+    /// Number of the first one here.
+    pub(super) from: u64,
+    pub(super) values: Arc<[u32]>,
+}
+
+impl Outputs {
+    /// Output `at`; one that is not here costs all those before it.
+    fn get(&self, at: u64) -> u32 {
+        let here = at.checked_sub(self.from).and_then(|at| self.values.get(at as usize));
+        here.copied().unwrap_or_else(|| {
+            let mut rng = generator(u64::from(self.seed));
+            (0..at).for_each(|_| _ = rng.next_u32());
+            rng.next_u32()
+        })
+    }
+}
+
+/// How one epoch's order follows from that before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Law {
+    /// Not known.
+    Unknown,
+    /// It is the same again.
+    Same,
+    /// The seed counts up: `DistributedSampler.set_epoch` and its like.
+    Counting,
+    /// The same generator goes on, after this many further outputs.
+    Continued { gap: u64 },
+    /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
+    /// this epoch's is output `at`.
+    Default { outputs: Outputs, at: u64, stride: u64 },
+    /// A sampler's own epochs.
+    Sampler,
+}
+
+impl Origin {
+    /// The positions of the whole epoch, over `n` samples; `None` where it is no sampler's.
+    pub(super) fn positions(self, n: u32) -> Option<Vec<u32>> {
+        match self {
+            Origin::Sequential => Some((0..n).collect()),
+            Origin::Draw { seed, skip } => {
+                let mut rng = generator(u64::from(seed));
+                (0..skip).for_each(|_| _ = rng.next_u32());
+                Some(randperm(n, &mut rng))
+            }
+            Origin::Sampler { sampler, epoch } => sampler.epochs(n, epoch).next(),
+            Origin::Recorded => None,
+        }
+    }
+
+    /// The first `count` positions of it, at the cost of these and of what is skipped.
+    pub(super) fn head(self, n: u32, count: u32) -> Vec<u32> {
+        let Origin::Draw { seed, skip } = self else {
+            let mut positions = self.positions(n).unwrap_or_default();
+            positions.truncate(count as usize);
+            return positions;
+        };
+        let mut rng = generator(u64::from(seed));
+        (0..skip).for_each(|_| _ = rng.next_u32());
+        let mut moved: HashMap<u32, u32> = HashMap::new();
+        let mut draw = |place: u32| {
+            let left = n - place;
+            let chosen = place + if left > 1 { rng.next_u32() % left } else { 0 };
+            let own = moved.get(&place).copied().unwrap_or(place);
+            moved.insert(chosen, own).unwrap_or(chosen)
+        };
+        (0..count.min(n)).map(&mut draw).collect()
+    }
+
+    /// The origin of the epoch after this one over `n` samples, and the law from there on.
+    pub(super) fn after(self, law: &Law, n: u32) -> Option<(Origin, Law)> {
+        let next = match (self, law) {
+            (_, Law::Unknown) => return None,
+            (origin, Law::Same) => origin,
+            (Origin::Draw { seed, skip }, Law::Counting) => {
+                Origin::Draw { seed: seed.wrapping_add(1), skip }
+            }
+            (Origin::Draw { seed, skip }, Law::Continued { gap }) => {
+                Origin::Draw { seed, skip: skip + randperm_draws(n) + gap }
+            }
+            (Origin::Draw { .. }, Law::Default { outputs, at, stride }) => {
+                let seed = outputs.get(at + stride);
+                let law =
+                    Law::Default { outputs: outputs.clone(), at: at + stride, stride: *stride };
+                return Some((Origin::Draw { seed, skip: 0 }, law));
+            }
+            (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
+                Origin::Sampler { sampler, epoch: epoch.wrapping_add(1) }
+            }
+            _ => return None,
+        };
+        Some((next, law.clone()))
+    }
+
+    /// The laws that the next epoch of `n` samples may follow, where none is known.
+    pub(super) fn laws(self, n: u32) -> Vec<Law> {
+        let draws = randperm_draws(n);
+        let mut laws = vec![Law::Same];
+        match self {
+            Origin::Draw { .. } => {
+                // A generator of the loader draws two for the workers' base seed, and at an
+                // epoch's end a permutation that nobody reads, unless the loop broke off.
+                let gaps = [draws + 2, 0, 2, draws];
+                laws.push(Law::Counting);
+                laws.extend(gaps.map(|gap| Law::Continued { gap }));
+            }
+            Origin::Sampler { .. } => laws.insert(0, Law::Sampler),
+            Origin::Sequential | Origin::Recorded => {}
+        }
+        laws
+    }
+}
+
+/// What the seed may be `epochs` epochs after the one whose seed is the output just before these:
+/// with the law from there on.
+pub(super) fn defaults(outputs: &Outputs, epochs: u32) -> impl Iterator<Item = (Origin, Law)> {
+    STRIDES.map(move |half| {
+        let stride = 2 * half;
+        let at = outputs.from - 1 + stride * u64::from(epochs);
+        let origin = Origin::Draw { seed: outputs.get(at), skip: 0 };
+        (origin, Law::Default { outputs: outputs.clone(), at, stride })
+    })
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Sequential => f.write_str("one after the other"),
+            Origin::Draw { seed, skip: 0 } => write!(f, "torch permutation of seed {seed}"),
+            Origin::Draw { seed, skip } => {
+                write!(f, "torch permutation of seed {seed} after {skip} draws")
+            }
+            Origin::Sampler { sampler, .. } => write!(f, "{sampler}"),
+            Origin::Recorded => f.write_str("as in the epoch before"),
+        }
+    }
+}
+
+impl fmt::Display for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Law::Unknown => f.write_str("the next epoch is not known"),
+            Law::Same => f.write_str("every epoch the same"),
+            Law::Counting => f.write_str("the seed counts up"),
+            Law::Continued { .. } => f.write_str("one generator for all epochs"),
+            Law::Default { outputs, .. } => {
+                write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
+            }
+            Law::Sampler => f.write_str("epoch after epoch of the sampler"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::samplers::torch::{Distributed, Random};
+
+    #[test]
+    fn heads_are_the_beginnings() {
+        for origin in [
+            Origin::Sequential,
+            Origin::Draw { seed: 5, skip: 0 },
+            Origin::Draw { seed: 5, skip: 2_000 },
+            Origin::Sampler { sampler: Sampler::TorchRandom(Random::new(3)), epoch: 1 },
+        ] {
+            for n in [1, 2, 50, 1_000] {
+                let whole = origin.positions(n).unwrap();
+                assert_eq!(origin.head(n, 40), whole[..whole.len().min(40)], "{origin}");
+                assert_eq!(origin.head(n, u32::MAX), whole, "{origin}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loaders_own_generator_is_one_of_the_laws() {
+        let n = 1_000;
+        let sampler = Sampler::TorchRandom(Random::new(42));
+        let mut origin = Origin::Draw { seed: 42, skip: 2 };
+        let law = Law::Continued { gap: randperm_draws(n) + 2 };
+        assert!(origin.laws(n).contains(&law));
+        for positions in sampler.epochs(n, 0).take(3) {
+            assert_eq!(origin.positions(n), Some(positions));
+            origin = origin.after(&law, n).unwrap().0;
+        }
+    }
+
+    #[test]
+    fn counting_is_distributed() {
+        let mut origin = Origin::Draw { seed: u32::MAX, skip: 0 };
+        let sampler = Distributed { seed: u64::from(u32::MAX), ..Distributed::default() };
+        for epoch in 0..3 {
+            assert_eq!(origin.positions(300), Some(sampler.epoch(300, epoch)));
+            origin = origin.after(&Law::Counting, 300).unwrap().0;
+        }
+        assert_eq!(origin.after(&Law::Unknown, 300), None);
+    }
+
+    #[test]
+    fn the_default_generator_gives_the_seeds() {
+        let mut rng = generator(1234);
+        let all: Vec<u32> = (0..1_000).map(|_| rng.next_u32()).collect();
+        let outputs = Outputs { seed: 1234, from: 701, values: all[701..710].into() };
+        let draw = |at: usize| Origin::Draw { seed: all[at], skip: 0 };
+        let (origin, law) = defaults(&outputs, 1).nth(2).unwrap();
+        assert_eq!(law, Law::Default { outputs: outputs.clone(), at: 706, stride: 6 });
+        assert_eq!(origin, draw(706));
+        assert_eq!(origin.after(&law, 10).unwrap().0, draw(712));
+        assert_eq!(defaults(&outputs, 2).nth(2).unwrap().0, draw(712));
+    }
+}

@@ -1,0 +1,264 @@
+//! Searches that take longer than an observation may: for other threads, slice by slice.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::crack::{SeedSearch, Target};
+use super::origin::Origin;
+use crate::order::samplers::torch::generator;
+
+/// Seeds that scripts set by hand, besides the very small ones.
+const POPULAR: [u32; 40] = [
+    64, 66, 69, 77, 99, 100, 101, 111, 123, 128, 200, 222, 233, 256, 314, 321, 333, 404, 420, 512,
+    555, 666, 777, 888, 999, 1000, 1024, 1111, 1234, 1337, 2048, 3407, 4242, 9999, 12345, 31415,
+    54321, 65536, 123456, 1234567,
+];
+
+/// Of the small seeds as many, and the years that are written for a seed.
+const SMALL: u32 = 50;
+const YEARS: Range<u32> = 2015..2031;
+
+/// How many outputs are given after one that is found: the seeds of a thousand epochs as a rule.
+const AFTER: usize = 4096;
+
+/// Words of a generator's state.
+const WORDS: usize = 624;
+const MIDDLE: usize = 397;
+
+/// Something to search through that has many parts, each of which can be searched by itself.
+///
+/// [`Search::run`] on any slices of [`Search::units`], on any threads in any order, finds together
+/// what one run over all of them finds. Nothing is kept between runs: to stop is to run no more.
+#[derive(Clone, Debug)]
+pub struct Search {
+    kind: Kind,
+    units: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Seeds that begin an epoch as it began.
+    Beginning(SeedSearch),
+    /// Seeds whose epoch has what was opened anywhere in it.
+    Anywhere(Vec<Target>),
+    /// Outputs of torch's default generator that are this, by popular seeds.
+    Output { value: u32, outputs: u64 },
+}
+
+/// What a search found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// A seed that fits the search's target of this number.
+    Seed {
+        /// The seed.
+        seed: u32,
+        /// Number of the target.
+        target: u32,
+    },
+    /// The default generator with this seed gives the value as this output, counted from 0.
+    Output {
+        /// What the default generator was seeded with.
+        seed: u32,
+        /// Number of the output.
+        at: u64,
+        /// The outputs after it.
+        after: Arc<[u32]>,
+    },
+}
+
+impl Search {
+    /// For seeds below `seeds` whose epoch begins as one of the targets.
+    pub(super) fn beginning(targets: Vec<Target>, seeds: u64) -> Self {
+        Search { kind: Kind::Beginning(SeedSearch::new(targets)), units: seeds.min(1 << 32) }
+    }
+
+    /// For seeds below `seeds` whose epoch has a target's elements one after the other, wherever
+    /// that is; the targets' own places are not looked at.
+    pub(super) fn anywhere(targets: Vec<Target>, seeds: u64) -> Self {
+        Search { kind: Kind::Anywhere(targets), units: seeds.min(1 << 32) }
+    }
+
+    /// For a value among the first `outputs` outputs of torch's default generator, as popular seeds
+    /// seed it.
+    pub(super) fn output(value: u32, outputs: u64) -> Self {
+        Search { kind: Kind::Output { value, outputs }, units: popular().len() as u64 }
+    }
+
+    /// How many units there are, from 0; a unit is a seed, or a popular seed with all its outputs.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// How many units take some tenths of a second on one core.
+    pub fn slice(&self) -> u64 {
+        match &self.kind {
+            Kind::Beginning(_) => 1 << 22,
+            Kind::Anywhere(targets) => {
+                let samples: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
+                (20_000_000 / samples.max(1)).max(1)
+            }
+            Kind::Output { .. } => 4,
+        }
+    }
+
+    /// Searches through some of the units; what is found is in ascending order.
+    pub fn run(&self, units: Range<u64>) -> Vec<Finding> {
+        let units = units.start..units.end.min(self.units);
+        match &self.kind {
+            Kind::Beginning(search) => {
+                let hits = search.run(units);
+                let finding =
+                    |hit: super::crack::Hit| Finding::Seed { seed: hit.seed, target: hit.target };
+                hits.into_iter().map(finding).collect()
+            }
+            Kind::Anywhere(targets) => {
+                let mut found = Vec::new();
+                for unit in units {
+                    anywhere(targets, unit as u32, &mut found);
+                }
+                found
+            }
+            Kind::Output { value, outputs } => {
+                let mut found = Vec::new();
+                for seed in popular().into_iter().skip(units.start as usize).take(units.count()) {
+                    for at in outputs_that_are(*value, seed, *outputs) {
+                        let mut rng = generator(u64::from(seed));
+                        (0..=at).for_each(|_| _ = rng.next_u32());
+                        let after = (0..AFTER).map(|_| rng.next_u32()).collect();
+                        found.push(Finding::Output { seed, at, after });
+                    }
+                }
+                found
+            }
+        }
+    }
+}
+
+/// The popular seeds.
+fn popular() -> Vec<u32> {
+    (0..SMALL).chain(YEARS).chain(POPULAR).collect()
+}
+
+/// Adds the targets whose elements come one after the other in the seed's permutation.
+fn anywhere(targets: &[Target], seed: u32, found: &mut Vec<Finding>) {
+    let mut made: Option<(u32, u32, Vec<u32>)> = None;
+    for (number, target) in targets.iter().enumerate() {
+        // Targets of the same permutation stand together.
+        if made.as_ref().is_none_or(|(n, skip, _)| (*n, *skip) != (target.n, target.skip)) {
+            let origin = Origin::Draw { seed, skip: u64::from(target.skip) };
+            let positions = origin.positions(target.n).unwrap_or_default();
+            made = Some((target.n, target.skip, positions));
+        }
+        let Some((_, _, positions)) = &made else { continue };
+        if follow_each_other(positions, target) {
+            found.push(Finding::Seed { seed, target: number as u32 });
+        }
+    }
+}
+
+/// Whether three of the elements are within reach one after the other.
+fn follow_each_other(positions: &[u32], target: &Target) -> bool {
+    let Some(&first) = target.elements.first() else { return false };
+    let Some(at) = positions.iter().position(|&element| element == first) else { return false };
+    let reach = target.reach as usize * target.elements.len();
+    let near = &positions[at + 1..positions.len().min(at + 1 + reach)];
+    let mut from = 0;
+    let mut found = 0;
+    for element in &target.elements[1..] {
+        if let Some(next) = near[from..].iter().position(|other| other == element) {
+            from += next + 1;
+            found += 1;
+        }
+    }
+    found >= 2
+}
+
+/// The outputs of a seed's generator, of the first `count`, that are `value`.
+///
+/// Whole states are made and compared before they are tempered, so that both loops are vectors.
+fn outputs_that_are(value: u32, seed: u32, count: u64) -> Vec<u64> {
+    let mut rng = generator(u64::from(seed));
+    let mut words = [0; WORDS];
+    words.fill_with(|| untemper(rng.next_u32()));
+    let wanted = untemper(value);
+    let mut found = Vec::new();
+    let mut from = 0;
+    while from < count {
+        if words.contains(&wanted) {
+            let ats = (from..count).zip(&words).filter(|(_, word)| **word == wanted);
+            found.extend(ats.map(|(at, _)| at));
+        }
+        twist(&mut words);
+        from += WORDS as u64;
+    }
+    found
+}
+
+/// The next state of mt19937.
+fn twist(words: &mut [u32; WORDS]) {
+    let mix = |first: u32, second: u32, middle: u32| {
+        let mixed = first & 1 << 31 | second & !(1 << 31);
+        middle ^ mixed >> 1 ^ (second & 1).wrapping_neg() & 0x9908_b0df
+    };
+    let left = WORDS - MIDDLE;
+    for at in 0..left {
+        words[at] = mix(words[at], words[at + 1], words[at + MIDDLE]);
+    }
+    for at in left..WORDS - 1 {
+        words[at] = mix(words[at], words[at + 1], words[at - left]);
+    }
+    words[WORDS - 1] = mix(words[WORDS - 1], words[0], words[MIDDLE - 1]);
+}
+
+/// The word of the state that an output was made from.
+fn untemper(output: u32) -> u32 {
+    let mut word = output ^ output >> 18;
+    word ^= word << 15 & 0xefc6_0000;
+    let mut whole = word;
+    for _ in 0..4 {
+        whole = word ^ whole << 7 & 0x9d2c_5680;
+    }
+    let mut out = whole;
+    for _ in 0..2 {
+        out = whole ^ out >> 11;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_of_the_default_generator_are_found() {
+        let mut rng = generator(1234);
+        let outputs: Vec<u32> = (0..5_000).map(|_| rng.next_u32()).collect();
+        for at in [0, 3, 623, 624, 4_999] {
+            let value = outputs[at as usize];
+            let search = Search::output(value, 5_000);
+            let mut found = search.run(0..20);
+            found.extend(search.run(20..u64::MAX));
+            assert_eq!(found, search.run(0..search.units()));
+            let next = (at + 1 < 5_000).then(|| outputs[at as usize + 1]);
+            let is_it = |found: &Finding| match found {
+                Finding::Output { seed: 1234, at: found, after } => {
+                    *found == at && next.is_none_or(|next| after[0] == next)
+                }
+                _ => false,
+            };
+            assert!(found.iter().any(is_it), "{at}");
+        }
+        assert!(outputs_that_are(outputs[4_000], 1234, 4_000).is_empty());
+    }
+
+    #[test]
+    fn a_seed_is_found_from_the_middle_of_its_epoch() {
+        let origin = Origin::Draw { seed: 42, skip: 2 };
+        let elements = origin.positions(3_000).unwrap()[1_700..1_704].to_vec();
+        let target =
+            |skip| Target { n: 3_000, skip, place: 0, elements: elements.clone(), reach: 8 };
+        let search = Search::anywhere(vec![target(0), target(2)], 100);
+        assert_eq!(search.run(0..100), [Finding::Seed { seed: 42, target: 1 }]);
+        assert!(search.run(50..90).is_empty());
+    }
+}

@@ -1,0 +1,49 @@
+//! What all loaders share.
+
+use std::collections::BTreeMap;
+
+use super::event::{SearchId, Settings};
+use super::ladder::Running;
+use super::sequence::Index;
+use super::suspect::Other;
+use crate::order::SampleTable;
+
+/// Of how many loaders the orders are remembered.
+const OTHERS_MAX: usize = 16;
+
+/// An open, as loaders see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub(super) at_ms: u64,
+    pub(super) task: u32,
+    pub(super) sample: u32,
+    pub(super) exact: bool,
+}
+
+/// What all loaders share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) indexes: Vec<Index>,
+    pub(super) samples: SampleTable,
+    pub(super) searches: BTreeMap<SearchId, Running>,
+    pub(super) next_search: u32,
+    /// What is known of loaders, those understood last at the end.
+    pub(super) others: Vec<Other>,
+    /// Counts the changes to them.
+    pub(super) version: u32,
+    /// Whether everything is cached.
+    pub(super) cached: bool,
+}
+
+impl Shared {
+    /// A loader's order has become known.
+    pub(super) fn note(&mut self, other: Other) {
+        self.others.retain(|known| known.loader != other.loader);
+        self.others.push(other);
+        if self.others.len() > OTHERS_MAX {
+            self.others.remove(0);
+        }
+        self.version = self.version.wrapping_add(1);
+    }
+}

@@ -1,0 +1,220 @@
+//! Orders that cost nothing to try: they follow from what is known, or need no seed.
+
+use std::sync::Arc;
+
+use super::crack;
+use super::event::LoaderId;
+use super::evidence::{Weight, weigh};
+use super::origin::{Law, Origin, Outputs, defaults};
+use super::sequence::{Index, Sequence};
+
+/// How far from its beginning an epoch is looked at, and where there are hundreds of suspects.
+const HEAD: u32 = 4096;
+const SHORT_HEAD: u32 = 128;
+
+/// After so many epochs that were not understood nothing is derived from the last that was.
+const EPOCHS_MAX: u32 = 4;
+
+/// How many times as much a later suspect has to have for it. Within the dataset's part that a job
+/// reads, the order of the whole is the same, and has more bits for each open.
+const CLEARLY: f64 = 2.0;
+
+/// An order that the loader may be reading.
+#[derive(Debug)]
+pub(super) struct Suspect {
+    pub(super) index: Option<usize>,
+    pub(super) origin: Origin,
+    pub(super) law: Law,
+    view: View,
+}
+
+#[derive(Debug)]
+enum View {
+    /// The first positions, ascending, each with its place.
+    Head(Vec<(u32, u32)>),
+    Whole(Arc<Sequence>),
+}
+
+/// The order of an epoch that is, or was, known.
+#[derive(Clone, Debug)]
+pub(super) struct Past {
+    pub(super) index: Option<usize>,
+    pub(super) origin: Origin,
+    pub(super) law: Law,
+    pub(super) epoch: u32,
+}
+
+/// What another loader reads or read first.
+#[derive(Clone, Debug)]
+pub(super) struct Other {
+    pub(super) loader: LoaderId,
+    pub(super) first: (Option<usize>, Origin),
+    pub(super) now: (Option<usize>, Origin, Law),
+    pub(super) sequence: Arc<Sequence>,
+}
+
+/// What suspects follow from.
+pub(super) struct Sources<'s> {
+    pub(super) indexes: &'s [Index],
+    pub(super) samplers: &'s [crate::order::samplers::Sampler],
+    pub(super) others: &'s [Other],
+    pub(super) loader: LoaderId,
+    pub(super) past: Option<&'s Past>,
+    /// The epoch that is looked at.
+    pub(super) epoch: u32,
+    pub(super) recorded: Option<&'s Arc<Sequence>>,
+    /// Outputs after the one that was the seed of an epoch, and its number.
+    pub(super) defaults: &'s [(Outputs, u32)],
+}
+
+impl Sources<'_> {
+    /// All suspects, the likeliest first.
+    pub(super) fn suspects(&self) -> Vec<Suspect> {
+        let mut suspects = Vec::new();
+        self.following(&mut suspects);
+        // What needs no seed is tried by itself.
+        let others = self.others.iter().filter(|other| other.loader != self.loader);
+        let others = others.filter(|other| matches!(other.now.1, Origin::Draw { .. }));
+        for other in others.clone() {
+            let (index, origin, law) = other.now.clone();
+            suspects.push(Suspect {
+                index,
+                origin,
+                law,
+                view: View::Whole(Arc::clone(&other.sequence)),
+            });
+        }
+        for other in others {
+            if let (Some(index), origin) = other.first {
+                suspects.extend(self.head(index, origin, Law::Unknown, HEAD));
+            }
+        }
+        for (index, found) in self.indexes.iter().enumerate() {
+            suspects.push(Suspect {
+                index: Some(index),
+                origin: Origin::Sequential,
+                law: Law::Same,
+                view: View::Whole(Arc::clone(&found.sequence)),
+            });
+            for &sampler in self.samplers {
+                let origin = Origin::Sampler { sampler, epoch: 0 };
+                suspects.extend(self.head(index, origin, Law::Sampler, HEAD));
+            }
+        }
+        if let Some(recorded) = self.recorded {
+            let view = View::Whole(Arc::clone(recorded));
+            suspects.push(Suspect { index: None, origin: Origin::Recorded, law: Law::Same, view });
+        }
+        suspects
+    }
+
+    /// What follows from the last epoch that was understood.
+    fn following(&self, suspects: &mut Vec<Suspect>) {
+        let Some(past) = self.past else { return };
+        let epochs = self.epoch.saturating_sub(past.epoch).max(1);
+        let Some(index) = past.index.filter(|_| epochs <= EPOCHS_MAX) else { return };
+        let n = self.indexes[index].sequence.len();
+        let known = (past.law != Law::Unknown).then(|| past.law.clone());
+        let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
+        for law in known.into_iter().chain(laws) {
+            let mut next = Some((past.origin, law));
+            for _ in 0..epochs {
+                next = next.and_then(|(origin, law)| origin.after(&law, n));
+            }
+            if let Some((origin, law)) = next {
+                suspects.extend(self.head(index, origin, law, HEAD));
+            }
+        }
+        for (outputs, epoch) in self.defaults {
+            let epochs = self.epoch.saturating_sub(*epoch).max(1);
+            for (origin, law) in defaults(outputs, epochs) {
+                suspects.extend(self.head(index, origin, law, SHORT_HEAD));
+            }
+        }
+    }
+
+    fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {
+        let n = self.indexes[index].sequence.len();
+        let positions = match origin {
+            Origin::Draw { seed, skip: 0 } if count <= SHORT_HEAD => crack::head(seed, n, count),
+            origin => origin.head(n, count),
+        };
+        let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
+        head.sort_unstable();
+        (!head.is_empty()).then_some(Suspect {
+            index: Some(index),
+            origin,
+            law,
+            view: View::Head(head),
+        })
+    }
+}
+
+impl Suspect {
+    /// An order that is known whole.
+    pub(super) fn whole(index: usize, origin: Origin, sequence: Arc<Sequence>) -> Self {
+        Suspect { index: Some(index), origin, law: Law::Unknown, view: View::Whole(sequence) }
+    }
+
+    fn weigh<'r>(
+        &self,
+        readers: impl Iterator<Item = &'r [u32]>,
+        read: u32,
+        indexes: &[Index],
+    ) -> Weight {
+        match &self.view {
+            View::Whole(sequence) => {
+                let unread = sequence.len().saturating_sub(read);
+                weigh(readers, unread, |sample| sequence.place(sample))
+            }
+            View::Head(head) => {
+                let Some(index) = self.index else { return Weight::default() };
+                let sequence = &indexes[index].sequence;
+                let unread = sequence.len().saturating_sub(read);
+                weigh(readers, unread, |sample| {
+                    let position = sequence.place(sample)?;
+                    let at = head.binary_search_by_key(&position, |entry| entry.0).ok()?;
+                    Some(head[at].1)
+                })
+            }
+        }
+    }
+
+    /// The whole epoch.
+    pub(super) fn sequence(&self, indexes: &[Index]) -> Option<Arc<Sequence>> {
+        match (&self.view, self.index) {
+            (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
+            (View::Head(_), Some(index)) => sequence_of(self.origin, &indexes[index]),
+            (View::Head(_), None) => None,
+        }
+    }
+}
+
+/// The epoch of an origin over an index.
+pub(super) fn sequence_of(origin: Origin, index: &Index) -> Option<Arc<Sequence>> {
+    if origin == Origin::Sequential {
+        return Some(Arc::clone(&index.sequence));
+    }
+    let samples = index.sequence.samples();
+    let positions = origin.positions(index.sequence.len())?;
+    let samples: Arc<[u32]> = positions.into_iter().map(|at| samples[at as usize]).collect();
+    Some(Arc::new(Sequence::new(samples)))
+}
+
+/// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
+/// or that with fewer samples.
+pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]>>(
+    suspects: impl Iterator<Item = &'s Suspect>,
+    indexes: &[Index],
+    read: u32,
+    readers: impl Fn() -> R,
+) -> Option<(&'s Suspect, Weight)> {
+    let mut best: Option<(&Suspect, Weight)> = None;
+    for suspect in suspects {
+        let weight = suspect.weigh(readers(), read, indexes);
+        if best.as_ref().is_none_or(|(_, best)| weight.bits > CLEARLY * best.bits.max(1.0)) {
+            best = Some((suspect, weight));
+        }
+    }
+    best
+}

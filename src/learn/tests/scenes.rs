@@ -1,0 +1,178 @@
+//! Jobs with something special about them.
+
+use std::collections::BTreeMap;
+
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+
+use super::shell::{Shell, Truth};
+use super::sim::{Loader, Step, merge, reader, unknowable};
+use super::trials::learner;
+use crate::learn::{Observation, Rung};
+use crate::order::samplers::torch::{Distributed, generator, randperm};
+
+const N: u32 = 5_000;
+
+/// A loader of the training set, whose numbers begin at `N / 4`.
+fn loader(group: u64, epochs: &[Vec<u32>]) -> Loader {
+    let files = |epoch: &Vec<u32>| epoch.iter().map(|position| position + N / 4).collect();
+    Loader {
+        group,
+        workers: 4,
+        batch: 32,
+        drop_last: false,
+        persistent: false,
+        resume: 0,
+        lost: 0.0,
+        epochs: epochs.iter().map(files).collect(),
+    }
+}
+
+fn truth(loader: &Loader, seeds: &[u32]) -> Truth {
+    Truth { epochs: loader.epochs.clone(), seeds: seeds.to_vec(), ..Truth::default() }
+}
+
+fn perm(seed: u32) -> Vec<u32> {
+    randperm(N, &mut generator(u64::from(seed)))
+}
+
+fn beliefs(shell: &Shell, group: u64) -> Vec<(Rung, String)> {
+    let of_it = shell.learner.beliefs().filter(|belief| belief.group == group);
+    of_it.map(|belief| (belief.rung, belief.text)).collect()
+}
+
+#[test]
+fn ranks_on_one_machine_learn_from_each_other() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let rank = |rank| {
+        let sampler = Distributed { seed: 7, world: 4, rank, ..Distributed::default() };
+        let epochs: Vec<Vec<u32>> = (0..3).map(|epoch| sampler.epoch(N, epoch)).collect();
+        loader(100 + u64::from(rank), &epochs)
+    };
+    let ranks: Vec<Loader> = (0..4).map(rank).collect();
+    let runs: Vec<Vec<Step>> =
+        (0..).zip(&ranks).map(|(at, rank)| rank.run(1_000 * (at + 1), &mut rng)).collect();
+    let truths = ranks.iter().map(|rank| (rank.group, truth(rank, &[7, 8, 9]))).collect();
+    let mut shell = Shell::new(learner(N), truths, 60);
+    shell.run(&merge(runs.into_iter().map(Into::into).collect(), &mut rng));
+    for (at, rank) in ranks.iter().enumerate() {
+        let outcome = &shell.outcomes[&rank.group];
+        assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);
+        assert_eq!(outcome.opens.len(), 3, "each epoch is known");
+        assert!(outcome.titles[0].contains(&format!("rank {at} of 4")), "{:?}", outcome.titles);
+    }
+    let asked = shell.asked;
+    assert!(asked < 3 * 4, "{asked} searches for one seed");
+}
+
+#[test]
+fn a_validation_loader_of_the_same_process_is_another_loader() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    for persistent in [false, true] {
+        let training = loader(100, &[perm(40), perm(41), perm(42)]);
+        let validation = Loader { epochs: vec![(0..N / 4).collect(); 3], ..loader(100, &[]) };
+        let mut steps = Vec::new();
+        for epoch in 0..3 {
+            for (at, one) in [&training, &validation].into_iter().enumerate() {
+                let kept = if persistent { 0 } else { epoch as u32 };
+                let base = 1_000 + 100 * at as u32 + 10 * kept;
+                one.run_epoch(epoch, base, &mut rng, &mut steps);
+                if !persistent {
+                    steps.extend((base..base + 4).map(|task| Step::Left { task }));
+                }
+            }
+        }
+        let truths = BTreeMap::from([(100, truth(&training, &[40, 41, 42]))]);
+        let mut shell = Shell::new(learner(N), truths, 60);
+        shell.run(&steps);
+        let texts = beliefs(&shell, 100);
+        assert_eq!(texts.len(), 2, "{texts:?}");
+        let has = |words: &str| texts.iter().any(|(_, text)| text.contains(words));
+        assert!(has("seed 42") && has("the seed counts up"), "{texts:?}");
+        assert!(has("one after the other over 1250 samples"), "{texts:?}");
+        assert_eq!(shell.outcomes[&100].withdrawn, 0, "{:?}", shell.outcomes[&100]);
+    }
+}
+
+#[test]
+fn an_order_that_is_left_is_withdrawn() {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let jobs = loader(100, &[perm(40), unknowable(N, &mut rng)]);
+    let mut steps = jobs.run(1_000, &mut rng);
+    let half = steps.iter().position(|step| matches!(step, Step::Left { .. })).unwrap_or(0) / 2;
+    // The job breaks off in the middle, and the same workers read on in no order.
+    let (first, last) = (half, steps.len() - half);
+    steps.drain(first..last);
+    for step in &mut steps {
+        if let Step::Open { task, .. } = step {
+            *task = 1_000 + *task % 4;
+        }
+    }
+    steps.retain(|step| matches!(step, Step::Open { .. }));
+    let mut shell = Shell::new(learner(N), BTreeMap::from([(100, truth(&jobs, &[40]))]), 0);
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&100];
+    assert_eq!((outcome.opens.len(), outcome.withdrawn), (1, 1), "{outcome:?}");
+    assert!(
+        beliefs(&shell, 100).iter().all(|(rung, _)| matches!(rung, Rung::Unread | Rung::Unknown))
+    );
+}
+
+#[test]
+fn who_only_looks_is_not_followed() {
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    for sample in 0..N {
+        let open = Observation::Opened { at_ms: 0, task: 1, group: 1, sample, exact: false };
+        learner.apply(open, &mut out);
+    }
+    assert!(out.is_empty(), "{out:?}");
+}
+
+#[test]
+fn nothing_is_searched_for_in_vain_forever() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let epochs: Vec<Vec<u32>> = (0..12).map(|_| unknowable(N, &mut rng)).collect();
+    let steps = loader(100, &epochs).run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), BTreeMap::new(), 20);
+    shell.run(&steps);
+    assert!(shell.outcomes.is_empty(), "{:?}", shell.outcomes);
+    // Popular seeds in some epochs, all seeds in two of them.
+    assert!((6..=20).contains(&shell.asked), "{}", shell.asked);
+    let mut cached = Shell::new(learner(N), BTreeMap::new(), 20);
+    cached.learner.apply(Observation::Cached { all: true }, &mut Vec::new());
+    cached.run(&steps);
+    assert_eq!(cached.asked, 0);
+}
+
+#[test]
+fn a_job_that_is_started_again_is_known_at_once() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let (first, again) = (loader(100, &[perm(40), perm(41)]), loader(200, &[perm(40), perm(41)]));
+    let mut steps = first.run(1_000, &mut rng);
+    steps.extend(again.run(2_000, &mut rng));
+    let truths = [&first, &again].map(|one| (one.group, truth(one, &[40, 41])));
+    let mut shell = Shell::new(learner(N), truths.into(), 60);
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&200];
+    assert!(outcome.wrong.is_empty() && outcome.opens[&0] <= 12, "{outcome:?}");
+}
+
+#[test]
+fn beside_a_reader_of_everything() {
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let job = loader(100, &[perm(4_000_000_000)]);
+    let all: Vec<u32> = (0..N + N / 4).collect();
+    let both = vec![job.run(1_000, &mut rng).into(), reader(7, 7, &all)];
+    let truths = BTreeMap::from([
+        (100, truth(&job, &[4_000_000_000])),
+        (7, Truth { epochs: vec![all.clone()], parts: true, ..Truth::default() }),
+    ]);
+    let mut shell = Shell::new(learner(N), truths, 30);
+    shell.run(&merge(both, &mut rng));
+    for outcome in shell.outcomes.values() {
+        assert!(outcome.wrong.is_empty() && outcome.opens.len() == 1, "{outcome:?}");
+    }
+    let texts = beliefs(&shell, 100);
+    assert!(texts[0].0 == Rung::Cracked && texts[0].1.contains("seed 4000000000"), "{texts:?}");
+}
