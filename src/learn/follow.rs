@@ -123,7 +123,7 @@ impl Follow {
         let mut follow = Follow {
             sequence,
             index,
-            origin,
+            origin: origin.clone(),
             law,
             read: Bits::default(),
             matched: 0,

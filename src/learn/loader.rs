@@ -191,10 +191,10 @@ impl Loader {
         let sure = |found: &(&Suspect, Weight, (Rung, f64))| found.1.bits >= found.2.1;
         let found = derived.filter(sure).or(lead.filter(sure));
         let taken = found.and_then(|(suspect, weight, (rung, needed))| {
-            let told = (suspect.index, suspect.origin, suspect.law.clone());
+            let told = (suspect.index, suspect.origin.clone(), suspect.law.clone());
             Some((suspect.sequence(&shared.indexes)?, told, weight, (rung, needed)))
         });
-        let taken = taken.filter(|(_, told, ..)| self.begins_again(told.0, told.1));
+        let taken = taken.filter(|(_, told, ..)| self.begins_again(told.0, &told.1));
         let Some((sequence, told, weight, (rung, needed))) = taken else {
             self.suspects = Some((suspects, version));
             return;
@@ -206,8 +206,8 @@ impl Loader {
 
     /// Whether the loader may have begun an epoch of this origin: not if it is followed in just
     /// that, and most of what is unexplained is still to be read.
-    fn begins_again(&self, index: Option<usize>, origin: Origin) -> bool {
-        let same = |follow: &&Follow| follow.index == index && follow.origin == origin;
+    fn begins_again(&self, index: Option<usize>, origin: &Origin) -> bool {
+        let same = |follow: &&Follow| follow.index == index && follow.origin == *origin;
         self.follow.as_ref().filter(same).is_none_or(|follow| {
             let log = self.attempt.log();
             let again = log.iter().filter(|sample| follow.has_read(**sample)).count();
@@ -248,7 +248,7 @@ impl Loader {
     ) -> bool {
         let unread = sequence.len().saturating_sub(self.attempt.log().len() as u32);
         let weight = weigh(self.attempt.samples(), unread, |sample| sequence.place(sample));
-        let told = (index, origin, law.clone());
+        let told = (index, origin.clone(), law.clone());
         let mut follow = Follow::new(Arc::clone(&sequence), told, &self.attempt, &weight);
         match self.share.filter(|share| share.0 == sequence.len()) {
             Some((_, share)) => follow.inherit(share),
@@ -257,12 +257,13 @@ impl Loader {
         }
         let goes_on = self.follow.is_some();
         self.epoch += u32::from(goes_on);
-        let law = if law == Law::Unknown { self.infer(index, origin, shared) } else { law };
+        let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
         self.share = Some((sequence.len(), follow.share()));
         self.follow = Some(follow);
         self.grounds = grounds;
-        self.past = Some(Past { index, origin, law: law.clone(), epoch: self.epoch });
+        self.past =
+            Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
         self.scope = Some(self.scope_of(index, &sequence, shared));
         self.recorded = (origin == Origin::Recorded).then(|| Arc::clone(&sequence));
         self.proven = true;
@@ -273,7 +274,7 @@ impl Loader {
             out.push(Decision::SearchOver { id });
         }
         let first = shared.others.iter().find(|other| other.loader == self.id);
-        let first = first.map_or((index, origin), |other| other.first);
+        let first = first.map_or((index, origin.clone()), |other| other.first.clone());
         shared.note(Other { loader: self.id, first, now: (index, origin, law), sequence });
         let say = if goes_on { Decision::EpochBegan } else { Decision::Committed };
         out.extend(self.known(shared).map(say));
@@ -297,16 +298,16 @@ impl Loader {
     }
 
     /// What the law is, now that this epoch's origin is known too.
-    fn infer(&self, index: Option<usize>, origin: Origin, shared: &Shared) -> Law {
+    fn infer(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> Law {
         let n = index.map_or(0, |index| shared.indexes[index].sequence.len());
         let past = self.past.as_ref().filter(|past| past.index == index);
         let epochs = past.map_or(0, |past| self.epoch.saturating_sub(past.epoch));
         let leads_here = |past: &Past, law: &Law| {
-            let mut at = Some(past.origin);
+            let mut at = Some(past.origin.clone());
             for _ in 0..epochs {
                 at = at.and_then(|origin| origin.after(law, n)).map(|(origin, _)| origin);
             }
-            epochs > 0 && at == Some(origin)
+            epochs > 0 && at.as_ref() == Some(origin)
         };
         let laws = past.map(|past| past.origin.laws(n)).unwrap_or_default();
         let found = laws.into_iter().find(|law| past.is_some_and(|past| leads_here(past, law)));
@@ -321,7 +322,7 @@ impl Loader {
             None => Some(Arc::clone(follow.sequence.samples())),
             Some(index) => {
                 let index = &shared.indexes[index];
-                let next = follow.origin.after(&follow.law, index.sequence.len());
+                let next = follow.origin.clone().after(&follow.law, index.sequence.len());
                 next.and_then(|(origin, _)| epoch_of(origin, follow, index))
             }
         };
@@ -400,7 +401,7 @@ impl Loader {
         out: &mut Vec<Decision>,
     ) -> bool {
         let Purpose::Epoch { readers, read, stage, .. } = &running.purpose else { return false };
-        let Some(sequence) = sequence_of(origin, &shared.indexes[index]) else { return false };
+        let Some(sequence) = sequence_of(&origin, &shared.indexes[index]) else { return false };
         let here = running.serial == self.serial && self.follow.is_none();
         let place = |sample| sequence.place(sample);
         let unread = |read: u32| sequence.len().saturating_sub(read);
@@ -420,7 +421,7 @@ impl Loader {
             return false;
         }
         if here {
-            let told = (Some(index), origin, Law::Unknown);
+            let told = (Some(index), origin.clone(), Law::Unknown);
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
                 let suspect = Suspect::whole(index, origin, Arc::clone(&sequence));
@@ -429,7 +430,7 @@ impl Loader {
             }
         } else if self.follow.is_none() {
             // Of an epoch that is over by now; the next ones may follow from it.
-            let law = self.infer(Some(index), origin, shared);
+            let law = self.infer(Some(index), &origin, shared);
             self.past = Some(Past { index: Some(index), origin, law, epoch: running.epoch });
             self.scope = Some(sequence);
             self.suspects = None;

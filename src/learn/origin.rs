@@ -13,7 +13,7 @@ use crate::order::samplers::torch::{generator, randperm, randperm_draws};
 pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
 
 /// Where the order of one epoch comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The index order itself.
     Sequential,
@@ -67,22 +67,22 @@ pub(super) enum Law {
 
 impl Origin {
     /// The positions of the whole epoch, over `n` samples; `None` where it is no sampler's.
-    pub(super) fn positions(self, n: u32) -> Option<Vec<u32>> {
-        match self {
+    pub(super) fn positions(&self, n: u32) -> Option<Vec<u32>> {
+        match *self {
             Origin::Sequential => Some((0..n).collect()),
             Origin::Draw { seed, skip } => {
                 let mut rng = generator(u64::from(seed));
                 (0..skip).for_each(|_| _ = rng.next_u32());
                 Some(randperm(n, &mut rng))
             }
-            Origin::Sampler { sampler, epoch } => sampler.epochs(n, epoch).next(),
+            Origin::Sampler { ref sampler, epoch } => sampler.epochs(n, epoch).next(),
             Origin::Recorded => None,
         }
     }
 
     /// The first `count` positions of it, at the cost of these and of what is skipped.
-    pub(super) fn head(self, n: u32, count: u32) -> Vec<u32> {
-        let Origin::Draw { seed, skip } = self else {
+    pub(super) fn head(&self, n: u32, count: u32) -> Vec<u32> {
+        let Origin::Draw { seed, skip } = *self else {
             let mut positions = self.positions(n).unwrap_or_default();
             positions.truncate(count as usize);
             return positions;
@@ -100,14 +100,14 @@ impl Origin {
     }
 
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
-    pub(super) fn after(self, law: &Law, n: u32) -> Option<(Origin, Law)> {
+    pub(super) fn after(&self, law: &Law, n: u32) -> Option<(Origin, Law)> {
         let next = match (self, law) {
             (_, Law::Unknown) => return None,
-            (origin, Law::Same) => origin,
-            (Origin::Draw { seed, skip }, Law::Counting) => {
+            (origin, Law::Same) => origin.clone(),
+            (&Origin::Draw { seed, skip }, Law::Counting) => {
                 Origin::Draw { seed: seed.wrapping_add(1), skip }
             }
-            (Origin::Draw { seed, skip }, Law::Continued { gap }) => {
+            (&Origin::Draw { seed, skip }, Law::Continued { gap }) => {
                 Origin::Draw { seed, skip: skip + randperm_draws(n) + gap }
             }
             (Origin::Draw { .. }, Law::Default { outputs, at, stride }) => {
@@ -117,7 +117,7 @@ impl Origin {
                 return Some((Origin::Draw { seed, skip: 0 }, law));
             }
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
-                Origin::Sampler { sampler, epoch: epoch.wrapping_add(1) }
+                Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
             }
             _ => return None,
         };
@@ -125,7 +125,7 @@ impl Origin {
     }
 
     /// The laws that the next epoch of `n` samples may follow, where none is known.
-    pub(super) fn laws(self, n: u32) -> Vec<Law> {
+    pub(super) fn laws(&self, n: u32) -> Vec<Law> {
         let draws = randperm_draws(n);
         let mut laws = vec![Law::Same];
         match self {

@@ -85,7 +85,7 @@ impl Sources<'_> {
             });
         }
         for other in others {
-            if let (Some(index), origin) = other.first {
+            if let (Some(index), origin) = other.first.clone() {
                 suspects.extend(self.head(index, origin, Law::Unknown, HEAD));
             }
         }
@@ -96,8 +96,8 @@ impl Sources<'_> {
                 law: Law::Same,
                 view: View::Whole(Arc::clone(&found.sequence)),
             });
-            for &sampler in self.samplers {
-                let origin = Origin::Sampler { sampler, epoch: 0 };
+            for sampler in self.samplers {
+                let origin = Origin::Sampler { sampler: sampler.clone(), epoch: 0 };
                 suspects.extend(self.head(index, origin, Law::Sampler, HEAD));
             }
         }
@@ -117,7 +117,7 @@ impl Sources<'_> {
         let known = (past.law != Law::Unknown).then(|| past.law.clone());
         let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
         for law in known.into_iter().chain(laws) {
-            let mut next = Some((past.origin, law));
+            let mut next = Some((past.origin.clone(), law));
             for _ in 0..epochs {
                 next = next.and_then(|(origin, law)| origin.after(&law, n));
             }
@@ -137,7 +137,7 @@ impl Sources<'_> {
         let n = self.indexes[index].sequence.len();
         let positions = match origin {
             Origin::Draw { seed, skip: 0 } if count <= SHORT_HEAD => crack::head(seed, n, count),
-            origin => origin.head(n, count),
+            ref origin => origin.head(n, count),
         };
         let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
         head.sort_unstable();
@@ -184,15 +184,15 @@ impl Suspect {
     pub(super) fn sequence(&self, indexes: &[Index]) -> Option<Arc<Sequence>> {
         match (&self.view, self.index) {
             (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
-            (View::Head(_), Some(index)) => sequence_of(self.origin, &indexes[index]),
+            (View::Head(_), Some(index)) => sequence_of(&self.origin, &indexes[index]),
             (View::Head(_), None) => None,
         }
     }
 }
 
 /// The epoch of an origin over an index.
-pub(super) fn sequence_of(origin: Origin, index: &Index) -> Option<Arc<Sequence>> {
-    if origin == Origin::Sequential {
+pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence>> {
+    if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
     let samples = index.sequence.samples();

@@ -10,6 +10,7 @@ use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, merge, reader, unknowable};
 use crate::learn::{Candidate, Learner, Settings};
 use crate::order::SampleTable;
+use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
 
 /// Where a job's orders come from.
@@ -78,9 +79,9 @@ fn draw(kind: Kind, n: u32, rng: &mut ChaCha8Rng) -> (Vec<Vec<u32>>, Vec<u32>) {
         }
         Own => {
             let persistent_workers = rng.random_bool(0.5);
-            let mut loader =
-                Random { persistent_workers, ..Random::new(u64::from(small)) }.start(n);
-            ((0..EPOCHS).map(|_| loader.next_epoch()).collect(), vec![small])
+            let own = Random { persistent_workers, ..Random::new(u64::from(small)) };
+            let epochs = Sampler::TorchRandom(own).epochs(n, 0);
+            (epochs.take(EPOCHS).collect(), vec![small])
         }
         Distributed | Unset => {
             let epochs = (0..EPOCHS as u32).map(|epoch| sampler.epoch(n, epoch)).collect();
