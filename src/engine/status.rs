@@ -162,7 +162,7 @@ impl Engine {
                 .disk
                 .as_ref()
                 .map(|disk| TierStatus { budget: disk.bytes, kept: kept(super::STORE_TIER) }),
-            disk_state: self.cache.store().map(|store| store.state()),
+            disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
             fetching: published.accounts.fetching,

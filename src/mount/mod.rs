@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
-pub use point::{is_dead, prepare};
+pub use point::{check_apart, cut_off, is_dead, prepare};
 pub use probe::{MEASURED_BYTES, examine};
 
 /// How often limits and use of memory are looked at.

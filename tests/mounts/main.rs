@@ -25,4 +25,5 @@ mod programs;
 mod read;
 mod readonly;
 mod refused;
+mod store;
 mod tree;

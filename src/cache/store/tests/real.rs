@@ -1,0 +1,233 @@
+//! The store over a real directory, and over a disk that fails.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
+
+use super::super::disk::{Directory, Space};
+use super::super::home::{self, Owner};
+use super::super::*;
+use super::model::{Model, bytes};
+use crate::error::ErrorKind;
+
+const MIB: u64 = 1 << 20;
+
+fn open(path: &Path) -> Store {
+    let disk = Arc::new(Directory::new(path, true));
+    Store::open(disk, Limits::new(1 << 30, 0), 99).unwrap()
+}
+
+fn whole(store: &Store, key: Key) -> Option<Vec<u8>> {
+    match store.get(key) {
+        Found::Whole(bytes) => Some(bytes.to_vec()),
+        Found::Nothing | Found::Damaged => None,
+    }
+}
+
+fn key(number: u128) -> Key {
+    Key::new(number << 64 | (number + 5))
+}
+
+fn segments(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_str().unwrap().contains("segment-")).collect()
+}
+
+#[test]
+fn what_is_put_is_what_is_got_also_at_the_next_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let lengths = [0, 1, 4095, 4096, 4097, 110_000, 1 << 20];
+    let store = open(directory.path());
+    for (number, length) in lengths.into_iter().enumerate() {
+        let sample = bytes(number as u128, length);
+        assert!(store.put(&[(key(number as u128), &sample)]));
+    }
+    store.remove(&[key(2)]);
+    for _ in 0..2 {
+        for (number, length) in lengths.into_iter().enumerate() {
+            let expected = (number != 2).then(|| bytes(number as u128, length));
+            assert!(whole(&store, key(number as u128)) == expected, "sample {number}");
+        }
+        drop(open(directory.path()));
+    }
+    let again = open(directory.path());
+    assert_eq!(again.totals(), store.totals());
+    assert!((0..7).all(|n| whole(&again, key(n)) == whole(&store, key(n))));
+    assert_eq!(again.state(), "normal");
+    let version = |byte| Fingerprint([byte; 40]);
+    let made = store.key(Path::new("a"), &version(1), 0);
+    assert_eq!(again.key(Path::new("a"), &version(1), 0), made, "the secret stays");
+    for other in [
+        store.key(Path::new("b"), &version(1), 0),
+        store.key(Path::new("a"), &version(2), 0),
+        store.key(Path::new("a"), &version(1), MIB),
+    ] {
+        assert_ne!(other, made);
+    }
+}
+
+#[test]
+fn damage_is_found_and_costs_only_what_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let sample = bytes(1, 5000);
+    assert!(store.put(&[(key(1), &sample), (key(2), &sample)]));
+    let file = fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap();
+    file.write_all_at(b"X", 3000).unwrap();
+    assert!(matches!(store.get(key(1)), Found::Damaged));
+    assert!(whole(&store, key(2)).unwrap() == sample);
+    file.set_len(8192).unwrap();
+    assert!(matches!(store.get(key(2)), Found::Damaged), "cut off");
+    assert!(!open(directory.path()).contains(key(2)), "known at open");
+    assert_eq!(store.state(), "normal", "the disk does what it is told");
+}
+
+#[test]
+fn space_given_up_is_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let used = || {
+        let blocks = |path: PathBuf| path.metadata().unwrap().blocks() * 512;
+        segments(directory.path()).into_iter().map(blocks).sum::<u64>()
+    };
+    let samples: Vec<Vec<u8>> = (0..64).map(|number| bytes(number, 1 << 16)).collect();
+    for (number, sample) in samples.iter().enumerate() {
+        assert!(store.put(&[(key(number as u128), sample)]));
+    }
+    assert!(used() >= 64 << 16);
+    store.remove(&(0..63).map(key).collect::<Vec<_>>());
+    assert!(used() < 4 << 16, "{} bytes are still taken", used());
+    assert!(whole(&store, key(63)).unwrap() == samples[63]);
+    drop(store);
+    let again = open(directory.path());
+    again.remove(&[key(63)]);
+    assert!(segments(directory.path()).is_empty(), "nothing is in it any more");
+}
+
+#[test]
+fn many_segments_with_little_in_them_become_few() {
+    let disk = Model::default();
+    let limits = Limits { segment_bytes: 1 << 16, segments: 8, ..Limits::new(1 << 30, 0) };
+    let store = Store::open(Arc::new(disk.clone()), limits, 1).unwrap();
+    let sample = bytes(0, 4096);
+    for number in 0..640 {
+        assert!(store.put(&[(key(number), &sample)]));
+        // One of sixteen stays, which is one of each segment.
+        store.remove(&[key(number)][..usize::from(number % 16 != 0)]);
+    }
+    let names = disk.names().unwrap();
+    assert!(names.len() < 12, "{names:?}");
+    assert!((0..640).step_by(16).all(|number| whole(&store, key(number)).unwrap() == sample));
+    assert_eq!(store.totals(), (40, 40 * 4096));
+}
+
+#[test]
+fn no_more_than_the_budget_is_stored() {
+    let limits = Limits::new(10 * 4096, 0);
+    let store = Store::open(Arc::new(Model::default()), limits, 1).unwrap();
+    let sample = bytes(0, 4096);
+    for number in 0..20 {
+        assert_eq!(store.put(&[(key(number), &sample)]), number < 10);
+    }
+    assert!(!store.put(&[(key(99), &bytes(0, 4097))]));
+    store.remove(&[key(0), key(1)]);
+    assert!(store.put(&[(key(99), &bytes(0, 4097))]));
+}
+
+#[test]
+fn a_disk_that_fails_is_bypassed() {
+    let disk = Model::default();
+    let store = Store::open(Arc::new(disk.clone()), Limits::new(1 << 30, 0), 1).unwrap();
+    let sample = bytes(0, 4096);
+    assert!(store.put(&[(key(1), &sample)]));
+    disk.fail_writes(Some(libc::EIO));
+    assert!(!store.put(&[(key(2), &sample)]));
+    assert!(store.state().starts_with("unstable"));
+    disk.fail_reads(Some(libc::EIO));
+    for _ in 0..4 {
+        assert!(whole(&store, key(1)).is_none());
+    }
+    assert!(store.state().starts_with("down"));
+    assert!(!store.contains(key(1)) && !store.put(&[(key(2), &sample)]));
+    let reopened = Store::open(Arc::new(disk), Limits::new(1 << 30, 0), 1);
+    assert!(reopened.is_err(), "an index that cannot be made or read is told of");
+}
+
+#[test]
+fn a_disk_that_is_full_takes_no_more_and_gives_what_it_has() {
+    let disk = Model::default();
+    let store = Store::open(Arc::new(disk.clone()), Limits::new(1 << 30, MIB), 1).unwrap();
+    let sample = bytes(0, 4096);
+    assert!(store.put(&[(key(1), &sample)]));
+    disk.fail_writes(Some(libc::ENOSPC));
+    disk.set_space(Some(Space { bytes: 0, files: None }));
+    assert!(!store.put(&[(key(2), &sample)]));
+    assert!(store.state().starts_with("full"));
+    assert!(whole(&store, key(1)).unwrap() == sample);
+    disk.fail_writes(None);
+    assert!(!store.put(&[(key(2), &sample)]), "asked again only after a while");
+}
+
+fn owner(source: &str) -> Owner {
+    Owner::new(Path::new(source), 5)
+}
+
+#[test]
+fn a_store_has_one_user_and_each_source_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("a/cache");
+    let first = home::claim(&cache, &owner("/a")).unwrap();
+    let error = home::claim(&cache, &owner("/a")).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+    let second = home::claim(&cache, &owner("/b")).unwrap();
+    assert_ne!(first.path(), second.path());
+    assert_ne!(Owner::new(Path::new("/a"), 6), owner("/a"), "another filesystem at the path");
+    let found = home::stores(&cache).unwrap();
+    assert_eq!(found.len(), 2);
+    assert!(found.iter().all(|store| store.in_use && store.owner.is_some()));
+    let path = first.path().to_path_buf();
+    drop(first);
+    home::discard(&cache, home::claim(&cache, &owner("/a")).unwrap()).unwrap();
+    assert!(!path.exists());
+    assert_eq!(home::claim_named(&cache, "../cache").err().unwrap().kind(), ErrorKind::Usage);
+    for made in [&cache, second.path()] {
+        assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
+}
+
+#[test]
+fn only_a_directory_of_ones_own_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link");
+    symlink("/tmp", &link).unwrap();
+    let error = home::claim(&link, &owner("/a")).err().unwrap();
+    assert!(error.to_string().contains("link"), "{error}");
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_eq!(home::claim(&file, &owner("/a")).err().unwrap().kind(), ErrorKind::Cache);
+}
+
+#[test]
+fn older_formats_go_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for name in ["belady-store-v1/x", "belady-store-v3", "belady-store-mine", "other", "v1"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::write(at("belady-store-v1/x/owner"), "").unwrap();
+    let used = fs::File::open(at("belady-store-v1/x/owner")).unwrap();
+    let lock = Flock::lock(used, FlockArg::LockExclusive).unwrap();
+    home::reclaim(directory.path()).unwrap();
+    assert!(at("belady-store-v1/x/owner").exists(), "somebody uses it");
+    drop(lock);
+    fs::create_dir_all(at("belady-trash-left/store")).unwrap();
+    home::reclaim(directory.path()).unwrap();
+    assert!(!at("belady-store-v1").exists() && !at("belady-trash-left").exists());
+    let left = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 4, "what is newer, and what is not ours");
+}
