@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::faults::files_of_stores;
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
@@ -200,4 +201,47 @@ fn a_smaller_budget_holds_from_the_next_mount_on() {
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert!(mounted.count("/disk/kept") <= 2 << 20 && mounted.count("/tier_bytes") > 0);
     mounted.umount();
+}
+
+#[test]
+fn stores_are_listed_checked_and_deleted_by_commands() {
+    let stand = Stand::new(&[]);
+    let cache = stand.cache();
+    let cache_text = cache.to_str().unwrap();
+    let json = |words: &[&str]| -> Value {
+        let said = stand.ground.ends(0, &[&["cache"], words, &["--json"]].concat());
+        serde_json::from_str(&said).unwrap()
+    };
+    let list = || json(&["ls", cache_text]);
+    stand.fill();
+    let listed = list();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(
+        (listed[0]["samples"].as_u64(), listed[0]["in_use"].as_bool()),
+        (Some(FILES), Some(false))
+    );
+    assert_eq!(listed[0]["source"], stand.slow.point.to_str().unwrap());
+    assert!(stand.ground.ends(0, &["cache", "ls", cache_text]).contains("min ago"));
+    let mounted = stand.mount();
+    assert_eq!(list()[0]["in_use"], true);
+    assert_eq!(list()[0]["pid"], mounted.pid);
+    let source = stand.slow.point.to_str().unwrap();
+    assert!(stand.ground.ends(8, &["cache", "rm", cache_text, source]).contains("in use"));
+    stand.ground.ends(8, &["cache", "verify", cache_text, source]);
+    json(&["rm", cache_text, "--all"]);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    mounted.umount();
+    assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES);
+    let segment = &files_of_stores(&cache, "segment-")[0];
+    File::options().write(true).open(segment).unwrap().write_all_at(&[0x5a; 3], 100_000).unwrap();
+    assert!(stand.ground.ends(5, &["cache", "verify", cache_text]).contains("1 damaged"));
+    assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES - 1);
+    assert_eq!(json(&["gc", cache_text, "--unused", "1d"])["deleted"].as_array().unwrap().len(), 0);
+    let mounted = stand.mount();
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    mounted.umount();
+    stand.ground.ends(2, &["cache", "rm", cache_text, "none"]);
+    assert!(stand.ground.ends(0, &["cache", "rm", cache_text, source]).contains("deleted"));
+    assert_eq!((list().as_array().unwrap().len(), files_of_stores(&cache, "").len()), (0, 0));
+    check_many(&stand.ground.path("source"), "d", FILES, SIZE);
 }

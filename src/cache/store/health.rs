@@ -95,17 +95,22 @@ impl Health {
         if due && let Ok(space) = disk.space() {
             state.looked = Some(Instant::now());
             state.written = 0;
-            state.full = self.is_full(space, bytes, state.full);
+            state.full = self.leaves_little(space, bytes, state.full);
         }
         !state.full
     }
 
-    fn is_full(&self, space: Space, bytes: u64, was_full: bool) -> bool {
+    fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
         let margin = if was_full { MARGIN_BYTES.min(self.free_min / 8).max(1 << 20) } else { 0 };
         let few_files = space.files.is_some_and(|files| {
             files < if was_full { 2 * FILES_FREE_MIN } else { FILES_FREE_MIN }
         });
         space.bytes < self.free_min.saturating_add(bytes).saturating_add(margin) || few_files
+    }
+
+    /// Whether others need the space.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().full
     }
 
     /// The disk did what it should.
@@ -144,14 +149,14 @@ mod tests {
     fn a_full_disk_is_written_to_again_only_well_above_the_edge() {
         let health = Health::new(GIB);
         let space = |bytes| Space { bytes, files: None };
-        assert!(!health.is_full(space(GIB + 10), 10, false));
-        assert!(health.is_full(space(GIB + 9), 10, false));
-        assert!(health.is_full(space(GIB + 20), 10, true));
-        assert!(!health.is_full(space(GIB + MARGIN_BYTES + 10), 10, true));
+        assert!(!health.leaves_little(space(GIB + 10), 10, false));
+        assert!(health.leaves_little(space(GIB + 9), 10, false));
+        assert!(health.leaves_little(space(GIB + 20), 10, true));
+        assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
         let few = Space { bytes: 2 * GIB, files: Some(FILES_FREE_MIN - 1) };
-        assert!(health.is_full(few, 10, false));
-        assert!(!health.is_full(Space { files: Some(FILES_FREE_MIN), ..few }, 10, false));
-        assert!(health.is_full(Space { files: Some(FILES_FREE_MIN), ..few }, 10, true));
+        assert!(health.leaves_little(few, 10, false));
+        assert!(!health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, false));
+        assert!(health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, true));
     }
 
     #[test]

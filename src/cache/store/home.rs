@@ -66,7 +66,7 @@ impl Owner {
         hasher.write(self.source.as_os_str().as_bytes());
         hasher.write(&[0]);
         hasher.write(self.identity.as_bytes());
-        format!("{:032x}", hasher.finish128().as_u128())
+        format!("{:016x}", hasher.finish128().h1)
     }
 }
 
@@ -143,18 +143,13 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     }
 }
 
-/// Takes a store that is there into use, by its name.
+/// Takes a store that is there into use.
 ///
 /// # Errors
-/// As [`claim`]; [`ErrorKind::Usage`] where there is no such store.
-pub fn claim_named(cache: &Path, name: &str) -> Result<Home> {
-    let path = cache.join(format!("{STORES}{VERSION}")).join(name);
-    let there = !name.contains('/') && path.join(OWNER).is_file();
-    let found = if there { lock(cache, &path)? } else { None };
-    found.ok_or_else(|| {
-        let message = format!("there is no store '{name}' in {}", cache.display());
-        Error::new(ErrorKind::Usage, message).hint("`belady cache ls DIR` lists them")
-    })
+/// [`ErrorKind::Busy`] where somebody else uses it.
+pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
+    let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
+    lock(cache, &found.path)?.ok_or_else(gone)
 }
 
 /// Locks a store's directory; none where it is another one by now.
@@ -253,7 +248,8 @@ pub fn held(cache: &Path, owner: &Owner) -> u64 {
     disk_bytes(&cache.join(format!("{STORES}{VERSION}")).join(owner.name()))
 }
 
-fn disk_bytes(store: &Path) -> u64 {
+/// Bytes that the files of a store take on the disk.
+pub fn disk_bytes(store: &Path) -> u64 {
     let entries = fs::read_dir(store).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
 }

@@ -237,6 +237,9 @@ impl Log {
     /// Writes further records.
     pub(super) fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<()> {
         let bytes: Vec<u8> = records.flat_map(Record::encode).collect();
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.file.write_at(&bytes, self.end)?;
         self.end += bytes.len() as u64;
         self.records += (bytes.len() / RECORD_BYTES) as u64;

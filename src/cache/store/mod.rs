@@ -2,21 +2,22 @@
 //!
 //! A store is a directory. In the order it happens:
 //!
-//! 1. Samples are written in batches to the end of the newest *segment*, a file of raw samples that
-//!    each begin at a page; there is nothing else in it. A segment that has reached its size is
-//!    synced and followed by a new one. No place in a segment is ever written twice.
-//! 2. Then a record for each goes to the end of the *index*, a log of what is where. It has
-//!    the sample's [`Key`], which names one version of one block, its place, and a checksum of the
-//!    key and the bytes.
+//! 1. Samples are written in batches to *segments*, files of raw samples that each begin at a page;
+//!    there is nothing else in them. Segments are filled one after the other; once the budget is
+//!    full, samples take the places of those that were given up (`segments.rs`).
+//! 2. Then a record for each goes to the end of the *index*, a log of what is where (`log.rs`). It
+//!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
+//!    the key and the bytes.
 //! 3. A read takes the place from memory, reads past the page cache, and compares the checksum.
 //!    What is damaged is dropped and fetched again. So neither a torn write nor a record that a
 //!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
-//!    leave. They happen at the end of a segment and at [`Store::sync`].
-//! 4. What is given up is recorded, and its pages are punched out of the segment. A segment without
-//!    samples is deleted. Where many segments hold little, the samples of the emptiest one are
-//!    written again and it goes. Reads never wait for any of this: one thread at a time writes.
+//!    leave. They happen every now and then and at [`Store::sync`]. Only a place whose giving up
+//!    has been recorded is written again, so that what was synced later has its place alone.
+//! 4. What is given up is recorded and its place is free. A segment without samples is deleted, and
+//!    free places are punched where samples of their size do not come, or others need the space.
+//!    Reads never wait for any of this: one thread at a time writes.
 //! 5. At open the log is replayed; the segments' data are not looked at. What leads to no segment,
-//!    or past the end of one, is left out, and segments without samples go.
+//!    past the end of one, or to the place of another, is left out.
 //!
 //! The store stores: what is stored and what is given up is the policy's to say.
 
@@ -28,6 +29,7 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::hash::Hasher;
 use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +46,7 @@ use disk::Disk;
 use health::Health;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
-use segments::{Files, Segments};
+use segments::{Extent, Files, Segments, pages_of};
 
 /// What a store may take.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +55,8 @@ pub struct Limits {
     pub bytes: u64,
     /// Bytes to leave free on the disk, whoever uses the rest.
     pub min_free: u64,
-    /// Bytes after which a segment is full.
+    /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Segments from which on the emptiest ones are given up.
-    pub segments: usize,
     /// Dead records in the index beyond as many as there are live ones.
     pub dead_records: u64,
 }
@@ -65,7 +65,7 @@ impl Limits {
     /// For so many bytes, beside `min_free` that stay free: few files, whatever the size.
     pub fn new(bytes: u64, min_free: u64) -> Self {
         let segment_bytes = (bytes / 256).clamp(256 << 20, 64 << 30);
-        Limits { bytes, min_free, segment_bytes, segments: 512, dead_records: 1 << 16 }
+        Limits { bytes, min_free, segment_bytes, dead_records: 1 << 16 }
     }
 }
 
@@ -80,7 +80,15 @@ struct Index {
 struct Writer {
     log: Log,
     segments: Segments,
+    /// Bytes written since the last sync.
+    unsynced: u64,
 }
+
+/// Places that are written to at once.
+const WRITES_AT_ONCE: usize = 8;
+
+/// Bytes after which what was written is synced.
+const SYNC_BYTES: u64 = 256 << 20;
 
 /// Samples on a local disk.
 pub struct Store {
@@ -103,8 +111,33 @@ pub enum Found {
     Damaged,
 }
 
-fn pages(length: u32) -> u64 {
-    u64::from(length).next_multiple_of(PAGE_BYTES)
+/// Bytes that a sample takes.
+fn stored(length: usize) -> u64 {
+    u64::from(pages_of(length as u32)) * PAGE_BYTES
+}
+
+/// Writes samples that lie one after the other.
+fn write_run(segments: &Segments, run: &[(&Extent, &[u8])]) -> Result<()> {
+    let Some((first, _)) = run.first() else { return Ok(()) };
+    let no_file = || std::io::Error::other("a segment is missing");
+    let file = segments.file(first.segment).ok_or_else(no_file)?;
+    let total: u64 = run.iter().map(|(place, _)| place.bytes()).sum();
+    let mut pages = Buffer::pages(total as usize);
+    for (place, bytes) in run {
+        let at = (place.offset() - first.offset()) as usize;
+        pages.pages_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    file.write_at(pages.pages_mut(), first.offset())
+}
+
+/// Number of samples in a store, and their bytes in whole pages, as its index has them. Nothing is
+/// changed: the store may be in use.
+///
+/// # Errors
+/// The disk's.
+pub fn count(disk: &dyn Disk) -> Result<(u64, u64)> {
+    let entries = log::replay(disk, &disk.names()?).map(|found| found.entries).unwrap_or_default();
+    Ok((entries.len() as u64, entries.values().map(|at| stored(at.length as usize)).sum()))
 }
 
 fn checksum(key: Key, bytes: &[u8]) -> u32 {
@@ -119,16 +152,22 @@ impl Store {
     /// The disk's, where it cannot be read or an index cannot be made.
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
         let names = disk.names()?;
-        let (log, mut entries) = Log::open(&*disk, &names, fresh)?;
-        let (segments, files) = Segments::open(&*disk, &names, &mut entries);
-        let used = entries.values().map(|at| pages(at.length)).sum();
+        let (mut log, mut entries) = Log::open(&*disk, &names, fresh)?;
+        let (segment, budget) = (limits.segment_bytes, limits.bytes);
+        let (segments, files, lost) = Segments::open(&*disk, &names, &mut entries, segment, budget);
+        let health = Health::new(limits.min_free);
+        // Their places will be others', who must not be left out for them at the next open.
+        if let Err(error) = log.append(lost.into_iter().map(Record::GivenUp)) {
+            health.bad(&error);
+        }
+        let used = entries.values().map(|at| stored(at.length as usize)).sum();
         Ok(Store {
             secret: log.secret().to_le_bytes(),
             limits,
             index: RwLock::new(Index { entries, files }),
-            writer: Mutex::new(Writer { log, segments }),
+            writer: Mutex::new(Writer { log, segments, unsynced: 0 }),
             used: AtomicU64::new(used),
-            health: Health::new(limits.min_free),
+            health,
             disk,
         })
     }
@@ -191,79 +230,101 @@ impl Store {
     pub fn put(&self, samples: &[(Key, &[u8])]) -> bool {
         let samples: Vec<(Key, &[u8])> = {
             let index = self.read();
-            let new = |sample: &&(Key, &[u8])| !index.entries.contains_key(&sample.0);
-            samples.iter().filter(new).copied().collect()
+            let mut seen = HashSet::with_capacity(samples.len());
+            let mut new = |key: Key| seen.insert(key) && !index.entries.contains_key(&key);
+            samples.iter().filter(|(key, _)| new(*key)).copied().collect()
         };
         if samples.is_empty() {
             return true;
         }
-        let bytes: u64 = samples.iter().map(|(_, bytes)| pages(bytes.len() as u32)).sum();
+        let bytes: u64 = samples.iter().map(|(_, bytes)| stored(bytes.len())).sum();
         let fits = self.used().saturating_add(bytes) <= self.limits.bytes;
         if !fits || !self.health.is_usable() || !self.health.has_room(&*self.disk, bytes) {
             return false;
         }
         let mut writer = self.writer();
-        let written = self.write_samples(&mut writer, &samples);
-        match written.and_then(|stored| self.record(&mut writer, stored)) {
-            Ok(()) => {
-                self.health.good();
-                self.tidy(&mut writer);
-                true
-            }
+        match self.append(&mut writer, &samples) {
+            Ok(()) => self.health.good(),
             Err(error) => {
                 self.health.bad(&error);
-                false
+                return false;
             }
         }
+        writer.unsynced += bytes;
+        if writer.unsynced >= SYNC_BYTES {
+            // Where that fails, what is stored is there all the same; only a crash may lose it.
+            let _ = self.sync_all(&mut writer);
+        }
+        self.tidy(&mut writer);
+        true
     }
 
-    /// Writes samples to the newest segment; nobody knows of them yet.
-    fn write_samples(
-        &self,
-        writer: &mut Writer,
-        samples: &[(Key, &[u8])],
-    ) -> Result<Vec<(Key, Location)>> {
-        let total: u64 = samples.iter().map(|(_, bytes)| pages(bytes.len() as u32)).sum();
-        let room = writer.segments.room(&*self.disk, total, self.limits.segment_bytes)?;
-        if let Some((id, file)) = room.begun {
-            // What came before lasts from here on.
-            self.write().files.insert(id, file);
-            writer.segments.sync(&writer.log)?;
-        }
-        let mut batch = Buffer::pages(total as usize);
-        let (mut at, mut stored) = (0, Vec::with_capacity(samples.len()));
-        for (key, bytes) in samples {
-            let (length, page) = (bytes.len() as u32, (room.offset + at as u64) / PAGE_BYTES);
-            batch.pages_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-            at += pages(length) as usize;
-            let checksum = checksum(*key, bytes);
-            let place = Location { segment: room.segment, page: page as u32, length, checksum };
-            stored.push((*key, place));
-        }
-        let written = room.file.write_at(batch.pages_mut(), room.offset);
-        writer.segments.add(stored.iter().map(|(_, at)| at));
-        self.used.fetch_add(total, Ordering::Relaxed);
-        match written {
-            Ok(()) => Ok(stored),
+    /// Writes samples and their records, and makes them known.
+    fn append(&self, writer: &mut Writer, samples: &[(Key, &[u8])]) -> Result<()> {
+        let sizes: Vec<u32> = samples.iter().map(|(_, b)| pages_of(b.len() as u32)).collect();
+        let places = writer.segments.place(&*self.disk, &sizes, self.used())?;
+        let written = self.write_samples(writer, samples, &places);
+        let recorded = written.and_then(|records| {
+            writer.log.append(records.iter().map(|(key, at)| Record::Stored(*key, *at)))?;
+            Ok(records)
+        });
+        match recorded {
+            Ok(records) => {
+                self.used.fetch_add(places.iter().map(Extent::bytes).sum(), Ordering::Relaxed);
+                self.write().entries.extend(records);
+                Ok(())
+            }
             Err(error) => {
-                self.free(writer, stored.into_iter().map(|(_, at)| at).collect());
+                writer.segments.free(places.into_iter());
+                self.delete_empty(writer);
                 Err(error)
             }
         }
     }
 
-    /// Makes samples that were written known, in place of what there was of them before.
-    fn record(&self, writer: &mut Writer, stored: Vec<(Key, Location)>) -> Result<()> {
-        let recorded = writer.log.append(stored.iter().map(|(k, at)| Record::Stored(*k, *at)));
-        let free = match &recorded {
-            Ok(()) => {
-                let mut index = self.write();
-                stored.into_iter().filter_map(|(key, at)| index.entries.insert(key, at)).collect()
-            }
-            Err(_) => stored.into_iter().map(|(_, at)| at).collect(),
+    /// Writes samples to their places, neighbours at once.
+    fn write_samples(
+        &self,
+        writer: &Writer,
+        samples: &[(Key, &[u8])],
+        places: &[Extent],
+    ) -> Result<Vec<(Key, Location)>> {
+        let mut records = Vec::with_capacity(samples.len());
+        let mut batch: Vec<(&Extent, &[u8])> = Vec::with_capacity(samples.len());
+        for (place, (key, bytes)) in places.iter().zip(samples) {
+            let (length, checksum) = (bytes.len() as u32, checksum(*key, bytes));
+            let Extent { segment, page, .. } = *place;
+            records.push((*key, Location { segment, page, length, checksum }));
+            batch.push((place, bytes));
+        }
+        batch.sort_unstable_by_key(|(place, _)| **place);
+        let follows = |a: &(&Extent, &[u8]), b: &(&Extent, &[u8])| {
+            (a.0.segment, a.0.page + a.0.pages) == (b.0.segment, b.0.page)
         };
-        self.free(writer, free);
-        recorded
+        let runs: Vec<&[(&Extent, &[u8])]> = batch.chunk_by(follows).collect();
+        for (Extent { segment, .. }, _) in runs.iter().filter_map(|run| run.first()) {
+            if !self.read().files.contains_key(segment)
+                && let Some(file) = writer.segments.file(*segment)
+            {
+                self.write().files.insert(*segment, Arc::clone(file));
+            }
+        }
+        // Far from each other they are not written one after the other: disks do several at once.
+        let share = runs.len().div_ceil(WRITES_AT_ONCE).max(1);
+        let write = |runs: &[&[(&Extent, &[u8])]]| {
+            runs.iter().try_for_each(|run| write_run(&writer.segments, run))
+        };
+        std::thread::scope(|scope| {
+            let mut shares = runs.chunks(share);
+            let own = shares.next().unwrap_or_default();
+            let others: Vec<_> = shares.map(|share| scope.spawn(move || write(share))).collect();
+            let panicked = || Err(std::io::Error::other("a write panicked"));
+            let joined =
+                others.into_iter().map(|other| other.join().unwrap_or_else(|_| panicked()));
+            let written = write(own);
+            joined.fold(written, Result::and)
+        })?;
+        Ok(records)
     }
 
     /// Gives samples up. Blocks.
@@ -273,29 +334,21 @@ impl Store {
         let gone: Vec<(Key, Location)> =
             keys.iter().filter_map(|key| Some((*key, index.entries.remove(key)?))).collect();
         drop(index);
-        if gone.is_empty() {
-            return;
-        }
-        if let Err(error) = writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
-            // After a restart they lead to what is not theirs, which the checksum shows.
-            self.health.bad(&error);
-        }
-        self.free(&mut writer, gone.into_iter().map(|(_, at)| at).collect());
-        self.tidy(&mut writer);
-    }
-
-    /// Gives places back to the disk.
-    fn free(&self, writer: &mut Writer, places: Vec<Location>) {
-        let bytes = places.iter().map(|at| pages(at.length)).sum();
+        let places = gone.iter().map(|(_, at)| Extent::of(at));
+        let bytes = places.clone().map(|place| place.bytes()).sum();
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        for range in writer.segments.take(places) {
-            let file = self.read().files.get(&range.segment).cloned();
-            if let Some(file) = file {
-                // Filesystems that cannot do it get the space back with the segment.
-                let _ = file.punch(range.offset, range.length);
-            }
+        match writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
+            Ok(()) => writer.segments.free(places),
+            // Their places stay theirs until the next open.
+            Err(error) => self.health.bad(&error),
         }
-        self.delete_empty(writer);
+        let idle = match self.health.is_full() {
+            true => 0,
+            false => self.limits.bytes.saturating_sub(self.used()),
+        };
+        writer.segments.shrink(idle);
+        self.delete_empty(&mut writer);
+        self.tidy(&mut writer);
     }
 
     fn delete_empty(&self, writer: &mut Writer) {
@@ -307,53 +360,36 @@ impl Store {
         }
     }
 
-    /// Keeps the index and the number of segments small.
+    /// Keeps the index small.
     fn tidy(&self, writer: &mut Writer) {
-        let live = self.read().entries.len() as u64;
-        if writer.log.records > 2 * live + self.limits.dead_records {
-            let index = self.read();
-            let entries = index.entries.iter().map(|(key, at)| (*key, *at));
-            if let Err(error) = writer.log.rewrite(&*self.disk, entries) {
-                drop(index);
-                self.health.bad(&error);
-            }
+        let index = self.read();
+        if writer.log.records <= 2 * index.entries.len() as u64 + self.limits.dead_records {
+            return;
         }
-        if let Some(emptiest) = writer.segments.emptiest(self.limits.segments)
-            && let Err(error) = self.move_out(writer, emptiest)
-        {
+        let entries = index.entries.iter().map(|(key, at)| (*key, *at));
+        if let Err(error) = writer.log.rewrite(&*self.disk, entries) {
             self.health.bad(&error);
         }
     }
 
-    /// Writes what is in a segment again, after which it goes. A record may be left by a crash that
-    /// has lost the bytes which it leads to: here it must not, for it takes the place of another.
-    fn move_out(&self, writer: &mut Writer, segment: u32) -> Result<()> {
-        let keys: Vec<Key> = {
-            let index = self.read();
-            let inside = index.entries.iter().filter(|(_, at)| at.segment == segment);
-            inside.map(|(key, _)| *key).collect()
-        };
-        let (mut moved, mut damaged) = (Vec::new(), Vec::new());
-        for key in keys {
-            match self.get(key) {
-                Found::Whole(bytes) => {
-                    moved.append(&mut self.write_samples(writer, &[(key, &bytes)])?)
-                }
-                Found::Damaged | Found::Nothing => damaged.push(key),
-            }
-        }
-        writer.segments.sync(&writer.log)?;
-        let damaged = damaged.into_iter().filter_map(|key| self.write().entries.remove(&key));
-        let damaged: Vec<Location> = damaged.collect();
-        self.free(writer, damaged);
-        writer.log.append(moved.iter().map(|(key, at)| Record::Stored(*key, *at)))?;
-        writer.log.sync()?;
-        let mut index = self.write();
-        let places = moved.into_iter().filter_map(|(key, at)| index.entries.insert(key, at));
-        let places: Vec<Location> = places.collect();
-        drop(index);
-        self.free(writer, places);
-        Ok(())
+    fn sync_all(&self, writer: &mut Writer) -> Result<()> {
+        let Writer { log, segments, unsynced } = writer;
+        let synced = segments.sync(log);
+        *unsynced = 0;
+        synced.inspect_err(|error| self.health.bad(error))
+    }
+
+    /// Gives everything that no sample needs back to the disk. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn compact(&self) -> Result<()> {
+        let mut writer = self.writer();
+        writer.segments.shrink(0);
+        self.delete_empty(&mut writer);
+        let index = self.read();
+        let entries = index.entries.iter().map(|(key, at)| (*key, *at));
+        writer.log.rewrite(&*self.disk, entries)
     }
 
     /// Makes what is stored last. Blocks.
@@ -361,14 +397,17 @@ impl Store {
     /// # Errors
     /// The disk's.
     pub fn sync(&self) -> Result<()> {
-        let mut writer = self.writer();
-        let Writer { log, segments } = &mut *writer;
-        segments.sync(log)
+        self.sync_all(&mut self.writer())
     }
 
     /// Deletes segments in which nothing was found at open. Blocks.
     pub fn clear_leftovers(&self) {
         self.delete_empty(&mut self.writer());
+    }
+
+    /// Bytes that the store has on the disk and no sample takes.
+    pub fn idle(&self) -> u64 {
+        self.writer().segments.idle()
     }
 
     /// What is stored.
