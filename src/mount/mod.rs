@@ -87,6 +87,7 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let mut notes = plan.settings.decisions.clone();
+    notes.extend(engine.found_again());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
