@@ -206,6 +206,8 @@ impl Handler {
                 for path in &attached {
                     MountDirectory::of(path).clear();
                 }
+                // The next mount finds everything stored, and nobody at it.
+                self.engine.stop();
                 // The receiver is gone only when the mount is ending already.
                 let _ = self.end.try_send(());
                 Ok(Value::Null)

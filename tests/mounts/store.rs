@@ -81,6 +81,22 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
 }
 
 #[test]
+fn a_mount_right_after_an_umount_has_the_store() {
+    let stand = Stand::new(&[]);
+    let mut before = stand.mount();
+    check_many(&before.path(""), "d", FILES, SIZE);
+    for _ in 0..3 {
+        stand.ground.ends(0, &["umount", before.point.to_str().unwrap()]);
+        let again = stand.mount();
+        assert!(again.count("/disk/kept") > 0);
+        before.is_gone();
+        before = again;
+    }
+    check_many(&before.path(""), "d", FILES, SIZE);
+    before.umount();
+}
+
+#[test]
 fn files_that_changed_between_mounts_are_read_anew_and_only_they() {
     let stand = Stand::new(&[]);
     stand.fill();

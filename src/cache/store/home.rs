@@ -19,7 +19,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -37,6 +37,11 @@ const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
+
+/// For how long a store that is in use is waited for: its daemon may be ending, or somebody looks
+/// whether it is in use.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Whose a store is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,19 +159,26 @@ pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
 
 /// Locks a store's directory; none where it is another one by now.
 fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
-    let opened = open_owner(path).map_err(|error| refuse(cache, error))?;
-    let file = match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
-        Ok(file) => file,
-        Err((file, Errno::EWOULDBLOCK)) => {
-            let owner = read_owner(file);
-            let by = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
-            let message = format!("the store {} is in use{by}", path.display());
-            return Err(Error::new(ErrorKind::Busy, message)
-                .hint("use that mount of the source, or give another --cache-dir"));
-        }
-        Err((_, errno)) => {
-            return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
-                .hint("give a local directory"));
+    let mut patience = LOCK_PATIENCE;
+    let file = loop {
+        let opened = open_owner(path).map_err(|error| refuse(cache, error))?;
+        match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => break file,
+            Err((_, Errno::EWOULDBLOCK)) if !patience.is_zero() => {
+                std::thread::sleep(LOCK_RETRY);
+                patience = patience.saturating_sub(LOCK_RETRY);
+            }
+            Err((file, Errno::EWOULDBLOCK)) => {
+                let owner = read_owner(file);
+                let by = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
+                let message = format!("the store {} is in use{by}", path.display());
+                return Err(Error::new(ErrorKind::Busy, message)
+                    .hint("use that mount of the source, or give another --cache-dir"));
+            }
+            Err((_, errno)) => {
+                return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
+                    .hint("give a local directory"));
+            }
         }
     };
     let same = |found: &fs::Metadata, held: &fs::Metadata| {

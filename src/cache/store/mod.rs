@@ -82,6 +82,8 @@ struct Writer {
     segments: Segments,
     /// Bytes written since the last sync.
     unsynced: u64,
+    /// Dead records beyond as many as live ones, from which on the index is rewritten.
+    dead_records: u64,
 }
 
 /// Places that are written to at once.
@@ -165,7 +167,12 @@ impl Store {
             secret: log.secret().to_le_bytes(),
             limits,
             index: RwLock::new(Index { entries, files }),
-            writer: Mutex::new(Writer { log, segments, unsynced: 0 }),
+            writer: Mutex::new(Writer {
+                log,
+                segments,
+                unsynced: 0,
+                dead_records: limits.dead_records,
+            }),
             used: AtomicU64::new(used),
             health,
             disk,
@@ -339,8 +346,11 @@ impl Store {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         match writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
             Ok(()) => writer.segments.free(places),
-            // Their places stay theirs until the next open.
-            Err(error) => self.health.bad(&error),
+            // Their places are no others' until the next open, but a full disk gets the space.
+            Err(error) => {
+                self.health.bad(&error);
+                writer.segments.punch(places);
+            }
         }
         let idle = match self.health.is_full() {
             true => 0,
@@ -363,17 +373,21 @@ impl Store {
     /// Keeps the index small.
     fn tidy(&self, writer: &mut Writer) {
         let index = self.read();
-        if writer.log.records <= 2 * index.entries.len() as u64 + self.limits.dead_records {
+        let live = index.entries.len() as u64;
+        if writer.log.records <= 2 * live + writer.dead_records {
             return;
         }
         let entries = index.entries.iter().map(|(key, at)| (*key, *at));
+        writer.dead_records = self.limits.dead_records;
         if let Err(error) = writer.log.rewrite(&*self.disk, entries) {
             self.health.bad(&error);
+            // Not tried again with each sample.
+            writer.dead_records = writer.log.records;
         }
     }
 
     fn sync_all(&self, writer: &mut Writer) -> Result<()> {
-        let Writer { log, segments, unsynced } = writer;
+        let Writer { log, segments, unsynced, .. } = writer;
         let synced = segments.sync(log);
         *unsynced = 0;
         synced.inspect_err(|error| self.health.bad(error))

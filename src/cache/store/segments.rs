@@ -45,6 +45,9 @@ impl Extent {
     }
 }
 
+/// Segments from which on gaps are filled before there is another one: each is a descriptor.
+const SEGMENTS_MAX: usize = 512;
+
 /// Pages that so many bytes take.
 pub(super) fn pages_of(length: u32) -> u32 {
     length.div_ceil(PAGE_BYTES as u32).max(1)
@@ -234,8 +237,12 @@ impl Segments {
     ) -> Result<Vec<Extent>> {
         let total: u32 = samples.iter().sum();
         let bytes = u64::from(total) * PAGE_BYTES;
-        if used + self.idle + bytes <= self.budget {
-            let Extent { segment, mut page, .. } = self.take_clean(disk, total)?;
+        let contiguous = match used + self.idle + bytes <= self.budget {
+            true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(disk, total)?),
+            true => self.take(total, true),
+            false => None,
+        };
+        if let Some(Extent { segment, mut page, .. }) = contiguous {
             let one = |pages: &u32| {
                 page += pages;
                 Extent { segment, page: page - pages, pages: *pages }
@@ -268,6 +275,15 @@ impl Segments {
     /// Gives pages of samples up.
     pub(super) fn free(&mut self, places: impl Iterator<Item = Extent>) {
         places.for_each(|place| self.give(place, false));
+    }
+
+    /// Gives pages of samples back to the disk, which may still lead there after a crash.
+    pub(super) fn punch(&self, places: impl Iterator<Item = Extent>) {
+        for place in places {
+            if let Some(file) = self.file(place.segment) {
+                let _ = file.punch(place.offset(), place.bytes());
+            }
+        }
     }
 
     /// Gives idle room back to the disk, the largest first, until at most so many bytes are left.
