@@ -10,6 +10,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use nix::libc;
+
 use super::care::Owed;
 use super::inbox::Arrival;
 use super::store::{Found, Key, Store};
@@ -24,6 +26,9 @@ const QUEUE_BYTES: usize = 64 << 20;
 
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Niceness of the thread that writes.
+const NICE: i32 = 15;
 
 /// For how long the end of a mount waits for a disk that may hang.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
@@ -179,6 +184,7 @@ impl Local {
     fn work(self: Arc<Self>) {
         // A panic must not leave a queue behind that nobody works at.
         let _rest = Working(&self);
+        step_back();
         loop {
             let jobs = self.next();
             match jobs.first() {
@@ -259,6 +265,14 @@ impl Local {
             tracing::warn!(%error, "what was stored last may be lost");
         }
     }
+}
+
+/// Lets everyone else go before this thread: whoever reads or brings samples must not wait for
+/// processors because others are stored. What then cannot be stored in time is not stored.
+fn step_back() {
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    debug_assert_eq!(failed, 0, "a lower priority is never refused");
 }
 
 struct Working<'a>(&'a Local);
