@@ -112,8 +112,9 @@ fn serve(
     }
     let outcome = runtime.block_on(async {
         let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
-        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+        // The note first: a daemon that is ending here removes the socket only as long as it is its.
         directory.note(&running)?;
+        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         // Before anybody knows of the mount: a signal must find it taken down, not the daemon dead.
         let signals = Signals::listen()?;
         notes.push(engine.consistency());
@@ -208,6 +209,7 @@ impl Handler {
                 }
                 // The next mount finds everything stored, and nobody at it.
                 self.engine.stop();
+                MountDirectory::of(&self.running.mountpoint).clear_own();
                 // The receiver is gone only when the mount is ending already.
                 let _ = self.end.try_send(());
                 Ok(Value::Null)

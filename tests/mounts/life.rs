@@ -135,7 +135,7 @@ fn a_daemon_killed_during_reads_is_replaced() {
     // The dead mount is cleared away, and its store is used.
     let again = Mounted::new(&ground, &options);
     assert_eq!((mounts_at(&again.point), entries(&cache)), (1, 1));
-    assert!(again.count("/disk/kept") > 0);
+    wait_until("what is stored is known", || again.count("/disk/kept") > 0);
     check_many(&again.path(""), "d", 200, 30_000);
     assert_eq!(again.count("/store_errors"), 0);
     again.umount();
