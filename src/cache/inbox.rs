@@ -12,6 +12,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Buffer;
 use crate::catalog::NodeId;
 use crate::plan::Event;
 
@@ -30,7 +31,7 @@ pub struct Arrival {
     /// The version.
     pub node: NodeId,
     /// The block's bytes.
-    pub bytes: Arc<Vec<u8>>,
+    pub bytes: Arc<Buffer>,
 }
 
 /// An event, with the bytes that arrived if it is an arrival.

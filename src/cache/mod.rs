@@ -16,12 +16,14 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
+mod buffer;
 mod care;
 mod checked;
 mod gears;
 mod inbox;
+mod local;
 mod own;
-mod store;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -38,12 +40,14 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::{BlockId, FileId};
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
+pub use buffer::Buffer;
 use care::{InCare, Owed};
 use checked::Checked;
 pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message};
+use local::Local;
 pub use own::OwnThreads;
-pub use store::Store;
+use store::Store;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
@@ -64,7 +68,7 @@ pub trait Pages: Send + Sync + 'static {
 }
 
 /// Takes a block's bytes or the errno of its read.
-pub type Waiter = Box<dyn FnOnce(Result<Arc<Vec<u8>>, Errno>) + Send>;
+pub type Waiter = Box<dyn FnOnce(Result<Arc<Buffer>, Errno>) + Send>;
 
 /// Has a file looked at again at the source, without waiting for it.
 pub type Recheck = Box<dyn Fn(NodeId, Urgency) + Send + Sync>;
@@ -76,7 +80,7 @@ enum Flight {
     /// Nothing has arrived yet.
     Fetching(Vec<Waiter>),
     /// The bytes are here and being pushed.
-    Pushing(Arc<Vec<u8>>),
+    Pushing(Arc<Buffer>),
 }
 
 /// Bytes and reads that went through the daemon since the start.
@@ -102,8 +106,7 @@ pub struct Cache {
     inbox: Arc<Inbox>,
     flights: Mutex<HashMap<Key, Flight>>,
     pages: OnceLock<Arc<dyn Pages>>,
-    /// The local store and the tier that it is.
-    store: Option<(usize, Arc<Store>)>,
+    local: Option<Arc<Local>>,
     store_pool: Pool,
     push_pool: Pool,
     drop_pool: Pool,
@@ -116,25 +119,28 @@ pub struct Cache {
     traffic: Traffic,
 }
 
-/// Threads that read and write the local store.
+/// Threads that read the local store.
 const STORE_THREADS: usize = 4;
 
 /// Threads that push blocks into the page cache.
 const PUSH_THREADS: usize = 4;
 
 impl Cache {
-    /// A cache over the catalog's source that tells `inbox` what happens.
+    /// A cache over the catalog's source that tells `inbox` what happens; the store, if there is
+    /// one, is the tier of this number.
     pub fn new(
         catalog: Arc<Catalog>,
         inbox: Arc<Inbox>,
         store: Option<(usize, Arc<Store>)>,
     ) -> Arc<Self> {
+        let local = |(tier, store)| Arc::new(Local::new(tier, store, Arc::clone(&catalog)));
+        let local = store.map(local);
         Arc::new(Cache {
             catalog,
             inbox,
             flights: Mutex::default(),
             pages: OnceLock::new(),
-            store,
+            local,
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             drop_pool: Pool::new("belady-drop", 1, 0),
@@ -162,7 +168,16 @@ impl Cache {
 
     /// The local store, if there is one.
     pub fn store(&self) -> Option<&Arc<Store>> {
-        self.store.as_ref().map(|(_, store)| store)
+        self.local.as_ref().map(|local| &local.store)
+    }
+
+    /// Tells the planner what the local store holds already, and gives up what in it is of no file
+    /// any more. Goes through the whole catalog.
+    pub fn adopt(&self) {
+        if let Some(local) = &self.local {
+            let blocks = local.adopt();
+            self.inbox.put(Event::Found { tier: local.tier, blocks }, None);
+        }
     }
 
     /// The gear of each file.
@@ -274,37 +289,41 @@ impl Cache {
 
     /// Writes a block to the local store and tells the planner.
     pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
-        let cache = Arc::clone(self);
-        self.store_pool.submit(Urgency::Prefetch, move || {
-            let Arrival { node, bytes } = arrival;
-            let mut placed = Owed::new(&cache, Event::Placed { block, tier, done: false });
-            let done =
-                cache.store.as_ref().is_some_and(|(_, store)| store.put(block, node, &bytes));
-            placed.event = Event::Placed { block, tier, done };
-        });
+        match &self.local {
+            Some(local) => local.put(self, block, arrival),
+            None => self.inbox.put(Event::Placed { block, tier, done: false }, None),
+        }
+    }
+
+    /// Writes what is to be written to the local store, and makes it last. Blocks.
+    pub fn close(&self) {
+        if let Some(local) = &self.local {
+            local.close();
+        }
     }
 
     /// Gives up a block's copy in the local store.
     pub fn displace(&self, block: BlockId) {
-        if let Some((_, store)) = &self.store {
-            store.remove(block);
+        if let Some(local) = &self.local {
+            local.remove(block);
         }
     }
 
     fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
-        match &self.store {
-            Some((tier, store)) if store.contains(block, located.node) => {
-                let (cache, store, tier) = (Arc::clone(self), Arc::clone(store), *tier);
+        match &self.local {
+            Some(local) if local.contains(block, &located) => {
+                let (cache, local) = (Arc::clone(self), Arc::clone(local));
                 let flight = InCare::new(self, (block, located.node));
                 self.store_pool.submit(urgency, move || {
                     let _flight = flight.taken();
-                    match store.get(block, located.node) {
-                        Some(bytes) if bytes.len() == located.length => {
-                            cache.arrived(block, located, bytes, Place::Tier(tier), urgency);
+                    match local.get(block, &located) {
+                        Some(bytes) => {
+                            let from = Place::Tier(local.tier);
+                            cache.arrived(block, located, bytes, from, urgency);
                         }
-                        _ => {
+                        None => {
                             cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
-                            cache.inbox.put(Event::NotHere { block, tier }, None);
+                            cache.inbox.put(Event::NotHere { block, tier: local.tier }, None);
                             cache.fetch_from_source(block, located, urgency);
                         }
                     }
@@ -326,7 +345,9 @@ impl Cache {
             deliver: Box::new(move |result| {
                 let _flight = flight.taken();
                 match result {
-                    Ok(bytes) => cache.arrived(block, located, bytes, Place::Source, urgency),
+                    Ok(bytes) => {
+                        cache.arrived(block, located, bytes.into(), Place::Source, urgency);
+                    }
                     Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
                     Err(ReadError::Changed) => cache.changed(block, located.node),
                 }
@@ -340,7 +361,7 @@ impl Cache {
         self: &Arc<Self>,
         block: BlockId,
         located: Located,
-        bytes: Vec<u8>,
+        bytes: Buffer,
         from: Place,
         urgency: Urgency,
     ) {
@@ -367,7 +388,7 @@ impl Cache {
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.
-    fn push(&self, block: BlockId, located: &Located, bytes: Arc<Vec<u8>>, from: Place) {
+    fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
         let pushed = match self.pages.get() {
             Some(pages) => {
                 let _own = OwnThreads::enter();

@@ -94,7 +94,7 @@ fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
 impl Stand {
     fn read(&self) -> Receiver<Result<Vec<u8>, Errno>> {
         let (answer, answered) = channel();
-        let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| {
+        let waiter = move |result: Result<Arc<Buffer>, Errno>| {
             answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
         };
         self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
@@ -133,7 +133,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
 fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let stand = stand(|directory| Arc::new(Panicking { directory, pool: None }));
     let (answer, answered) = channel();
-    let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| answer.send(result.is_err()).unwrap();
+    let waiter = move |result: Result<Arc<Buffer>, Errno>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
     let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
     assert_eq!(answered.recv_timeout(LIMIT), Ok(true));

@@ -50,7 +50,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             let (config, _) = args.build()?;
             let directory = config.cache.dir.clone();
             let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-            let settings = config.resolve(&host::detect(cache))?;
+            let settings = config.resolve(&host::detect(cache, None))?;
             for stream in &settings.streams {
                 stream.order.parse::<OrderSpec>().map_err(|e| e.context(&stream.name))?;
             }

@@ -4,6 +4,7 @@
 //! else to stderr. A command ends with the exit code of its [`Error`]'s kind: 2 usage, 3
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
+mod cache;
 mod config;
 mod doctor;
 mod mount;
@@ -41,6 +42,9 @@ enum Verb {
     /// Show and check settings
     #[command(subcommand)]
     Config(config::Verb),
+    /// Show, check and delete what cache directories hold
+    #[command(subcommand)]
+    Cache(cache::Verb),
     /// Show what this machine offers, and the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
@@ -56,6 +60,7 @@ pub fn main() -> ExitCode {
         Verb::Status(args) => status::run(&args),
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
+        Verb::Cache(verb) => cache::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
     };

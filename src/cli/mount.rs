@@ -74,21 +74,15 @@ fn plan(args: &Args) -> Result<Plan> {
     let (config, origins) = args.settings.build()?;
     let directory = config.cache.dir.clone();
     let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-    let settings = config.resolve(&host::detect(cache))?;
     let source = std::fs::canonicalize(&args.source).map_err(|error| {
         let message = format!("cannot use the source {}: {error}", args.source.display());
         Error::new(ErrorKind::Source, message)
             .hint("is the parallel filesystem mounted on this node?")
     })?;
+    let settings = config.resolve(&host::detect(cache, Some(&source)))?;
     let mountpoint = absolute(&args.mountpoint);
     if let Some(disk) = &settings.cache.disk {
-        for (what, path) in [("the source", &source), ("the mount point", &mountpoint)] {
-            if disk.dir.starts_with(path) || path.starts_with(&disk.dir) {
-                let message = format!("cache.dir {} overlaps {what}", disk.dir.display());
-                return Err(Error::new(ErrorKind::Config, message)
-                    .hint("put it on a local disk, outside of both"));
-            }
-        }
+        mount::check_apart(&disk.dir, &source, &mountpoint)?;
     }
     let rendered = render_show(&config, &origins, true);
     Ok(Plan { source, mountpoint, settings, rendered })

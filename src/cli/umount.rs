@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, is_dead, unmount};
+use crate::mount::{absolute, cut_off, is_dead, unmount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,7 +21,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let socket = directory.socket();
     if socket.exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
-        match control::call(&socket, &request) {
+        let answer = control::call(&socket, &request);
+        if answer.is_err() {
+            cut_off(&mountpoint);
+        }
+        match answer {
             Ok(_) => return Ok(()),
             Err(error) if !args.force && !is_dead(&mountpoint) => return Err(error),
             Err(_) => {}

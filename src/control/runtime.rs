@@ -110,7 +110,7 @@ impl MountDirectory {
 
     /// Removes socket and note, unless they are of another daemon that came after this one.
     pub fn clear_own(&self) {
-        if self.running().is_none_or(|running| running.pid == std::process::id()) {
+        if self.running().is_some_and(|running| running.pid == std::process::id()) {
             self.clear();
         }
     }

@@ -14,6 +14,7 @@ mod order;
 mod planning;
 mod status;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +23,12 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Inbox, OwnThreads, Store};
+use crate::cache::store::disk::Directory;
+use crate::cache::store::home::{self, Home, Owner};
+use crate::cache::store::{Limits, Store};
+use crate::cache::{Cache, Inbox, OwnThreads};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{Budget, Control, Mode, PolicyName, Reading, Settings, Start};
+use crate::config::{Budget, Control, DiskSettings, Mode, PolicyName, Reading, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset};
 use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, Pusher};
@@ -58,6 +62,8 @@ pub struct Engine {
     started: Instant,
     /// The RAM budget of this moment.
     budget: Mutex<Budget>,
+    /// As long as it is held, nobody else uses the local store.
+    home: Mutex<Option<Home>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,18 +84,21 @@ impl Engine {
         seen: &AtomicU64,
     ) -> Result<Arc<Self>> {
         let threads = settings.source.scan_threads as usize;
+        let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
         let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
         let catalog =
             Arc::new(catalog.map_err(|(path, errno)| cannot_read(&source_path.join(path), errno))?);
-        let store = match &settings.cache.disk {
+        let (home, store) = match &settings.cache.disk {
             Some(disk) => {
-                Some((STORE_TIER, Arc::new(Store::open(&disk.dir, disk.min_free_bytes)?)))
+                let (home, store) = open_store(disk, &owner)?;
+                (Some(home), Some((STORE_TIER, Arc::new(store))))
             }
-            None => None,
+            None => (None, None),
         };
         let inbox = Arc::new(Inbox::default());
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
+        cache.adopt();
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let planning = planning::spawn(planner, &inbox, &cache, &published)?;
@@ -114,6 +123,7 @@ impl Engine {
             let budget = Mutex::new(Budget::new(ram.ram_configured_bytes, ram.ram_bytes));
             Engine {
                 budget,
+                home: Mutex::new(home),
                 settings,
                 source_path: source_path.to_path_buf(),
                 dataset,
@@ -239,7 +249,7 @@ impl Engine {
         lock(&self.connections).iter().all(Connection::is_over)
     }
 
-    /// Ends the planner's thread and deletes the local store. Nothing is fetched any more.
+    /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.
     pub fn stop(&self) {
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
@@ -247,9 +257,8 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        if let Some(store) = self.cache.store() {
-            store.delete();
-        }
+        self.cache.close();
+        *lock(&self.home) = None;
     }
 
     /// The settings as people read them.
@@ -301,6 +310,19 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
         ErrorKind::Source,
         format!("cannot read the source {}: {}", source.display(), errno.desc()),
     )
+}
+
+/// Opens the store of a source, which is ours alone as long as the first of both is held.
+fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
+    let home = home::claim(&disk.dir, owner)?;
+    let random = || u128::from(RandomState::new().build_hasher().finish());
+    let limits = Limits::new(disk.bytes, disk.min_free_bytes);
+    let directory = Arc::new(Directory::new(home.path(), true));
+    let store = Store::open(directory, limits, random() << 64 | random()).map_err(|error| {
+        let message = format!("cache.dir {}: {error}", disk.dir.display());
+        Error::new(ErrorKind::Cache, message).hint("`belady cache rm` deletes a store")
+    })?;
+    Ok((home, store))
 }
 
 /// The planner's settings, as the configuration has them.

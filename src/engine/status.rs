@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::{Engine, lock};
+use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
 
@@ -162,7 +163,7 @@ impl Engine {
                 .disk
                 .as_ref()
                 .map(|disk| TierStatus { budget: disk.bytes, kept: kept(super::STORE_TIER) }),
-            disk_state: self.cache.store().map(|store| store.state()),
+            disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
             fetching: published.accounts.fetching,
@@ -180,6 +181,12 @@ impl Engine {
             changed_files: traffic.changed.load(Ordering::Relaxed),
             decisions: self.settings.decisions.clone(),
         }
+    }
+
+    /// What the local store has held since earlier mounts, in words; none where there is no store.
+    pub fn found_again(&self) -> Option<String> {
+        let (samples, bytes) = self.cache.store()?.totals();
+        Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
     }
 
     /// How fresh what is served is, in words.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Inbox};
+use crate::cache::{Buffer, Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::BLOCK_BYTES;
 use crate::plan::Event;
@@ -238,7 +238,7 @@ impl Dataset {
         if blocks.len() == 1
             && let Some((_, block)) = blocks.next()
         {
-            let waiter = move |result: Result<Arc<Vec<u8>>, Errno>| match result {
+            let waiter = move |result: Result<Arc<Buffer>, Errno>| match result {
                 Ok(bytes) => reply(slice(&bytes, within, wanted)),
                 Err(errno) => reply(Err(errno)),
             };
@@ -298,13 +298,13 @@ fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], Errno> {
 
 /// The blocks of one read that spans several.
 struct Join {
-    parts: Vec<Option<Arc<Vec<u8>>>>,
+    parts: Vec<Option<Arc<Buffer>>>,
     reply: Option<ReadReply>,
 }
 
 impl Join {
     /// Takes one block; the last one, or the first error, sends the reply.
-    fn take(join: &Mutex<Join>, index: usize, result: Result<Arc<Vec<u8>>, Errno>) {
+    fn take(join: &Mutex<Join>, index: usize, result: Result<Arc<Buffer>, Errno>) {
         let mut join = join.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Err(errno) => {

@@ -127,12 +127,17 @@ impl Mounted {
 /// How long the end of a mount waits for the last requests to be answered.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
+/// A path as the mount table has it.
+fn escaped(path: &Path) -> String {
+    let path = path.to_string_lossy().replace('\\', "\\134");
+    path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
+}
+
 /// The device that is mounted at exactly this path, as the mount table has it.
 fn device_at(mountpoint: &Path) -> Option<String> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let table = String::from_utf8_lossy(&table);
-    let path = mountpoint.to_string_lossy().replace('\\', "\\134");
-    let path = path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    let path = escaped(mountpoint);
     let mut devices = table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let device = fields.next()?;
@@ -203,6 +208,22 @@ impl Connection {
     /// What the kernel asked for.
     pub fn requests(&self) -> &Requests {
         &self.requests
+    }
+}
+
+/// Cuts off the mount at a path if it is of this source: every request to it fails from now on.
+///
+/// A daemon that was killed may live on as a thread that waits for an answer of its own mount, and
+/// everyone else waits with it. Forcing the unmount sets all of them free, as root; the mount goes
+/// then, or stays where something is mounted inside.
+pub fn abort(mountpoint: &Path, source: &Path) {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    let (at, name) = (escaped(mountpoint), escaped(source).replace(',', "_"));
+    let topmost = table.lines().rfind(|line| line.split(' ').nth(4) == Some(&at));
+    let kind = topmost.and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
+    if kind.is_some_and(|kind| kind.starts_with(&format!("fuse {name} "))) {
+        let _ = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
     }
 }
 

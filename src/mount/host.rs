@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 
+use crate::cache::store::home::{self, Owner};
 use crate::config::{Host, Reading};
+use crate::source::PosixSource;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";
 
-/// Looks at the machine, and at the filesystem of the cache directory if there is one.
-pub fn detect(cache_directory: Option<&Path>) -> Host {
+/// Looks at the machine, and at the filesystem of the cache directory if there is one; what the
+/// store of this source there holds counts as free.
+pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(1 << 30);
     let available = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(total / 2);
@@ -22,8 +25,18 @@ pub fn detect(cache_directory: Option<&Path>) -> Host {
         memory_limit,
         memory_available: available.min(memory_limit),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-        cache_free: cache_directory.and_then(space),
+        cache_free: cache_directory.and_then(|cache| {
+            let (free, total) = space(cache)?;
+            let held = source.and_then(owner_of).map_or(0, |owner| home::held(cache, &owner));
+            Some((free + held, total))
+        }),
     }
+}
+
+/// Whose store it is that the samples of a source are in.
+fn owner_of(source: &Path) -> Option<Owner> {
+    let opened = PosixSource::open(source, 1).ok()?;
+    Some(Owner::new(source, opened.lasting_identity()))
 }
 
 /// Bytes free and in all on the filesystem that a directory is on or will be made on.

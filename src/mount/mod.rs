@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
-pub use point::{is_dead, prepare};
+pub use point::{check_apart, cut_off, is_dead, prepare};
 pub use probe::{MEASURED_BYTES, examine};
 
 /// How often limits and use of memory are looked at.
@@ -87,6 +87,7 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let mut notes = plan.settings.decisions.clone();
+    notes.extend(engine.found_again());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
@@ -111,8 +112,9 @@ fn serve(
     }
     let outcome = runtime.block_on(async {
         let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
-        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+        // The note first: a daemon that is ending here removes the socket only as long as it is its.
         directory.note(&running)?;
+        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
         // Before anybody knows of the mount: a signal must find it taken down, not the daemon dead.
         let signals = Signals::listen()?;
         notes.push(engine.consistency());
@@ -205,6 +207,9 @@ impl Handler {
                 for path in &attached {
                     MountDirectory::of(path).clear();
                 }
+                // The next mount finds everything stored, and nobody at it.
+                self.engine.stop();
+                MountDirectory::of(&self.running.mountpoint).clear_own();
                 // The receiver is gone only when the mount is ending already.
                 let _ = self.end.try_send(());
                 Ok(Value::Null)

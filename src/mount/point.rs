@@ -2,19 +2,30 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::unmount;
+use crate::fuse::{abort, unmount};
 
 /// Whether a mount is there whose daemon has died.
 pub fn is_dead(mountpoint: &Path) -> bool {
     // Attributes may be answered from the kernel's memory; this is asked of the daemon.
     matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+}
+
+/// Cuts off a mount whose daemon has been killed, so that asking for it cannot hang.
+pub fn cut_off(mountpoint: &Path) {
+    let Some(running) = MountDirectory::of(mountpoint).running() else { return };
+    let state = fs::read_to_string(format!("/proc/{}/stat", running.pid)).unwrap_or_default();
+    let state = state.rsplit(") ").next().unwrap_or_default();
+    // A process that is over is gone, or a zombie as long as one of its threads waits.
+    if state.is_empty() || state.starts_with(['Z', 'X']) {
+        abort(mountpoint, &running.source);
+    }
 }
 
 /// Gets a mount point ready: clears a dead mount away.
@@ -30,6 +41,7 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
         return Err(refuse(ErrorKind::Busy, "is in use by another belady")
             .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
     }
+    cut_off(mountpoint);
     while is_dead(mountpoint) {
         unmount(mountpoint, true)?;
     }
@@ -49,4 +61,58 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
             .hint("what is in it would be hidden; use an empty directory, or the source itself"));
     }
     Ok(())
+}
+
+/// Makes sure that the cache directory is apart from the source and the mount point, by whatever
+/// path each is given.
+///
+/// # Errors
+/// [`ErrorKind::Config`] where one holds another.
+pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()> {
+    let cache_path = resolved(cache);
+    for (what, path) in [("the source", source), ("the mount point", mountpoint)] {
+        let path = resolved(path);
+        let within = cache_path.starts_with(&path) || path.starts_with(&cache_path);
+        if within || holds(&path, &cache_path) || holds(&cache_path, &path) {
+            let message = format!("cache.dir {} overlaps {what}", cache.display());
+            return Err(Error::new(ErrorKind::Config, message)
+                .hint("put it on a local disk, outside of both"));
+        }
+    }
+    Ok(())
+}
+
+/// A path with the links in what exists of it resolved.
+fn resolved(path: &Path) -> PathBuf {
+    let real = |ancestor: &Path| {
+        let rest = path.strip_prefix(ancestor).ok()?;
+        Some(fs::canonicalize(ancestor).ok()?.join(rest))
+    };
+    path.ancestors().find_map(real).unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Whether a directory is above another one, as binds may have it.
+fn holds(directory: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let Some(wanted) = identity(directory) else { return false };
+    other.ancestors().any(|ancestor| identity(ancestor) == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_found_inside_and_around_also_behind_links() {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        fs::create_dir_all(at("source/deep")).unwrap();
+        fs::create_dir(at("mount")).unwrap();
+        std::os::unix::fs::symlink(at("source"), at("link")).unwrap();
+        let apart = |cache: &str| check_apart(&at(cache), &at("source"), &at("mount")).is_ok();
+        assert!(apart("cache/new") && apart("mount2"));
+        for overlapping in ["source", "source/new", "link/deep/new", "mount/x", "."] {
+            assert!(!apart(overlapping), "{overlapping}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
 use super::host;
-use crate::cache::Store;
+use crate::cache::store::home;
 use crate::config::{Budget, Config};
 use crate::control;
 use crate::doctor::{Directory, Filesystem, Findings, Fusermount, Memory};
@@ -96,7 +96,7 @@ fn cachestat() -> Result<()> {
 }
 
 fn memory() -> Memory {
-    let host = host::detect(None);
+    let host = host::detect(None, None);
     let (limit, available) = (host.memory_limit, host.memory_available);
     match Config::default().resolve(&host) {
         Ok(settings) => {
@@ -164,7 +164,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
 /// The directory as a mount would use it; what is written there is deleted.
 fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     if path.exists() {
-        Store::open(path, 0).map_err(|error| Error::other(error.message().to_owned()))?;
+        home::check(path).map_err(|error| Error::other(error.message().to_owned()))?;
     }
     // A mount would make it.
     let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("."));

@@ -146,6 +146,13 @@ pub enum Event {
         /// Whether the copy is there.
         done: bool,
     },
+    /// A tier has held blocks since before the start.
+    Found {
+        /// The tier.
+        tier: usize,
+        /// The blocks, each once.
+        blocks: Vec<BlockId>,
+    },
     /// A tier does not have what it should.
     NotHere {
         /// The block.

@@ -6,8 +6,8 @@
 
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
 
-/// Bytes of what stands before a block in a tier below RAM, rounded up.
-const RECORD_HEADER_BYTES: u64 = 64;
+/// Bytes that a tier below RAM needs to know of a block, dead records of its index included.
+const RECORD_BYTES: u64 = 128;
 
 /// The blocks of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,15 +124,15 @@ impl Layout {
         self.range(block).1.next_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes that a block takes in a tier below RAM: with its header, in whole pages.
+    /// Bytes that a block takes in a tier below RAM: whole pages, and its record.
     pub fn stored_bytes(&self, block: BlockId) -> u64 {
-        (self.range(block).1 + RECORD_HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+        self.pages_bytes(block) + RECORD_BYTES
     }
 
     /// Bytes that all blocks would take in a tier below RAM.
     pub fn stored_bytes_of_all(&self) -> u64 {
         let stored = |extent: &Extent| {
-            let headers = u64::from(extent.count) * (RECORD_HEADER_BYTES + PAGE_BYTES);
+            let headers = u64::from(extent.count) * (RECORD_BYTES + PAGE_BYTES);
             extent.size + headers
         };
         self.files.iter().map(stored).sum()

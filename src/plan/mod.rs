@@ -160,6 +160,7 @@ impl Planner {
                 self.residency.finish_drop(block, self.layout.pages_bytes(block));
             }
             Event::Placed { block, tier, done } => self.placed(block, tier, done),
+            Event::Found { tier, blocks } => self.found(tier, &blocks, actions),
             Event::NotHere { block, tier } => {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
@@ -264,6 +265,26 @@ impl Planner {
         self.residency.finish_place(block, self.layout.stored_bytes(block), done);
         if done {
             self.counters.placed += 1;
+            let next = self.next_use(block, false);
+            self.policies[tier].touch(block, next);
+        }
+    }
+
+    /// What a tier has held since before the start counts like what was placed there.
+    fn found(&mut self, tier: usize, blocks: &[BlockId], actions: &mut Vec<Action>) {
+        let Some(Tier { capacity }) = self.settings.tiers.get(tier).copied() else { return };
+        for &block in blocks {
+            let known = self.residency.knows(block) && !self.residency.is_in(block, tier);
+            if !known || tier == RAM || self.residency.is_placing(block) {
+                continue;
+            }
+            let bytes = self.layout.stored_bytes(block);
+            if self.residency.kept[tier] + bytes > capacity {
+                actions.push(Action::Displace { block, tier });
+                continue;
+            }
+            self.residency.start_place(block, tier, bytes);
+            self.residency.finish_place(block, bytes, true);
             let next = self.next_use(block, false);
             self.policies[tier].touch(block, next);
         }

@@ -9,7 +9,7 @@ use crate::ids::BlockId;
 const SEQUENTIAL_AHEAD: u32 = 4;
 
 /// How many blocks are written to tiers below RAM at once.
-const PLACING_MAX: usize = 64;
+const PLACING_MAX: usize = 1024;
 
 impl Planner {
     /// Settles every staged block that nobody holds open, and puts every file into its gear: what

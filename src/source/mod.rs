@@ -21,6 +21,14 @@ pub use posix::PosixSource;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 40]);
 
+impl Fingerprint {
+    /// What stays the same over mounts of the source and starts of the machine: all but the
+    /// device, whose number a network filesystem is given anew each time.
+    pub fn lasting(&self) -> &[u8] {
+        &self.0[8..]
+    }
+}
+
 impl std::fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Fingerprint(")?;

@@ -69,6 +69,14 @@ impl PosixSource {
         Ok((stat.st_dev, stat.st_ino))
     }
 
+    /// What tells the source from others at the same path, the same at each mount of it: the
+    /// filesystem's own number, where it has one that lasts, and the directory's.
+    pub fn lasting_identity(&self) -> u128 {
+        let number = fstatvfs(&self.root).map_or(0, |space| space.filesystem_id());
+        let inode = fstat(&self.root).map_or(0, |stat| stat.st_ino);
+        u128::from(number) << 64 | u128::from(inode)
+    }
+
     /// The descriptor that everything is reached beneath.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()

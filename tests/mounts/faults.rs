@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 
@@ -163,6 +163,17 @@ fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
     mounted.umount();
 }
 
+/// The files of all stores in a cache directory whose names begin so.
+pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
+    let inside = |directory: PathBuf| {
+        let entries = fs::read_dir(directory).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let stores = inside(cache.join("belady-store-v2")).into_iter().flat_map(inside);
+    let named = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(prefix);
+    stores.filter(named).collect()
+}
+
 /// A mount whose disk holds all of 150 files, and the segments on it.
 fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
     ground.plant_many("d", 150, 30_000);
@@ -170,10 +181,7 @@ fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
     let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
     let mounted = Mounted::new(ground, &[&["--ram", "1MiB"][..], &disk].concat());
     read_until(&mounted, 150, 30_000, "all on disk", || mounted.count("/placed") >= 150);
-    let stores = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
-    let segments: Vec<PathBuf> = stores
-        .flat_map(|store| fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path()))
-        .collect();
+    let segments = files_of_stores(&cache, "segment-");
     assert!(!segments.is_empty());
     (mounted, segments)
 }

@@ -102,8 +102,14 @@ impl Drop for Ground {
             signal(pid, Signal::SIGKILL);
         }
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let points = table.lines().rev().filter_map(|line| line.split(' ').nth(4));
-        for point in points.filter(|point| Path::new(point).starts_with(self.dir.path())) {
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        let ours: Vec<&str> =
+            points.filter(|point| Path::new(point).starts_with(self.dir.path())).collect();
+        // From the outside, so that nothing waits for what is dead; then from the inside.
+        for point in &ours {
+            let _ = nix::mount::umount2(*point, nix::mount::MntFlags::MNT_FORCE);
+        }
+        for point in ours.into_iter().rev() {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
     }

@@ -26,4 +26,5 @@ mod read;
 mod readonly;
 mod refused;
 mod samplers;
+mod store;
 mod tree;

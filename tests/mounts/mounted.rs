@@ -142,7 +142,10 @@ fn detach(point: &Path, kind: &str) {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let at_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
     if table.lines().rev().find(at_point).is_some_and(|line| line.contains(kind)) {
-        let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        // Force sets free who waits for it, and may do.
+        if nix::mount::umount2(point, nix::mount::MntFlags::MNT_FORCE).is_err() {
+            let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
     }
 }
 

@@ -251,6 +251,7 @@ enum Step {
     Withdraw(u16),
     Change(u32, u64),
     NotHere(u32),
+    Found(u32),
     Lose(usize),
     See(u32, u32),
     Leave(u32),
@@ -267,6 +268,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2u16).prop_map(Step::Withdraw),
         1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
         1 => (0..FILES).prop_map(Step::NotHere),
+        1 => (0..FILES).prop_map(Step::Found),
         1 => any::<usize>().prop_map(Step::Lose),
         4 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::See(task, file)),
         1 => (10..14u32).prop_map(Step::Leave),
@@ -315,6 +317,10 @@ proptest! {
                     world.tell(Event::NotHere { block: BlockId(block), tier: 1 });
                 }
                 Step::NotHere(_) => {}
+                Step::Found(first) => {
+                    let blocks = (first..first + 5).map(BlockId).collect();
+                    world.tell(Event::Found { tier: 1, blocks });
+                }
                 Step::Lose(nth) => world.lose(nth),
                 Step::See(task, file) => world.see(task, FileId(file)),
                 Step::Leave(task) => world.leave(task),
@@ -468,4 +474,19 @@ fn ranges_of_a_large_file_are_staged_as_they_are_read() {
         world.check();
     }
     assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
+}
+
+#[test]
+fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
+    let stored = layout().stored_bytes(BlockId(0)) + layout().stored_bytes(BlockId(1));
+    let mut planner = Planner::new(settings(1 << 20, Some(stored), PolicyKind::Auto), layout());
+    let mut actions = Vec::new();
+    let blocks = vec![BlockId(0), BlockId(1), BlockId(2), BlockId(0), BlockId(1000)];
+    planner.apply(Event::Found { tier: 1, blocks }, &mut actions);
+    assert_eq!(actions, [Action::Displace { block: BlockId(2), tier: 1 }]);
+    assert_eq!(planner.accounts().kept[1], stored);
+    actions.clear();
+    planner.apply(Event::Ordered { stream: StreamId(0), order: order(0) }, &mut actions);
+    let from = |block| Action::Fetch { block: BlockId(block), from: Place::Tier(1) };
+    assert!(actions.contains(&from(0)), "{actions:?}");
 }

@@ -1,0 +1,239 @@
+"""What the local store costs and keeps, against plain files of the same disk.
+
+Goal: tell whether packing samples is worth it, how fast a large store is there again, whether a full one slows a job,
+and that neither a crash nor a kill gives a wrong byte.  Method: a small compiled program writes and reads the same
+samples in a store and as a file each, in turns, nothing of it in the page cache; a mount reads files that are new to
+it while its store fills, and when it is full.  A figure is the median over the turns of the ratio of the two sides.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from driver import FAILURES, RunError, stopwatch, wrong_bytes_in
+from hotdata import MIB, Shape, names_of, pages, write_files
+from mounts import TARGET, TOP, Belady, Watchdog, binary, exit_on_signals, fresh_dir, say
+from readers import time_reads, write_list
+from report import publish, quartiles, row
+
+BARS = {"110k.ingest.x_plain": 1, "110k.read.x_plain": .9, "4k.ingest.x_plain": 1, "4k.read.x_plain": .9, "reopen_s": 1,
+        "full.x_before": .95, "full.x_none": .95, "crash.images": 10_000, "crash.wrong_bytes": 0, "crash.lost": 0,
+        "kill.wrong_bytes": 0, "kill.lost": 0}
+AT_MOST = ("reopen_s", "crash.wrong_bytes", "crash.lost", "kill.wrong_bytes", "kill.lost")
+LONGEST = 120                # seconds until a mount counts as hung
+SEEN = re.compile(r"crash images: (\d+) of .* (\d+) wrong bytes, (\d+) synced samples lost")
+
+
+def storebench(what, directory, samples, size, *options):
+    """What `storebench WHAT` measured."""
+    command = [binary("storebench"), what, directory, "--samples", str(samples), "--bytes", str(size), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise RunError(f"`{' '.join(command)}` gave {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+class Bench:
+    """The measurements, and the rows they give."""
+
+    def __init__(self, top, quick, pairs):
+        self.top, self.quick, self.pairs = top, quick, pairs
+        self.rows, self.notes = [], []
+        self.elapsed = stopwatch()
+
+    def add(self, name, runs, unit="x", **more):
+        """A row with quartiles and, where there is one, its bar."""
+        if name in BARS and name not in AT_MOST:
+            more["at_least"] = True
+        self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
+        say(f"{self.elapsed():5.0f} s  {name:26} {self.rows[-1]['value']}")
+
+    def run(self, parts):
+        """All parts, or those named; one that fails is noted, and the others run. Gives whether all went through."""
+        ran = True
+        for part in (self.middle, self.small, self.full, self.reopen, self.kill, self.crash):
+            if parts and part.__name__ not in parts:
+                continue
+            try:
+                part()
+            except FAILURES as e:
+                ran = False
+                self.notes.append(f"{part.__name__} failed: {e}".replace(TARGET, "target"))
+                say(f"{part.__name__} FAILED: {e}")
+        made = {found["name"] for found in self.rows}
+        for name in BARS:
+            if name not in made:
+                self.add(name, [])
+        return ran
+
+    def middle(self):
+        """110 KB: a file each is what a filesystem can do."""
+        self.disk("110k", 400 if self.quick else 4_000, 112_283)
+
+    def small(self):
+        """4 KiB: where files cost more than their bytes."""
+        self.disk("4k", 2_000 if self.quick else 10_000, 4_096)
+
+    def disk(self, name, samples, size):
+        """Writing and reading, a store and files in turns."""
+        ways = {"store": ("ingest", "read"), "plain": ("plain-ingest", "plain-read")}
+        found = {(way, what): [] for way in ways for what in ("ingest", "read", "forgotten")}
+        for turn in range(self.pairs):
+            for way in sorted(ways, reverse=turn % 2 == 0):
+                place = fresh_dir(os.path.join(self.top, way))
+                os.sync()
+                for verb, what in zip(ways[way], ("ingest", "read")):
+                    found[way, what].append(self.rate(storebench(verb, place, samples, size)))
+                if way == "store":
+                    again = storebench("read", place, samples, size, "--buffered")
+                    found[way, "forgotten"].append(self.rate(again))
+                shutil.rmtree(place)
+        for what in ("ingest", "read"):
+            pairs = zip(found["store", what], found["plain", what])
+            self.add(f"{name}.{what}.x_plain", [a / b for a, b in pairs],
+                     mb_s=self.megabytes(found["store", what]), plain_mb_s=self.megabytes(found["plain", what]))
+        pairs = zip(found["store", "read"], found["store", "forgotten"])
+        self.add(f"{name}.direct.x_forgotten", [a / b for a, b in pairs],
+                 note="reads past the page cache, against reads by way of it that it is told to forget")
+
+    @staticmethod
+    def rate(found):
+        return found["bytes"] / found["seconds"]
+
+    @staticmethod
+    def megabytes(rates):
+        return round(sorted(rates)[len(rates) // 2] / 1e6)
+
+    def reopen(self):
+        """How long until a store of a million samples can be used."""
+        samples = 100_000 if self.quick else 1_000_000
+        place = fresh_dir(os.path.join(self.top, "million"))
+        try:
+            storebench("ingest", place, samples, 4_096)
+            runs = [storebench("reopen", place, samples, 4_096) for _ in range(self.pairs)]
+        finally:
+            shutil.rmtree(place)
+        if any(run["entries"] != samples for run in runs):
+            raise RunError(f"not all samples were there again: {runs}")
+        self.add("reopen_s", [run["seconds"] for run in runs], "s", entries=samples)
+
+    def full(self):
+        """Reading files that are new to the mount: while the store fills, when it is full, and without a store."""
+        shape = Shape("full", 400 if self.quick else 4_000, 112_283, 20)
+        source = write_files(os.path.join(self.top, "source"), shape)
+        names = names_of(shape)
+        random.Random(3).shuffle(names)
+        halves = [names[:len(names) // 2], names[len(names) // 2:]]
+        before, none = [], []
+        for _ in range(self.pairs):
+            rates = {}
+            for way in ("store", "none"):
+                cache = fresh_dir(os.path.join(self.top, "cache"))
+                options = ["--ram", max(MIB, pages(shape) // 8), "--set", "cache.policy=lru"]
+                if way == "store":
+                    options += ["--cache-dir", cache, "--nvme", pages(shape) // 2]
+                time_reads("read", self.listed(source, names))
+                with Belady(source, os.path.join(self.top, "mount"), options) as mount:
+                    with Watchdog(LONGEST, [mount]):
+                        rates[way] = [self.rate(time_reads("read", self.listed(mount.mountpoint, half)))
+                                      for half in halves]
+                        status = mount.status()
+                if way == "store" and status["placed"] < len(names) * 3 // 4:
+                    self.notes.append(f"full: only {status['placed']} of {len(names)} were stored")
+            before.append(rates["store"][1] / rates["store"][0])
+            none.append(rates["store"][1] / rates["none"][1])
+        shutil.rmtree(source)
+        self.add("full.x_before", before, note="every read displaces a sample")
+        self.add("full.x_none", none, note="a source in memory: the store only costs")
+
+    def listed(self, top, names):
+        return write_list(os.path.join(self.top, "list"), [os.path.join(top, name) for name in names])
+
+    def crash(self):
+        """What is left when the machine stops: the test of crash images."""
+        command = ["cargo", "test", "--quiet", "--lib", "cache::store::tests::crash::crash_images", "--", "--nocapture"]
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=900, check=False)
+        seen = SEEN.search(done.stdout)
+        if not seen:
+            raise RunError(f"the test of crash images says nothing: {done.stdout[-500:]} {done.stderr[-500:]}")
+        for name, value in zip(("crash.images", "crash.wrong_bytes", "crash.lost"), seen.groups()):
+            self.add(name, [int(value)], "")
+
+    def kill(self):
+        """A daemon killed while it stores: what was stored is there, and all bytes are right."""
+        shape = Shape("kill", 200 if self.quick else 1_000, 112_283, 10)
+        source = write_files(os.path.join(self.top, "source"), shape)
+        cache, names = fresh_dir(os.path.join(self.top, "cache")), names_of(shape)
+        options = ["--ram", 16 * MIB, "--cache-dir", cache, "--nvme", 2 * pages(shape)]
+        wrong, lost = [], []
+        for turn in range(self.pairs):
+            chosen = random.Random(turn)
+            with Belady(source, os.path.join(self.top, "mount"), options) as mount:
+                with Watchdog(LONGEST, [mount]):
+                    wrong.append(sum(self.differ(mount, name) for name in chosen.sample(names, len(names) // 5)))
+                    reader = subprocess.Popen([binary("hotpath"), "read", self.listed(mount.mountpoint, names)],
+                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    time.sleep(chosen.uniform(.05, .3))
+                    stored = self.samples(cache)
+                    mount.kill()
+                    reader.wait(60)
+            lost.append(max(0, stored - self.samples(cache)))
+        with Belady(source, os.path.join(self.top, "mount"), options) as mount:
+            wrong.append(sum(self.differ(mount, name) for name in names))
+        shutil.rmtree(source)
+        self.add("kill.wrong_bytes", wrong, "", value=sum(wrong))
+        self.add("kill.lost", lost, "", value=sum(lost), stored=stored)
+
+    @staticmethod
+    def differ(mount, name):
+        return wrong_bytes_in(os.path.join(mount.source, name), os.path.join(mount.mountpoint, name))
+
+    @staticmethod
+    def samples(cache):
+        """Samples that the index of the only store has, the daemon alive or not."""
+        command = [binary("belady"), "cache", "ls", cache, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(done.stdout)[0]["samples"]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench store", description=__doc__.splitlines()[0])
+    parser.add_argument("--part", action="append", default=[], help="only this part; nothing is written")
+    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="15 turns instead of 7")
+    size.add_argument("--quick", action="store_true", help="a tenth of the samples, 3 turns; nothing is written")
+    args = parser.parse_args()
+    exit_on_signals()
+    top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
+    bench = Bench(top, args.quick, 15 if args.full else 3 if args.quick else 7)
+    try:
+        ran = bench.run(args.part)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    order = list(BARS)
+    bench.rows.sort(key=lambda found: order.index(found["name"]) if found["name"] in order else len(order))
+    publish("store", bench.rows, bench.notes, args.json, COLUMNS, keep=not args.quick and not args.part)
+    sys.exit(0 if ran else 1)
+
+
+def sides(found):
+    """The medians of both sides, in megabytes a second."""
+    return f"{found['mb_s']} : {found['plain_mb_s']}" if "mb_s" in found else "-"
+
+
+def spread(found):
+    return f"{found['q1']:.3f}-{found['q3']:.3f}" if "q1" in found else "-"
+
+
+COLUMNS = (("quartiles", 15, spread), ("MB/s", 12, sides))
+
+
+if __name__ == "__main__":
+    main()

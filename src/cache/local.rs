@@ -1,0 +1,284 @@
+//! Blocks in the local store: which are there, and what is to be written and given up.
+//!
+//! The store knows keys of versions; here is known which block of the catalog has which key.
+//! At start [`Local::adopt`] looks up every block of the catalog; what the store holds beside them
+//! is of files that are gone or changed, and is given up. Afterwards writes and removals queue for
+//! the one thread that writes, in order; what is queued is bounded in bytes, and what is beyond is
+//! not stored. Neighbours in the queue are written together.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use nix::libc;
+
+use super::care::Owed;
+use super::inbox::Arrival;
+use super::store::{Found, Key, Store};
+use super::{Buffer, Cache};
+use crate::catalog::{Catalog, Located};
+use crate::ids::BlockId;
+use crate::plan::Event;
+use crate::source::{Kind, Pool, Urgency};
+
+/// Bytes that may wait to be written.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// Bytes that are written at once.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// Niceness of the thread that writes.
+const NICE: i32 = 15;
+
+/// For how long the end of a mount waits for a disk that may hang.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+
+enum Job {
+    /// Store what has arrived, and tell the planner.
+    Put(BlockId, Arrival, Owed),
+    /// Give up whatever is stored of a block by then.
+    Remove(BlockId),
+    /// Give up what is of no block.
+    Forget(Vec<Key>),
+    /// Make everything last.
+    Sync,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    /// Whether a thread is at it.
+    working: bool,
+}
+
+/// The local store as a tier of blocks.
+pub(super) struct Local {
+    pub(super) tier: usize,
+    pub(super) store: Arc<Store>,
+    catalog: Arc<Catalog>,
+    /// By block, what is stored of it.
+    keys: RwLock<Vec<Option<Key>>>,
+    queue: Mutex<Queue>,
+    idle: Condvar,
+    writers: Pool,
+}
+
+impl Local {
+    pub(super) fn new(tier: usize, store: Arc<Store>, catalog: Arc<Catalog>) -> Self {
+        Local {
+            tier,
+            store,
+            catalog,
+            keys: RwLock::default(),
+            queue: Mutex::default(),
+            idle: Condvar::new(),
+            writers: Pool::new("belady-store-write", 1, 0),
+        }
+    }
+
+    fn key(&self, located: &Located) -> Key {
+        self.store.key(&located.path, &located.fingerprint, located.offset)
+    }
+
+    fn known(&self, block: BlockId) -> Option<Key> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.get(block.index()).copied().flatten()
+    }
+
+    fn set(&self, block: BlockId, key: Option<Key>) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() <= block.index() {
+            keys.resize(block.index() + 1, None);
+        }
+        keys[block.index()] = key;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds the blocks that the store holds; what else it holds is given up. In the order of their
+    /// numbers.
+    pub(super) fn adopt(self: &Arc<Self>) -> Vec<BlockId> {
+        let layout = self.catalog.layout();
+        let mut found = Vec::new();
+        let mut keys = vec![None; layout.blocks()];
+        self.catalog.for_each_file(|path, file, stat| {
+            if stat.kind != Kind::File {
+                return;
+            }
+            for block in layout.blocks_of(file) {
+                let (offset, _) = layout.range(block);
+                let key = self.store.key(path, &stat.fingerprint, offset);
+                if self.store.contains(key) {
+                    keys[block.index()] = Some(key);
+                    found.push(block);
+                }
+            }
+        });
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys.clone();
+        let wanted: HashSet<Key> = keys.into_iter().flatten().collect();
+        let stray = match wanted.len() as u64 == self.store.totals().0 {
+            true => Vec::new(),
+            false => self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect(),
+        };
+        self.submit(Job::Forget(stray), 0);
+        found
+    }
+
+    /// Whether the store has this version of a block.
+    pub(super) fn contains(&self, block: BlockId, located: &Located) -> bool {
+        self.known(block).is_some_and(|key| key == self.key(located) && self.store.contains(key))
+    }
+
+    /// A block's bytes. Blocks.
+    pub(super) fn get(self: &Arc<Self>, block: BlockId, located: &Located) -> Option<Buffer> {
+        let key = self.known(block).filter(|key| *key == self.key(located))?;
+        match self.store.get(key) {
+            Found::Whole(bytes) if bytes.len() == located.length => Some(bytes),
+            Found::Nothing => None,
+            Found::Whole(_) | Found::Damaged => {
+                tracing::warn!(path = %located.path.display(), "a stored sample is damaged");
+                self.remove(block);
+                None
+            }
+        }
+    }
+
+    /// Stores a block that has arrived, and tells the planner whether it is there.
+    pub(super) fn put(self: &Arc<Self>, cache: &Arc<Cache>, block: BlockId, arrival: Arrival) {
+        let owed = Owed::new(cache, Event::Placed { block, tier: self.tier, done: false });
+        let length = arrival.bytes.len();
+        if self.lock().bytes + length <= QUEUE_BYTES {
+            self.submit(Job::Put(block, arrival, owed), length);
+        }
+    }
+
+    /// Gives up what is stored of a block.
+    pub(super) fn remove(self: &Arc<Self>, block: BlockId) {
+        self.submit(Job::Remove(block), 0);
+    }
+
+    /// Waits until everything is written, and lasts. Blocks.
+    pub(super) fn close(self: &Arc<Self>) {
+        self.submit(Job::Sync, 0);
+        let busy = |queue: &mut Queue| queue.working;
+        let waited = self.idle.wait_timeout_while(self.lock(), CLOSE_PATIENCE, busy);
+        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            tracing::warn!("the cache disk hangs; what was stored last may be lost");
+        }
+    }
+
+    fn submit(self: &Arc<Self>, job: Job, bytes: usize) {
+        let mut queue = self.lock();
+        queue.jobs.push_back(job);
+        queue.bytes += bytes;
+        if !std::mem::replace(&mut queue.working, true) {
+            let local = Arc::clone(self);
+            self.writers.submit(Urgency::Prefetch, move || local.work());
+        }
+    }
+
+    /// Does what is queued until there is no more.
+    fn work(self: Arc<Self>) {
+        // A panic must not leave a queue behind that nobody works at.
+        let _rest = Working(&self);
+        step_back();
+        loop {
+            let jobs = self.next();
+            match jobs.first() {
+                None => return,
+                Some(Job::Put(..)) => self.store_all(jobs),
+                Some(Job::Remove(_) | Job::Forget(_) | Job::Sync) => self.remove_all(jobs),
+            }
+        }
+    }
+
+    /// The next jobs of one kind, so many as are done at once.
+    fn next(&self) -> Vec<Job> {
+        let mut queue = self.lock();
+        let (mut jobs, mut bytes) = (Vec::new(), 0);
+        while let Some(job) = queue.jobs.pop_front() {
+            let (length, alike) = match (&job, jobs.first()) {
+                (Job::Put(_, arrival, _), Some(Job::Put(..)) | None) => {
+                    (arrival.bytes.len(), bytes + arrival.bytes.len() <= BATCH_BYTES)
+                }
+                (Job::Put(..), _) | (_, Some(Job::Put(..))) => (0, false),
+                _ => (0, true),
+            };
+            if !alike && !jobs.is_empty() {
+                queue.jobs.push_front(job);
+                break;
+            }
+            bytes += length;
+            queue.bytes = queue.bytes.saturating_sub(length);
+            jobs.push(job);
+        }
+        if jobs.is_empty() {
+            queue.working = false;
+            self.idle.notify_all();
+        }
+        jobs
+    }
+
+    fn store_all(&self, jobs: Vec<Job>) {
+        let mut puts: Vec<(BlockId, Key, Arrival, Owed)> = Vec::new();
+        for job in jobs {
+            let Job::Put(block, arrival, owed) = job else { continue };
+            // Another version by now: what arrived is of no use.
+            let located = self.catalog.locate(block).filter(|at| at.node == arrival.node);
+            if let Some(located) = located.filter(|at| at.length == arrival.bytes.len()) {
+                puts.push((block, self.key(&located), arrival, owed));
+            }
+        }
+        let samples: Vec<(Key, &[u8])> =
+            puts.iter().map(|(_, key, arrival, _)| (*key, &**arrival.bytes)).collect();
+        let done = self.store.put(&samples);
+        let mut past = Vec::new();
+        for (block, key, _, owed) in &mut puts {
+            if done {
+                past.extend(self.known(*block).filter(|before| before != key));
+                self.set(*block, Some(*key));
+            }
+            owed.event = Event::Placed { block: *block, tier: self.tier, done };
+        }
+        self.store.remove(&past);
+    }
+
+    fn remove_all(&self, jobs: Vec<Job>) {
+        let (mut keys, mut last) = (Vec::new(), false);
+        for job in jobs {
+            match job {
+                Job::Remove(block) => {
+                    keys.extend(self.known(block));
+                    self.set(block, None);
+                }
+                Job::Forget(mut stray) => keys.append(&mut stray),
+                Job::Sync => last = true,
+                Job::Put(..) => {}
+            }
+        }
+        self.store.remove(&keys);
+        self.store.clear_leftovers();
+        if last && let Err(error) = self.store.sync() {
+            tracing::warn!(%error, "what was stored last may be lost");
+        }
+    }
+}
+
+/// Lets everyone else go before this thread: whoever reads or brings samples must not wait for
+/// processors because others are stored. What then cannot be stored in time is not stored.
+fn step_back() {
+    // Refused where the whole process stands back further already.
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
+struct Working<'a>(&'a Local);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.lock().working = false;
+    }
+}

@@ -1,0 +1,199 @@
+//! What the store asks of a disk, and a directory that answers.
+//!
+//! The other disk is the model of the tests, which knows what a crash may leave of what was
+//! written. Both promise the same, and no more: what was written is there for later reads at once,
+//! and after a crash if it was synced. A name is there after a crash if the names were synced.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Error, Result};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::libc;
+use nix::sys::statvfs::statvfs;
+
+use crate::cache::Buffer;
+use crate::ids::PAGE_BYTES;
+
+/// What a disk has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that we may still write.
+    pub bytes: u64,
+    /// Files that may still be made; none where the filesystem does not count them.
+    pub files: Option<u64>,
+}
+
+/// How a file is written and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Whole pages at page boundaries, past the page cache where that is possible.
+    Pages,
+    /// Any bytes, small and often.
+    Log,
+}
+
+/// A directory of files. All calls block.
+pub trait Disk: Send + Sync {
+    /// The files that there are, with their lengths in bytes.
+    fn names(&self) -> Result<Vec<(String, u64)>>;
+
+    /// Makes a new file.
+    fn create(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>>;
+
+    /// Opens a file.
+    fn open(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>>;
+
+    /// Gives a file another name, over what has that name.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Deletes a file; those who have it open can go on.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Makes the names last.
+    fn sync_names(&self) -> Result<()>;
+
+    /// What is left.
+    fn space(&self) -> Result<Space>;
+}
+
+/// One file of a [`Disk`]. All calls block.
+pub trait Blob: Send + Sync {
+    /// Fills `bytes` from an offset; `UnexpectedEof` where the file ends before.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Writes at an offset, past the end perhaps.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Gives the space of whole pages back; they read as zeros, or as they were.
+    fn punch(&self, offset: u64, length: u64) -> Result<()>;
+
+    /// Makes what was written last.
+    fn sync(&self) -> Result<()>;
+}
+
+/// A directory of a local filesystem.
+///
+/// Pages are written and read past the page cache (`O_DIRECT`): a second copy there, beside the
+/// pages of our own mount, would count against the memory that samples need. Filesystems that
+/// cannot do so are used by way of the page cache, which is told to forget.
+pub struct Directory {
+    path: PathBuf,
+    direct: bool,
+}
+
+impl Directory {
+    /// The directory; `direct` is whether to go past the page cache where that is possible.
+    pub fn new(path: &Path, direct: bool) -> Self {
+        let path = path.to_path_buf();
+        let direct = direct && takes_direct(&path);
+        Directory { path, direct }
+    }
+
+    /// Whether pages go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn file(&self, name: &str, how: Use, options: &mut OpenOptions) -> Result<Arc<dyn Blob>> {
+        let direct = how == Use::Pages && self.direct;
+        let flags = libc::O_NOFOLLOW | if direct { libc::O_DIRECT } else { 0 };
+        let file = options.read(true).write(true).custom_flags(flags).open(self.path.join(name))?;
+        Ok(Arc::new(LocalFile { file, forget: how == Use::Pages && !direct }))
+    }
+}
+
+/// Tries a page; some filesystems refuse only the write.
+fn takes_direct(directory: &Path) -> bool {
+    let Ok(file) = tempfile::Builder::new().prefix("probe-").tempfile_in(directory) else {
+        return true;
+    };
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(file.path());
+    let mut page = Buffer::pages(PAGE_BYTES as usize);
+    let refused = |error: &Error| error.raw_os_error() == Some(libc::EINVAL);
+    !opened.and_then(|file| file.write_all_at(page.pages_mut(), 0)).is_err_and(|e| refused(&e))
+}
+
+impl Disk for Directory {
+    fn names(&self) -> Result<Vec<(String, u64)>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let (name, found) = (entry.file_name(), entry.metadata()?);
+            if let (Some(name), true) = (name.to_str(), found.is_file()) {
+                names.push((name.to_owned(), found.len()));
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
+        self.file(name, how, OpenOptions::new().create_new(true).mode(0o600))
+    }
+
+    fn open(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
+        self.file(name, how, &mut OpenOptions::new())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn space(&self) -> Result<Space> {
+        let space = statvfs(&self.path)?;
+        Ok(Space {
+            bytes: space.blocks_available() * space.fragment_size(),
+            files: (space.files() > 0).then(|| space.files_available()),
+        })
+    }
+}
+
+struct LocalFile {
+    file: File,
+    /// Whether what the page cache holds of it is of no use.
+    forget: bool,
+}
+
+impl LocalFile {
+    fn forget(&self, offset: u64, length: usize) {
+        if self.forget {
+            // Dirty pages stay until they are written; the next read of them drops them.
+            let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            let _ = posix_fadvise(&self.file, offset as i64, length as i64, advice);
+        }
+    }
+}
+
+impl Blob for LocalFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, offset)?;
+        self.forget(offset, bytes.len());
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(bytes, offset)?;
+        self.forget(offset, bytes.len());
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        Ok(fallocate(&self.file, punch, offset as i64, length as i64)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether the cache disk can be used at this moment.
+//!
+//! Errors in a row make it unstable, and then down: it is bypassed, and tried again now and then.
+//! A disk on which others need the space is full: nothing more is written until there is clearly
+//! more space than has to stay free, so that it does not go back and forth at the edge.
+
+use std::io::Error;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use super::disk::{Disk, Space};
+
+/// Errors in a row from which on the disk is down.
+const DOWN: u32 = 3;
+
+/// For how long a disk that is down is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// Bytes written between two looks at the space.
+const LOOK_BYTES: u64 = 64 << 20;
+
+/// For how long a full disk is taken to stay so.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// Space beyond what has to stay free, before a full disk is written to again.
+const MARGIN_BYTES: u64 = 64 << 20;
+
+/// Files that others must still be able to make; a store needs few.
+const FILES_FREE_MIN: u64 = 1024;
+
+struct State {
+    errors: u32,
+    /// When a disk that is down is tried again.
+    retry: Instant,
+    full: bool,
+    looked: Option<Instant>,
+    written: u64,
+}
+
+/// The state of the disk below a store.
+pub(super) struct Health {
+    state: Mutex<State>,
+    free_min: u64,
+}
+
+impl Health {
+    /// Keeps `free_min` bytes free for others.
+    pub(super) fn new(free_min: u64) -> Self {
+        let state =
+            State { errors: 0, retry: Instant::now(), full: false, looked: None, written: 0 };
+        Health { state: Mutex::new(state), free_min }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `normal`, or what is wrong in words.
+    pub(super) fn words(&self) -> &'static str {
+        let state = self.lock();
+        match state.errors {
+            DOWN.. => "down: the cache disk fails; it is bypassed",
+            1.. => "unstable: the cache disk has failed lately",
+            0 if state.full => {
+                "full: others need the space of the cache disk; no more is stored there"
+            }
+            0 => "normal",
+        }
+    }
+
+    /// Whether to try the disk.
+    pub(super) fn is_usable(&self) -> bool {
+        let mut state = self.lock();
+        if state.errors < DOWN {
+            return true;
+        }
+        let retry = Instant::now() >= state.retry;
+        if retry {
+            state.retry = Instant::now() + RETRY_AFTER;
+        }
+        retry
+    }
+
+    /// Whether to write so many bytes.
+    pub(super) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
+        let mut state = self.lock();
+        state.written += bytes;
+        let due = match state.looked {
+            None => true,
+            Some(looked) if state.full => looked.elapsed() >= FULL_FOR,
+            Some(_) => state.written >= LOOK_BYTES,
+        };
+        if due && let Ok(space) = disk.space() {
+            state.looked = Some(Instant::now());
+            state.written = 0;
+            state.full = self.leaves_little(space, bytes, state.full);
+        }
+        !state.full
+    }
+
+    fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
+        let margin = if was_full { MARGIN_BYTES.min(self.free_min / 8).max(1 << 20) } else { 0 };
+        let few_files = space.files.is_some_and(|files| {
+            files < if was_full { 2 * FILES_FREE_MIN } else { FILES_FREE_MIN }
+        });
+        space.bytes < self.free_min.saturating_add(bytes).saturating_add(margin) || few_files
+    }
+
+    /// Whether others need the space.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().full
+    }
+
+    /// The disk did what it should.
+    pub(super) fn good(&self) {
+        let mut state = self.lock();
+        state.errors = state.errors.saturating_sub(1);
+    }
+
+    /// The disk did not.
+    pub(super) fn bad(&self, error: &Error) {
+        let mut state = self.lock();
+        if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+            if !state.full {
+                tracing::warn!(%error, "the cache disk is full; going on without storing");
+            }
+            (state.full, state.looked) = (true, Some(Instant::now()));
+            return;
+        }
+        state.errors = (state.errors + 1).min(DOWN);
+        if state.errors == 1 || state.errors == DOWN {
+            tracing::warn!(%error, "the cache disk fails; samples come from the source");
+        }
+        if state.errors == DOWN {
+            state.retry = Instant::now() + RETRY_AFTER;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_full_disk_is_written_to_again_only_well_above_the_edge() {
+        let health = Health::new(GIB);
+        let space = |bytes| Space { bytes, files: None };
+        assert!(!health.leaves_little(space(GIB + 10), 10, false));
+        assert!(health.leaves_little(space(GIB + 9), 10, false));
+        assert!(health.leaves_little(space(GIB + 20), 10, true));
+        assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
+        let few = Space { bytes: 2 * GIB, files: Some(FILES_FREE_MIN - 1) };
+        assert!(health.leaves_little(few, 10, false));
+        assert!(!health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, false));
+        assert!(health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, true));
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_down_and_comes_back_step_by_step() {
+        let health = Health::new(0);
+        let error = Error::from_raw_os_error(libc::EIO);
+        health.bad(&error);
+        assert!(health.words().starts_with("unstable") && health.is_usable());
+        health.good();
+        assert_eq!(health.words(), "normal");
+        (0..5).for_each(|_| health.bad(&error));
+        assert!(health.words().starts_with("down") && !health.is_usable());
+        health.lock().retry = Instant::now();
+        assert!(health.is_usable(), "one is let through");
+        assert!(!health.is_usable(), "and no more for a while");
+        health.good();
+        assert!(health.words().starts_with("unstable") && health.is_usable());
+        health.bad(&Error::from_raw_os_error(libc::ENOSPC));
+        (0..5).for_each(|_| health.good());
+        assert!(health.words().starts_with("full"));
+    }
+}

@@ -1,0 +1,339 @@
+//! Where stores live: the cache directory, which may be used by many sources and daemons.
+//!
+//! ```text
+//! CACHE_DIR/belady-store-v2/          the version of the format; ours alone, mode 0700
+//!     CACHEDIR.TAG                    keeps backups out
+//!     3f09c2.../                      one store, named after the identity of its source
+//!         owner                       whose it is; locked as long as a daemon uses it
+//!         index-00000001 segment-...  the store
+//! CACHE_DIR/belady-trash-.../         what is being deleted
+//! ```
+//!
+//! Nothing else is ever touched. What is to go is renamed to trash first and deleted by a thread of
+//! its own, so that no mount waits for it; a thread that did not come to its end is made good by
+//! the next one. Stores of older formats that nobody has locked go the same way; newer ones stay.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::Hasher;
+use std::io::{Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
+use serde::{Deserialize, Serialize};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Version of the format, the index and the segments included.
+const VERSION: u32 = 2;
+
+const STORES: &str = "belady-store-v";
+const TRASH: &str = "belady-trash-";
+const OWNER: &str = "owner";
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
+
+/// For how long a store that is in use is waited for: its daemon may be ending, or somebody looks
+/// whether it is in use.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// Whose a store is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The source's directory.
+    pub source: PathBuf,
+    /// What else tells it from others that were there before or will be.
+    pub identity: String,
+    /// The process that used the store last.
+    #[serde(default)]
+    pub pid: u32,
+    /// When it was opened last, in seconds since 1970.
+    #[serde(default)]
+    pub opened: u64,
+}
+
+impl Owner {
+    /// The store of a source at this path.
+    pub fn new(source: &Path, identity: u128) -> Self {
+        let identity = format!("{identity:x}");
+        Owner { source: source.to_path_buf(), identity, pid: 0, opened: 0 }
+    }
+
+    /// The name of its directory.
+    fn name(&self) -> String {
+        let mut hasher = SipHasher24::new();
+        hasher.write(self.source.as_os_str().as_bytes());
+        hasher.write(&[0]);
+        hasher.write(self.identity.as_bytes());
+        format!("{:016x}", hasher.finish128().h1)
+    }
+}
+
+/// The directory of a store, in use by this process as long as it is held.
+pub struct Home {
+    path: PathBuf,
+    _owner: Flock<File>,
+}
+
+impl Home {
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
+}
+
+/// Makes a directory of our own, or makes sure that it is one.
+fn make_own(cache: &Path, directory: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| {
+        let words = format!("cannot be written: {error}");
+        refuse(cache, words).hint("give a writable local directory")
+    })?;
+    check_own(cache, directory)
+}
+
+fn check_own(cache: &Path, directory: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(directory).map_err(|error| refuse(cache, error))?;
+    if !found.is_dir() {
+        return Err(refuse(cache, "is not a directory but a link")
+            .hint("give the directory itself, so that nobody can point it elsewhere"));
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if found.uid() != me {
+        let message = format!("belongs to user {}, not to you (user {me})", found.uid());
+        return Err(refuse(cache, message).hint("use a cache directory of your own"));
+    }
+    Ok(())
+}
+
+/// Whether a directory that is there can be a cache directory; nothing is written.
+///
+/// # Errors
+/// Where it is a link, or belongs to someone else.
+pub fn check(cache: &Path) -> Result<()> {
+    check_own(cache, cache)
+}
+
+/// Takes the directory of a source's store into use; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
+pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
+    make_own(cache, cache)?;
+    let stores = cache.join(format!("{STORES}{VERSION}"));
+    make_own(cache, &stores)?;
+    let tag = stores.join("CACHEDIR.TAG");
+    if !tag.exists() {
+        fs::write(&tag, TAG).map_err(|error| refuse(cache, error))?;
+    }
+    discard_older(cache);
+    empty_trash(cache);
+    let path = stores.join(owner.name());
+    loop {
+        make_own(cache, &path)?;
+        if let Some(home) = lock(cache, &path)? {
+            return note(home, owner).map_err(|error| refuse(cache, error));
+        }
+        // Thrown away between the open and the lock: another one is made.
+    }
+}
+
+/// Takes a store that is there into use.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] where somebody else uses it.
+pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
+    let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
+    lock(cache, &found.path)?.ok_or_else(gone)
+}
+
+/// Locks a store's directory; none where it is another one by now.
+fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
+    let mut patience = LOCK_PATIENCE;
+    let file = loop {
+        let opened = open_owner(path).map_err(|error| refuse(cache, error))?;
+        match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => break file,
+            Err((_, Errno::EWOULDBLOCK)) if !patience.is_zero() => {
+                std::thread::sleep(LOCK_RETRY);
+                patience = patience.saturating_sub(LOCK_RETRY);
+            }
+            Err((file, Errno::EWOULDBLOCK)) => {
+                let owner = read_owner(file);
+                let by = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
+                let message = format!("the store {} is in use{by}", path.display());
+                return Err(Error::new(ErrorKind::Busy, message)
+                    .hint("use that mount of the source, or give another --cache-dir"));
+            }
+            Err((_, errno)) => {
+                return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
+                    .hint("give a local directory"));
+            }
+        }
+    };
+    let same = |found: &fs::Metadata, held: &fs::Metadata| {
+        (found.dev(), found.ino()) == (held.dev(), held.ino())
+    };
+    let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
+    let ours = matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held));
+    Ok(ours.then(|| Home { path: path.to_path_buf(), _owner: file }))
+}
+
+fn open_owner(store: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW).open(store.join(OWNER))
+}
+
+fn read_owner(mut file: File) -> Option<Owner> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Says whose the store is.
+fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let opened = since.map_or(0, |since| since.as_secs());
+    let text = serde_json::to_vec(&Owner { pid: std::process::id(), opened, ..owner.clone() })?;
+    let file = &mut *home._owner;
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&text)?;
+    Ok(home)
+}
+
+/// A store as it is found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The name of its directory.
+    pub name: String,
+    /// The directory.
+    pub path: PathBuf,
+    /// Whose it is, if that can be read.
+    pub owner: Option<Owner>,
+    /// Whether a process uses it.
+    pub in_use: bool,
+    /// Bytes that its files take on the disk.
+    pub disk_bytes: u64,
+}
+
+/// The stores in a cache directory, sorted by name.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn stores(cache: &Path) -> Result<Vec<Found>> {
+    check(cache)?;
+    let stores = cache.join(format!("{STORES}{VERSION}"));
+    let entries = match fs::read_dir(&stores) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(refuse(cache, error)),
+    };
+    let mut found: Vec<Found> = entries
+        .flatten()
+        .filter(|entry| entry.path().join(OWNER).is_file())
+        .map(|entry| Found {
+            name: entry.file_name().to_string_lossy().into_owned(),
+            owner: File::open(entry.path().join(OWNER)).ok().and_then(read_owner),
+            in_use: is_locked(&entry.path()),
+            disk_bytes: disk_bytes(&entry.path()),
+            path: entry.path(),
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Bytes that the store of a source takes on the disk; 0 where there is none.
+pub fn held(cache: &Path, owner: &Owner) -> u64 {
+    disk_bytes(&cache.join(format!("{STORES}{VERSION}")).join(owner.name()))
+}
+
+/// Bytes that the files of a store take on the disk.
+pub fn disk_bytes(store: &Path) -> u64 {
+    let entries = fs::read_dir(store).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
+}
+
+fn is_locked(store: &Path) -> bool {
+    let Ok(file) = File::open(store.join(OWNER)) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+}
+
+/// Moves a store, which nobody can be using, out of the way.
+///
+/// # Errors
+/// Where it cannot be renamed.
+pub fn discard(cache: &Path, home: Home) -> Result<()> {
+    throw_away(cache, home.path()).map_err(|error| refuse(cache, error))
+}
+
+fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
+    let bin = tempfile::Builder::new().prefix(TRASH).tempdir_in(cache)?.keep();
+    fs::rename(directory, bin.join("store"))
+}
+
+/// Throws away what older formats have left, unless somebody uses it.
+fn discard_older(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let version = name.to_str().and_then(|name| name.strip_prefix(STORES)?.parse::<u32>().ok());
+        if version.is_none_or(|version| version >= VERSION) {
+            continue;
+        }
+        let stores = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+        if stores.map(|store| store.path()).any(|store| is_locked(&store)) {
+            continue;
+        }
+        if let Err(error) = throw_away(cache, &entry.path()) {
+            tracing::warn!(path = %entry.path().display(), %error, "an old store was not removed");
+        }
+    }
+}
+
+/// Deletes what was thrown away. Does not wait for it.
+fn empty_trash(cache: &Path) {
+    let cache = cache.to_path_buf();
+    let thread = std::thread::Builder::new().name("belady-trash".into());
+    // Without a thread it stays until the next mount.
+    let _ = thread.spawn(move || clear(&cache));
+}
+
+/// Deletes what was thrown away, and says how many bytes that gave. Blocks.
+pub fn clear(cache: &Path) -> u64 {
+    let mut bytes = 0;
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        if !entry.file_name().as_bytes().starts_with(TRASH.as_bytes()) {
+            continue;
+        }
+        bytes += disk_bytes(&entry.path().join("store"));
+        match fs::remove_dir_all(entry.path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %entry.path().display(), %error, "trash was not deleted");
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// Throws older formats away and deletes all trash. Blocks.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn reclaim(cache: &Path) -> Result<u64> {
+    check(cache)?;
+    discard_older(cache);
+    Ok(clear(cache))
+}

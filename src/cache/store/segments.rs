@@ -1,0 +1,344 @@
+//! The segments of a store, and the room in them.
+//!
+//! Room is kept as extents of whole pages that no sample has: *idle* ones, which the disk has given
+//! us already, and *clean* ones, which it has not: punched, or never written. A batch goes to one
+//! clean extent as long as the budget has room for it, so that filling a store writes from the
+//! start of a segment to its end. Then each sample goes to the idle extent that it fits best:
+//! overwriting costs a filesystem nothing but the write. Where none fits, idle extents are punched
+//! until the budget has room for a clean one. A segment that is all room is deleted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Result;
+use std::sync::Arc;
+
+use super::disk::{Blob, Disk, Use};
+use super::log::{Entries, Key, Location, Log};
+use crate::ids::PAGE_BYTES;
+
+/// The open file of each segment.
+pub(super) type Files = HashMap<u32, Arc<dyn Blob>>;
+
+/// Pages of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Extent {
+    pub(super) segment: u32,
+    pub(super) page: u32,
+    pub(super) pages: u32,
+}
+
+impl Extent {
+    /// Where a sample lies; an empty one takes a page too, so that its place is its own.
+    pub(super) fn of(at: &Location) -> Self {
+        Extent { segment: at.segment, page: at.page, pages: pages_of(at.length) }
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        u64::from(self.page) * PAGE_BYTES
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.pages) * PAGE_BYTES
+    }
+
+    fn end(&self) -> u32 {
+        self.page.saturating_add(self.pages)
+    }
+}
+
+/// Segments from which on gaps are filled before there is another one: each is a descriptor.
+const SEGMENTS_MAX: usize = 512;
+
+/// Pages that so many bytes take.
+pub(super) fn pages_of(length: u32) -> u32 {
+    length.div_ceil(PAGE_BYTES as u32).max(1)
+}
+
+/// A segment that is there.
+struct Segment {
+    file: Arc<dyn Blob>,
+    pages: u32,
+    /// Pages that no sample has.
+    room: u32,
+}
+
+/// The room of a store.
+pub(super) struct Segments {
+    segments: BTreeMap<u32, Segment>,
+    /// Room by segment and first page: pages, and whether they are clean.
+    room: BTreeMap<(u32, u32), (u32, bool)>,
+    /// The same by kind and size.
+    sizes: BTreeSet<(bool, u32, u32, u32)>,
+    idle: u64,
+    /// Number of the next one.
+    next: u32,
+    unsynced: BTreeSet<u32>,
+    segment_pages: u32,
+    /// Bytes that samples and idle room may take.
+    budget: u64,
+}
+
+pub(super) fn name(id: u32) -> String {
+    format!("segment-{id:08}")
+}
+
+fn id_of(name: &str) -> Option<u32> {
+    name.strip_prefix("segment-")?.parse().ok()
+}
+
+impl Segments {
+    /// The segments that are there. Entries that lead to none of them, or to the same pages as
+    /// another one (a crash has brought one back), are taken out; the last of what is given.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        names: &[(String, u64)],
+        entries: &mut Entries,
+        segment_bytes: u64,
+        budget: u64,
+    ) -> (Self, Files, Vec<Key>) {
+        let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
+        let mut segments = Segments {
+            segments: BTreeMap::new(),
+            room: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+            idle: 0,
+            next: 1,
+            unsynced: BTreeSet::new(),
+            segment_pages,
+            budget,
+        };
+        let mut written = HashMap::new();
+        for (name, length) in names {
+            let Some(id) = id_of(name) else { continue };
+            segments.next = segments.next.max(id.saturating_add(1));
+            let Ok(file) = disk.open(name, Use::Pages) else { continue };
+            let there = u32::try_from(length / PAGE_BYTES).unwrap_or(u32::MAX);
+            let pages = there.max(segment_pages);
+            written.insert(id, there);
+            segments.segments.insert(id, Segment { file, pages, room: 0 });
+        }
+        let lost = segments.keep_apart(entries, &written);
+        let files = segments.segments.iter().map(|(id, s)| (*id, Arc::clone(&s.file))).collect();
+        (segments, files, lost)
+    }
+
+    /// Finds the room between the samples.
+    fn keep_apart(&mut self, entries: &mut Entries, written: &HashMap<u32, u32>) -> Vec<Key> {
+        let mut lost = Vec::new();
+        let mut places: Vec<(Extent, Key)> = Vec::with_capacity(entries.len());
+        for (key, at) in entries.iter() {
+            self.next = self.next.max(at.segment.saturating_add(1));
+            let place = Extent::of(at);
+            match written.get(&at.segment) {
+                Some(there) if place.end() <= *there => places.push((place, *key)),
+                _ => lost.push(*key),
+            }
+        }
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            let [(first, one), (second, other)] = pair else { continue };
+            if first.segment == second.segment && first.end() > second.page {
+                lost.extend([*one, *other]);
+            }
+        }
+        for key in &lost {
+            entries.remove(key);
+        }
+        if !lost.is_empty() {
+            places.retain(|(_, key)| entries.contains_key(key));
+        }
+        let mut places = places.into_iter().map(|(place, _)| place).peekable();
+        let ids: Vec<(u32, u32)> = self.segments.iter().map(|(id, s)| (*id, s.pages)).collect();
+        for (segment, pages) in ids {
+            let there = written.get(&segment).copied().unwrap_or_default();
+            let mut page = 0;
+            while let Some(place) = places.next_if(|place| place.segment == segment) {
+                self.give(Extent { segment, page, pages: place.page - page }, false);
+                page = place.end();
+            }
+            self.give(Extent { segment, page, pages: there - page }, false);
+            self.give(Extent { segment, page: there, pages: pages - there }, true);
+        }
+        lost
+    }
+
+    /// Adds room, joined with its neighbours of the same kind.
+    fn give(&mut self, extent: Extent, clean: bool) {
+        let Extent { segment, mut page, mut pages } = extent;
+        let Some(holder) = self.segments.get_mut(&segment) else { return };
+        if pages == 0 {
+            return;
+        }
+        holder.room += pages;
+        self.idle += if clean { 0 } else { extent.bytes() };
+        let before = self.room.range(..(segment, page)).next_back();
+        if let Some((&(s, p), &(n, kind))) = before
+            && (s, p + n, kind) == (segment, page, clean)
+        {
+            self.drop_room(s, p);
+            (page, pages) = (p, pages + n);
+        }
+        if let Some(&(n, kind)) = self.room.get(&(segment, page + pages))
+            && kind == clean
+        {
+            self.drop_room(segment, page + pages);
+            pages += n;
+        }
+        self.room.insert((segment, page), (pages, clean));
+        self.sizes.insert((clean, pages, segment, page));
+    }
+
+    fn drop_room(&mut self, segment: u32, page: u32) {
+        if let Some((pages, clean)) = self.room.remove(&(segment, page)) {
+            self.sizes.remove(&(clean, pages, segment, page));
+        }
+    }
+
+    /// Takes pages from the smallest extent of this kind that has as many.
+    fn take(&mut self, pages: u32, clean: bool) -> Option<Extent> {
+        let sizes = (clean, pages, 0, 0)..=(clean, u32::MAX, u32::MAX, u32::MAX);
+        let (_, found, segment, page) = self.sizes.range(sizes).next().copied()?;
+        self.drop_room(segment, page);
+        let left = found - pages;
+        if left > 0 {
+            self.room.insert((segment, page + pages), (left, clean));
+            self.sizes.insert((clean, left, segment, page + pages));
+        }
+        let taken = Extent { segment, page, pages };
+        self.idle -= if clean { 0 } else { taken.bytes() };
+        if let Some(holder) = self.segments.get_mut(&segment) {
+            holder.room -= pages;
+        }
+        self.unsynced.insert(segment);
+        Some(taken)
+    }
+
+    /// Takes clean pages, from a new segment if need be.
+    fn take_clean(&mut self, disk: &dyn Disk, pages: u32) -> Result<Extent> {
+        if let Some(taken) = self.take(pages, true) {
+            return Ok(taken);
+        }
+        let id = self.next;
+        let file = disk.create(&name(id), Use::Pages)?;
+        self.next = id.saturating_add(1);
+        let size = self.segment_pages.max(pages);
+        self.segments.insert(id, Segment { file, pages: size, room: 0 });
+        self.give(Extent { segment: id, page: 0, pages: size }, true);
+        disk.sync_names()?;
+        self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
+    }
+
+    /// Room for samples of so many pages each, beside `used` bytes of others: one after the other
+    /// in clean pages while the budget has room, else each where it fits best.
+    pub(super) fn place(
+        &mut self,
+        disk: &dyn Disk,
+        samples: &[u32],
+        used: u64,
+    ) -> Result<Vec<Extent>> {
+        let total: u32 = samples.iter().sum();
+        let bytes = u64::from(total) * PAGE_BYTES;
+        let contiguous = match used + self.idle + bytes <= self.budget {
+            true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(disk, total)?),
+            true => self.take(total, true),
+            false => None,
+        };
+        if let Some(Extent { segment, mut page, .. }) = contiguous {
+            let one = |pages: &u32| {
+                page += pages;
+                Extent { segment, page: page - pages, pages: *pages }
+            };
+            return Ok(samples.iter().map(one).collect());
+        }
+        let mut places = Vec::with_capacity(samples.len());
+        let mut used = used;
+        for pages in samples {
+            let bytes = u64::from(*pages) * PAGE_BYTES;
+            let place = match self.take(*pages, false) {
+                Some(place) => Ok(place),
+                None => {
+                    self.shrink(self.budget.saturating_sub(used + bytes));
+                    self.take_clean(disk, *pages)
+                }
+            };
+            match place {
+                Ok(place) => places.push(place),
+                Err(error) => {
+                    self.free(places.into_iter());
+                    return Err(error);
+                }
+            }
+            used += bytes;
+        }
+        Ok(places)
+    }
+
+    /// Gives pages of samples up.
+    pub(super) fn free(&mut self, places: impl Iterator<Item = Extent>) {
+        places.for_each(|place| self.give(place, false));
+    }
+
+    /// Gives pages of samples back to the disk, which may still lead there after a crash.
+    pub(super) fn punch(&self, places: impl Iterator<Item = Extent>) {
+        for place in places {
+            if let Some(file) = self.file(place.segment) {
+                let _ = file.punch(place.offset(), place.bytes());
+            }
+        }
+    }
+
+    /// Gives idle room back to the disk, the largest first, until at most so many bytes are left.
+    pub(super) fn shrink(&mut self, most: u64) {
+        while self.idle > most
+            && let Some(&(false, pages, segment, page)) =
+                self.sizes.range(..(true, 0, 0, 0)).next_back()
+        {
+            let extent = Extent { segment, page, pages };
+            self.drop_room(segment, page);
+            self.idle -= extent.bytes();
+            if let Some(holder) = self.segments.get_mut(&segment) {
+                holder.room -= pages;
+                // Filesystems that cannot do it get the space back with the segment.
+                let _ = holder.file.punch(extent.offset(), extent.bytes());
+            }
+            self.give(extent, true);
+        }
+    }
+
+    /// Bytes that the disk has given and no sample has.
+    pub(super) fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    /// The file of a segment.
+    pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
+        self.segments.get(&id).map(|segment| &segment.file)
+    }
+
+    /// Forgets the segments that are all room; these can be deleted.
+    pub(super) fn empty(&mut self) -> Vec<u32> {
+        let empty = self.segments.iter().filter(|(_, segment)| segment.room == segment.pages);
+        let empty: Vec<u32> = empty.map(|(id, _)| *id).collect();
+        for id in &empty {
+            while let Some((&(segment, page), &(pages, clean))) =
+                self.room.range((*id, 0)..=(*id, u32::MAX)).next()
+            {
+                self.drop_room(segment, page);
+                self.idle -= if clean { 0 } else { Extent { segment, page, pages }.bytes() };
+            }
+            self.segments.remove(id);
+            self.unsynced.remove(id);
+        }
+        empty
+    }
+
+    /// Makes the samples last, and then their records.
+    pub(super) fn sync(&mut self, log: &Log) -> Result<()> {
+        while let Some(id) = self.unsynced.first().copied() {
+            if let Some(segment) = self.segments.get(&id) {
+                segment.file.sync()?;
+            }
+            self.unsynced.remove(&id);
+        }
+        log.sync()
+    }
+}

@@ -1,0 +1,299 @@
+//! The store over a real directory, and over a disk that fails.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
+
+use super::super::disk::{Directory, Space};
+use super::super::home::{self, Owner};
+use super::super::*;
+use super::model::{Model, bytes};
+use crate::error::ErrorKind;
+
+const MIB: u64 = 1 << 20;
+
+fn open(path: &Path) -> Store {
+    let disk = Arc::new(Directory::new(path, true));
+    Store::open(disk, Limits::new(1 << 30, 0), 99).unwrap()
+}
+
+fn whole(store: &Store, key: Key) -> Option<Vec<u8>> {
+    match store.get(key) {
+        Found::Whole(bytes) => Some(bytes.to_vec()),
+        Found::Nothing | Found::Damaged => None,
+    }
+}
+
+fn key(number: u128) -> Key {
+    Key::new(number << 64 | (number + 5))
+}
+
+fn segments(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_str().unwrap().contains("segment-")).collect()
+}
+
+#[test]
+fn what_is_put_is_what_is_got_also_at_the_next_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let lengths = [0, 1, 4095, 4096, 4097, 110_000, 1 << 20];
+    let store = open(directory.path());
+    for (number, length) in lengths.into_iter().enumerate() {
+        let sample = bytes(number as u128, length);
+        assert!(store.put(&[(key(number as u128), &sample)]));
+    }
+    store.remove(&[key(2)]);
+    for _ in 0..2 {
+        for (number, length) in lengths.into_iter().enumerate() {
+            let expected = (number != 2).then(|| bytes(number as u128, length));
+            assert!(whole(&store, key(number as u128)) == expected, "sample {number}");
+        }
+        drop(open(directory.path()));
+    }
+    let again = open(directory.path());
+    assert_eq!(again.totals(), store.totals());
+    assert!((0..7).all(|n| whole(&again, key(n)) == whole(&store, key(n))));
+    assert_eq!(again.state(), "normal");
+    let version = |byte| Fingerprint([byte; 40]);
+    let made = store.key(Path::new("a"), &version(1), 0);
+    assert_eq!(again.key(Path::new("a"), &version(1), 0), made, "the secret stays");
+    for other in [
+        store.key(Path::new("b"), &version(1), 0),
+        store.key(Path::new("a"), &version(2), 0),
+        store.key(Path::new("a"), &version(1), MIB),
+    ] {
+        assert_ne!(other, made);
+    }
+}
+
+#[test]
+fn damage_is_found_and_costs_only_what_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let sample = bytes(1, 5000);
+    assert!(store.put(&[(key(1), &sample), (key(2), &sample)]));
+    let file = fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap();
+    file.write_all_at(b"X", 3000).unwrap();
+    assert!(matches!(store.get(key(1)), Found::Damaged));
+    assert!(whole(&store, key(2)).unwrap() == sample);
+    file.set_len(8192).unwrap();
+    assert!(matches!(store.get(key(2)), Found::Damaged), "cut off");
+    assert!(!open(directory.path()).contains(key(2)), "known at open");
+    assert_eq!(store.state(), "normal", "the disk does what it is told");
+}
+
+/// Bytes that segments take, less what filesystems may need to know of their pieces.
+fn used(directory: &Path) -> u64 {
+    let bytes = |path: PathBuf| path.metadata().unwrap().blocks() * 512;
+    segments(directory).into_iter().map(|path| bytes(path).saturating_sub(4 * 4096)).sum()
+}
+
+#[test]
+fn places_given_up_are_taken_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let budget = 64 << 16;
+    let limits = Limits { segment_bytes: 1 << 20, ..Limits::new(budget, 0) };
+    let open =
+        || Store::open(Arc::new(Directory::new(directory.path(), true)), limits, 99).unwrap();
+    let mut store = open();
+    let samples: Vec<Vec<u8>> = (0..64).map(|number| bytes(number, 1 << 16)).collect();
+    for round in 0..5 {
+        for (number, sample) in samples.iter().enumerate() {
+            let number = (number as u128) + round * 64;
+            store.remove(&[key(number.checked_sub(64).unwrap_or(9999))]);
+            assert!(store.put(&[(key(number), sample)]), "{number}");
+        }
+        assert!(used(directory.path()) <= budget, "{}", used(directory.path()));
+        assert!(
+            (0..64).all(|n| whole(&store, key(n + round * 64)).unwrap() == samples[n as usize])
+        );
+        store = open();
+    }
+    // Larger ones do not fit where smaller ones were: their room goes back to the disk.
+    store.remove(&(256..320).step_by(2).map(key).collect::<Vec<_>>());
+    assert_eq!(store.idle(), budget / 2);
+    let large = bytes(7, 3 << 16);
+    assert!((1000..1010).all(|number| store.put(&[(key(number), &large)])));
+    assert!(used(directory.path()) <= budget, "{}", used(directory.path()));
+    assert!(
+        (257..320).step_by(2).all(|n| whole(&store, key(n)).unwrap() == samples[n as usize - 256])
+    );
+    store.remove(&store.keys());
+    assert!(segments(directory.path()).is_empty(), "nothing is in it any more");
+}
+
+#[test]
+fn a_store_that_must_be_smaller_gives_space_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let samples: Vec<Vec<u8>> = (0..64).map(|number| bytes(number, 1 << 16)).collect();
+    for (number, sample) in samples.iter().enumerate() {
+        assert!(store.put(&[(key(number as u128), sample)]));
+    }
+    drop(store);
+    let disk = Arc::new(Directory::new(directory.path(), true));
+    let smaller = Store::open(disk, Limits::new(10 << 16, 0), 99).unwrap();
+    smaller.remove(&(0..60).map(key).collect::<Vec<_>>());
+    assert!(used(directory.path()) <= 10 << 16, "{} bytes", used(directory.path()));
+    assert!((60..64).all(|n| whole(&smaller, key(n)).unwrap() == samples[n as usize]));
+}
+
+#[test]
+fn no_more_than_the_budget_is_stored() {
+    let limits = Limits::new(10 * 4096, 0);
+    let store = Store::open(Arc::new(Model::default()), limits, 1).unwrap();
+    let sample = bytes(0, 4096);
+    for number in 0..20 {
+        assert_eq!(store.put(&[(key(number), &sample)]), number < 10);
+    }
+    assert!(!store.put(&[(key(99), &bytes(0, 4097))]));
+    store.remove(&[key(0), key(1)]);
+    assert!(store.put(&[(key(99), &bytes(0, 4097))]));
+}
+
+#[test]
+fn a_disk_that_fails_is_bypassed() {
+    let disk = Model::default();
+    let store = Store::open(Arc::new(disk.clone()), Limits::new(1 << 30, 0), 1).unwrap();
+    let sample = bytes(0, 4096);
+    assert!(store.put(&[(key(1), &sample)]));
+    disk.fail_writes(Some(libc::EIO));
+    assert!(!store.put(&[(key(2), &sample)]));
+    assert!(store.state().starts_with("unstable"));
+    disk.fail_reads(Some(libc::EIO));
+    for _ in 0..4 {
+        assert!(whole(&store, key(1)).is_none());
+    }
+    assert!(store.state().starts_with("down"));
+    assert!(!store.contains(key(1)) && !store.put(&[(key(2), &sample)]));
+    let reopened = Store::open(Arc::new(disk), Limits::new(1 << 30, 0), 1);
+    assert!(reopened.is_err(), "an index that cannot be made or read is told of");
+}
+
+#[test]
+fn a_disk_that_is_full_takes_no_more_and_gives_what_it_has() {
+    let disk = Model::default();
+    let store = Store::open(Arc::new(disk.clone()), Limits::new(1 << 30, MIB), 1).unwrap();
+    let sample = bytes(0, 4096);
+    assert!(store.put(&[(key(1), &sample)]));
+    disk.fail_writes(Some(libc::ENOSPC));
+    disk.set_space(Some(Space { bytes: 0, files: None }));
+    assert!(!store.put(&[(key(2), &sample)]));
+    assert!(store.state().starts_with("full"));
+    assert!(whole(&store, key(1)).unwrap() == sample);
+    disk.fail_writes(None);
+    assert!(!store.put(&[(key(2), &sample)]), "asked again only after a while");
+}
+
+fn owner(source: &str) -> Owner {
+    Owner::new(Path::new(source), 5)
+}
+
+#[test]
+fn a_store_has_one_user_and_each_source_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("a/cache");
+    let first = home::claim(&cache, &owner("/a")).unwrap();
+    let error = home::claim(&cache, &owner("/a")).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+    let second = home::claim(&cache, &owner("/b")).unwrap();
+    assert_ne!(first.path(), second.path());
+    assert_ne!(Owner::new(Path::new("/a"), 6), owner("/a"), "another filesystem at the path");
+    let found = home::stores(&cache).unwrap();
+    assert_eq!(found.len(), 2);
+    assert!(found.iter().all(|store| store.in_use && store.owner.is_some()));
+    let path = first.path().to_path_buf();
+    drop(first);
+    home::discard(&cache, home::claim(&cache, &owner("/a")).unwrap()).unwrap();
+    assert!(!path.exists());
+    let busy = home::claim_found(&cache, &home::stores(&cache).unwrap()[0]).err().unwrap();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+    for made in [&cache, second.path()] {
+        assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
+}
+
+#[test]
+fn only_a_directory_of_ones_own_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link");
+    symlink("/tmp", &link).unwrap();
+    let error = home::claim(&link, &owner("/a")).err().unwrap();
+    assert!(error.to_string().contains("link"), "{error}");
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_eq!(home::claim(&file, &owner("/a")).err().unwrap().kind(), ErrorKind::Cache);
+}
+
+#[test]
+fn older_formats_go_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for name in ["belady-store-v1/x", "belady-store-v3", "belady-store-mine", "other", "v1"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::write(at("belady-store-v1/x/owner"), "").unwrap();
+    let used = fs::File::open(at("belady-store-v1/x/owner")).unwrap();
+    let lock = Flock::lock(used, FlockArg::LockExclusive).unwrap();
+    home::reclaim(directory.path()).unwrap();
+    assert!(at("belady-store-v1/x/owner").exists(), "somebody uses it");
+    drop(lock);
+    fs::create_dir_all(at("belady-trash-left/store")).unwrap();
+    home::reclaim(directory.path()).unwrap();
+    assert!(!at("belady-store-v1").exists() && !at("belady-trash-left").exists());
+    let left = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 4, "what is newer, and what is not ours");
+}
+
+#[test]
+fn a_store_that_is_smaller_than_a_sample_holds_nothing_and_takes_no_harm() {
+    for budget in [0, 1, 4095] {
+        let store = Store::open(Arc::new(Model::default()), Limits::new(budget, 0), 1).unwrap();
+        assert!(!store.put(&[(key(1), b"x")]));
+        assert!(store.put(&[]) && whole(&store, key(1)).is_none());
+        store.remove(&[key(1)]);
+        assert_eq!((store.totals(), store.state()), ((0, 0), "normal"));
+    }
+}
+
+/// Readers meet samples that come, go and have their places taken by others.
+#[test]
+fn reads_are_right_while_samples_come_and_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { segment_bytes: 1 << 18, ..Limits::new(1 << 20, 0) };
+    let disk = Arc::new(Directory::new(directory.path(), true));
+    let store = Store::open(disk, limits, 99).unwrap();
+    let contents: Vec<Vec<u8>> = (0..64).map(|n| bytes(n, 2000 + 700 * n as usize)).collect();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (store, contents, over) = (&store, &contents, &over);
+        let reader = move |first: usize| {
+            let mut found = 0;
+            while !over.load(Ordering::Relaxed) {
+                for n in (first..64).chain(0..first) {
+                    if let Found::Whole(read) = store.get(key(n as u128)) {
+                        assert!(*read == contents[n], "sample {n}");
+                        found += 1;
+                    }
+                }
+            }
+            found
+        };
+        let readers: Vec<_> = (0..3).map(|nth| scope.spawn(move || reader(nth * 20))).collect();
+        for round in 0..3000_u128 {
+            let (new, old) = ((round * 7 % 64), (round * 7 + 29) % 64);
+            store.remove(&[key(old)]);
+            // Where the budget is full this one waits for its next turn.
+            store.put(&[(key(new), &contents[new as usize])]);
+        }
+        over.store(true, Ordering::Relaxed);
+        let found: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert!(found > 0);
+    });
+    assert!(used(directory.path()) <= 1 << 20);
+}

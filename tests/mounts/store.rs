@@ -1,0 +1,262 @@
+//! A local store over several mounts of its source.
+//!
+//! Goal: what was stored is there again, whatever ended the daemon before, and nothing is ever
+//! served that the source does not have. Method: real mounts over a filesystem that counts what is
+//! read of it; daemons are killed in the middle of their work; every byte is compared.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::faults::files_of_stores;
+use crate::ground::{Choice, Ground, check_many, content, wait_until};
+use crate::mounted::{Mounted, Slow};
+use crate::programs::{Reader, runs, signal};
+
+const FILES: u64 = 150;
+const SIZE: usize = 30_000;
+
+/// Files behind a filesystem that counts, and options for a cache directory.
+struct Stand {
+    slow: Slow,
+    ground: Ground,
+    options: Vec<String>,
+}
+
+impl Stand {
+    fn new(options: &[&str]) -> Self {
+        let ground = Ground::new();
+        ground.plant_many("d", FILES, SIZE);
+        let slow = Slow::new(&ground, &[]);
+        let cache = ground.path("cache");
+        let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+        let options = disk.iter().chain(options).map(|word| (*word).to_owned()).collect();
+        Stand { slow, ground, options }
+    }
+
+    #[track_caller]
+    fn mount(&self) -> Mounted {
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        Mounted::at(&self.ground, &self.slow.point, &self.ground.path("mount"), &options)
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.ground.path("cache")
+    }
+
+    /// Mounts, reads until everything is stored, and unmounts.
+    #[track_caller]
+    fn fill(&self) {
+        let mounted = self.mount();
+        wait_until("all is stored", || {
+            check_many(&mounted.path(""), "d", FILES, SIZE);
+            mounted.count("/disk/kept") >= FILES * SIZE as u64
+        });
+        mounted.umount();
+    }
+}
+
+#[test]
+fn what_is_stored_is_not_read_again_after_a_remount() {
+    for order in [&[][..], &["--order", "torch-random:seed=1,index=path"]] {
+        let stand = Stand::new(order);
+        stand.fill();
+        let before = stand.slow.count("bytes");
+        assert!(before >= FILES * SIZE as u64);
+        for _ in 0..2 {
+            let mounted = stand.mount();
+            wait_until("what is stored is known", || {
+                mounted.count("/disk/kept") >= FILES * SIZE as u64
+            });
+            check_many(&mounted.path(""), "d", FILES, SIZE);
+            assert_eq!(mounted.status()["disk_state"], "normal");
+            assert_eq!(mounted.count("/source_bytes"), 0);
+            mounted.umount();
+            assert_eq!(stand.slow.count("bytes"), before, "the source was read");
+        }
+    }
+}
+
+#[test]
+fn a_mount_right_after_an_umount_has_the_store() {
+    let stand = Stand::new(&[]);
+    let mut before = stand.mount();
+    check_many(&before.path(""), "d", FILES, SIZE);
+    for _ in 0..3 {
+        stand.ground.ends(0, &["umount", before.point.to_str().unwrap()]);
+        let again = stand.mount();
+        wait_until("what is stored is known", || again.count("/disk/kept") > 0);
+        before.is_gone();
+        before = again;
+    }
+    check_many(&before.path(""), "d", FILES, SIZE);
+    before.umount();
+}
+
+#[test]
+fn files_that_changed_between_mounts_are_read_anew_and_only_they() {
+    let stand = Stand::new(&[]);
+    stand.fill();
+    let before = stand.slow.count("bytes");
+    // The same size, and the same time of modification.
+    let old = fs::metadata(stand.ground.source("d/0003")).unwrap().modified().unwrap();
+    stand.ground.plant("d/0003", &content(1003, SIZE));
+    let file = File::options().write(true).open(stand.ground.source("d/0003")).unwrap();
+    file.set_modified(old).unwrap();
+    stand.ground.plant("d/0004", &content(1004, SIZE / 2));
+    fs::remove_file(stand.ground.source("d/0005")).unwrap();
+    fs::rename(stand.ground.source("d/0006"), stand.ground.source("d/0005")).unwrap();
+    let mounted = stand.mount();
+    let read = |name: &str| fs::read(mounted.path(name)).unwrap();
+    for number in (0..FILES).filter(|number| !(3..7).contains(number)) {
+        assert!(read(&format!("d/{number:04}")) == content(number, SIZE));
+    }
+    assert_eq!(stand.slow.count("bytes"), before);
+    assert!(read("d/0003") == content(1003, SIZE) && read("d/0004") == content(1004, SIZE / 2));
+    assert!(read("d/0005") == content(6, SIZE) && !mounted.path("d/0006").exists());
+    assert!(stand.slow.count("bytes") > before);
+    assert!(mounted.count("/disk/kept") < (FILES + 2) * (SIZE as u64 + 4096 + 128));
+    mounted.umount();
+}
+
+#[test]
+fn a_daemon_killed_again_and_again_leaves_a_store_that_is_right() {
+    let stand = Stand::new(&[]);
+    let mut choice = Choice(7);
+    for round in 0..6 {
+        let mounted = stand.mount();
+        wait_until("what is stored is known", || round == 0 || mounted.count("/disk/kept") > 0);
+        let root = mounted.path("");
+        let mut order = Choice(round);
+        let reader = Reader::start(move || {
+            loop {
+                let number = order.below(FILES);
+                match fs::read(root.join(format!("d/{number:04}"))) {
+                    Ok(bytes) => assert!(bytes == content(number, SIZE), "{number}"),
+                    Err(_) => return,
+                }
+            }
+        });
+        let wanted = choice.below(FILES / 3) + 10;
+        wait_until("samples are stored and read", || {
+            mounted.count("/placed") >= wanted.min(20) || mounted.count("/opens") >= 4 * FILES
+        });
+        signal(mounted.pid, Signal::SIGKILL);
+        reader.result();
+        wait_until("the end of the daemon", || !runs(mounted.pid));
+    }
+    let mounted = stand.mount();
+    wait_until("what is stored is known", || mounted.count("/disk/kept") > 0);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    assert_eq!((mounted.count("/store_errors"), mounted.count("/read_errors")), (0, 0));
+    mounted.umount();
+}
+
+#[test]
+fn a_store_damaged_between_mounts_costs_no_byte() {
+    let stand = Stand::new(&[]);
+    for damage in ["index", "segment", "cut", "gone"] {
+        stand.fill();
+        let prefix = if damage == "index" { "index-" } else { "segment-" };
+        for path in files_of_stores(&stand.cache(), prefix) {
+            let file = File::options().write(true).open(&path).unwrap();
+            let length = file.metadata().unwrap().len();
+            match damage {
+                "cut" => file.set_len(length / 2).unwrap(),
+                "gone" => fs::remove_file(&path).unwrap(),
+                _ => (length / 8..length)
+                    .step_by(17_000)
+                    .for_each(|at| file.write_all_at(&[0x5a; 3], at).unwrap()),
+            }
+        }
+        let mounted = stand.mount();
+        check_many(&mounted.path(""), "d", FILES, SIZE);
+        assert_eq!(mounted.count("/read_errors"), 0, "{damage}");
+        mounted.umount();
+    }
+}
+
+#[test]
+fn a_store_has_one_daemon_and_a_cache_directory_room_for_several() {
+    let stand = Stand::new(&[]);
+    fs::create_dir(stand.ground.path("second")).unwrap();
+    let first = stand.mount();
+    let second = stand.ground.path("second");
+    let cache = stand.cache();
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "-f"];
+    let paths = [stand.slow.point.to_str().unwrap(), second.to_str().unwrap()];
+    let said = stand.ground.ends(8, &[&["mount"][..], &paths, &disk].concat());
+    assert!(said.contains("in use") && said.contains(&first.pid.to_string()), "{said}");
+    // Another source is another store.
+    let source = stand.ground.path("source");
+    let other = Mounted::at(&stand.ground, &source, &second, &disk[..4]);
+    check_many(&other.path(""), "d", FILES, SIZE);
+    check_many(&first.path(""), "d", FILES, SIZE);
+    other.umount();
+    first.umount();
+    assert_eq!(files_of_stores(&cache, "owner").len(), 2);
+}
+
+#[test]
+fn a_smaller_budget_holds_from_the_next_mount_on() {
+    let mut stand = Stand::new(&[]);
+    stand.fill();
+    stand.options[5] = "2MiB".into();
+    let mounted = stand.mount();
+    let bytes = || {
+        files_of_stores(&stand.cache(), "segment-")
+            .iter()
+            .map(|path| std::os::unix::fs::MetadataExt::blocks(&path.metadata().unwrap()) * 512)
+            .sum::<u64>()
+    };
+    wait_until("space is given back", || bytes() <= 2 << 20);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    assert!(mounted.count("/disk/kept") <= 2 << 20 && mounted.count("/tier_bytes") > 0);
+    mounted.umount();
+}
+
+#[test]
+fn stores_are_listed_checked_and_deleted_by_commands() {
+    let stand = Stand::new(&[]);
+    let cache = stand.cache();
+    let cache_text = cache.to_str().unwrap();
+    let json = |words: &[&str]| -> Value {
+        let said = stand.ground.ends(0, &[&["cache"], words, &["--json"]].concat());
+        serde_json::from_str(&said).unwrap()
+    };
+    let list = || json(&["ls", cache_text]);
+    stand.fill();
+    let listed = list();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(
+        (listed[0]["samples"].as_u64(), listed[0]["in_use"].as_bool()),
+        (Some(FILES), Some(false))
+    );
+    assert_eq!(listed[0]["source"], stand.slow.point.to_str().unwrap());
+    assert!(stand.ground.ends(0, &["cache", "ls", cache_text]).contains("min ago"));
+    let mounted = stand.mount();
+    assert_eq!(list()[0]["in_use"], true);
+    assert_eq!(list()[0]["pid"], mounted.pid);
+    let source = stand.slow.point.to_str().unwrap();
+    assert!(stand.ground.ends(8, &["cache", "rm", cache_text, source]).contains("in use"));
+    stand.ground.ends(8, &["cache", "verify", cache_text, source]);
+    json(&["rm", cache_text, "--all"]);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    mounted.umount();
+    assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES);
+    let segment = &files_of_stores(&cache, "segment-")[0];
+    File::options().write(true).open(segment).unwrap().write_all_at(&[0x5a; 3], 100_000).unwrap();
+    assert!(stand.ground.ends(5, &["cache", "verify", cache_text]).contains("1 damaged"));
+    assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES - 1);
+    assert_eq!(json(&["gc", cache_text, "--unused", "1d"])["deleted"].as_array().unwrap().len(), 0);
+    let mounted = stand.mount();
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    mounted.umount();
+    stand.ground.ends(2, &["cache", "rm", cache_text, "none"]);
+    assert!(stand.ground.ends(0, &["cache", "rm", cache_text, source]).contains("deleted"));
+    assert_eq!((list().as_array().unwrap().len(), files_of_stores(&cache, "").len()), (0, 0));
+    check_many(&stand.ground.path("source"), "d", FILES, SIZE);
+}
