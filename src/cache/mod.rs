@@ -22,7 +22,6 @@ mod checked;
 mod gears;
 mod inbox;
 mod local;
-mod own;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -46,7 +45,6 @@ use checked::Checked;
 pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message};
 use local::Local;
-pub use own::OwnThreads;
 use store::Store;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
@@ -193,7 +191,6 @@ impl Cache {
         }
         let cache = Arc::clone(self);
         self.gear_pool.submit(Urgency::Prefetch, move || {
-            let _own = OwnThreads::enter();
             if cache.gears.is_trusted(file) {
                 return;
             }
@@ -264,7 +261,6 @@ impl Cache {
         }
         let cache = Arc::clone(self);
         self.check_pool.submit(Urgency::Prefetch, move || {
-            let _own = OwnThreads::enter();
             let Some(pages) = cache.pages.get() else { return };
             let length = located.length as u64;
             match pages.is_whole(located.node, &located.path, located.offset, length) {
@@ -279,7 +275,6 @@ impl Cache {
     pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
         let cache = Arc::clone(self);
         self.drop_pool.submit(Urgency::Prefetch, move || {
-            let _own = OwnThreads::enter();
             let _dropped = Owed::new(&cache, Event::Dropped { block });
             if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
                 pages.discard(at.node, &at.path, at.offset, at.length as u64);
@@ -390,10 +385,7 @@ impl Cache {
     /// Puts a block into the page cache and ends its flight. Blocks.
     fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
         let pushed = match self.pages.get() {
-            Some(pages) => {
-                let _own = OwnThreads::enter();
-                pages.store(located.node, &located.path, located.offset, &bytes)
-            }
+            Some(pages) => pages.store(located.node, &located.path, located.offset, &bytes),
             None => Err(Errno::ENOTCONN),
         };
         self.lock().remove(&(block, located.node));

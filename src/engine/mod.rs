@@ -26,12 +26,12 @@ use nix::errno::Errno;
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Home, Owner};
 use crate::cache::store::{Limits, Store};
-use crate::cache::{Cache, Inbox, OwnThreads};
+use crate::cache::{Cache, Inbox};
 use crate::catalog::{Catalog, Changes};
 use crate::config::{Budget, Control, DiskSettings, Mode, PolicyName, Reading, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset};
-use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, Pusher};
+use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use order::StreamInfo;
@@ -169,13 +169,7 @@ impl Engine {
             return Ok(());
         }
         let file = self.catalog.any_file();
-        let goes_along = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| {
-                let _own = OwnThreads::enter();
-                pusher.stop_asking(file.as_deref())
-            });
-            asking.join().unwrap_or_default()
-        });
+        let goes_along = pusher.stop_asking(file.as_deref());
         match self.settings.mount.mode {
             Mode::Push if !goes_along => Err(Error::new(
                 ErrorKind::Mount,

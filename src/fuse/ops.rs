@@ -15,8 +15,8 @@ use fuser::{
 use super::convert;
 use super::known::Known;
 use super::listings::{Listing, Listings, index_of};
+use super::own::OwnThreads;
 use super::requests::{Kind, Requests};
-use crate::cache::OwnThreads;
 use crate::catalog::{Attr, NodeId};
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;

@@ -24,6 +24,7 @@ use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
 use nix::sys::stat::{Mode, lstat};
 
 use super::cachestat::cached_pages;
+use super::inside::Inside;
 use super::known::Known;
 use super::notify::Notifier;
 use crate::cache::Pages;
@@ -37,6 +38,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// The page cache of one mount.
 pub struct Pusher {
     notifier: Notifier,
+    inside: Inside,
     mountpoint: PathBuf,
     known: Arc<Known>,
     dataset: Arc<Dataset>,
@@ -56,7 +58,15 @@ impl Pusher {
         pushes: bool,
     ) -> Self {
         let notifier = Notifier::new(device);
-        Pusher { notifier, mountpoint, known, dataset, pushes, gate: RwLock::new(()) }
+        Pusher {
+            notifier,
+            inside: Inside::new(),
+            mountpoint,
+            known,
+            dataset,
+            pushes,
+            gate: RwLock::new(()),
+        }
     }
 
     /// Whether the kernel is to open a file without asking.
@@ -97,8 +107,10 @@ impl Pusher {
     pub fn stop_asking(&self, file: Option<&Path>) -> bool {
         let Ok(_inside) = self.enter() else { return true };
         let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
-        let root = Dir::open(&self.mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
-        !insists(root) && !file.is_some_and(|file| insists(self.open(file).map(drop)))
+        let mountpoint = self.mountpoint.clone();
+        let open = move || Dir::open(&mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
+        let root = self.inside.run(open).unwrap_or(Err(Errno::EIO));
+        !insists(root) && !file.is_some_and(|file| insists(self.with_file(file, |_| Ok(()))))
     }
 
     /// Makes the kernel forget a name, the node that it stood for, and what it knows of the
@@ -110,13 +122,20 @@ impl Pusher {
 
     /// Looks a path up so that the kernel knows its node.
     fn prime(&self, path: &Path) -> Result<(), Errno> {
-        lstat(&self.mountpoint.join(path)).map(|_| ())
+        let path = self.mountpoint.join(path);
+        self.inside.run(move || lstat(&path).map(|_| ())).unwrap_or(Err(Errno::EIO))
     }
 
-    /// Opens a file of our own mount.
-    fn open(&self, path: &Path) -> Result<File, Errno> {
+    /// Does something with an open file of our own mount.
+    fn with_file<T: Send + 'static>(
+        &self,
+        path: &Path,
+        work: impl FnOnce(File) -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        open(&self.mountpoint.join(path), flags, Mode::empty()).map(File::from)
+        let path = self.mountpoint.join(path);
+        let open = move || open(&path, flags, Mode::empty()).map(File::from).and_then(work);
+        self.inside.run(open).unwrap_or(Err(Errno::EIO))
     }
 }
 
@@ -155,7 +174,7 @@ impl Pages for Pusher {
             return;
         }
         let Ok(_inside) = self.enter() else { return };
-        let dropped = self.open(path).and_then(|file| {
+        let dropped = self.with_file(path, move |file| {
             let (offset, length) = (offset as i64, length as i64);
             posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
         });
@@ -169,8 +188,8 @@ impl Pages for Pusher {
             return Some(false);
         }
         let _inside = self.enter().ok()?;
-        let file = self.open(path).ok()?;
-        let cached = cached_pages(file.as_fd(), offset, length).ok()?;
+        let look = move |file: File| cached_pages(file.as_fd(), offset, length);
+        let cached = self.with_file(path, look).ok()?;
         Some(cached >= length.div_ceil(PAGE_BYTES))
     }
 }

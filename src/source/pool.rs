@@ -37,6 +37,8 @@ struct Shared {
     wake: Condvar,
     threads_max: usize,
     prefetching_max: usize,
+    /// What each thread does first.
+    start: fn(),
 }
 
 /// A queue of blocking jobs and the threads that do them.
@@ -48,12 +50,23 @@ pub struct Pool(Arc<Shared>);
 impl Pool {
     /// A pool that does at most `prefetching_max` prefetches and `reserved` further jobs at once.
     pub fn new(name: &'static str, prefetching_max: usize, reserved: usize) -> Self {
+        Pool::starting(name, prefetching_max, reserved, || ())
+    }
+
+    /// A pool each thread of which does `start` first.
+    pub fn starting(
+        name: &'static str,
+        prefetching_max: usize,
+        reserved: usize,
+        start: fn(),
+    ) -> Self {
         Pool(Arc::new(Shared {
             name,
             queue: Mutex::default(),
             wake: Condvar::new(),
             threads_max: prefetching_max + reserved,
             prefetching_max,
+            start,
         }))
     }
 
@@ -93,6 +106,7 @@ impl Shared {
     }
 
     fn run(&self) {
+        (self.start)();
         let mut queue = self.lock();
         while !queue.closed {
             let demand = queue.demand.pop_front();
