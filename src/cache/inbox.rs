@@ -19,8 +19,8 @@ use crate::plan::Event;
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// Events of a batch: as many wake a planner that gathers one.
-const BATCH: usize = 8;
+/// Events of a batch at most: as many wake a planner that gathers one.
+const BATCH_MAX: usize = 8;
 
 /// How long a batch is gathered.
 const GATHER: Duration = Duration::from_millis(4);
@@ -42,9 +42,9 @@ pub struct Message {
     pub arrival: Option<Arrival>,
 }
 
-#[derive(Default)]
 struct Queue {
     messages: Vec<Message>,
+    batch: usize,
     /// The planner gathers a batch: a single event does not wake it.
     gathering: bool,
     /// A reader waits for what one of the events says.
@@ -55,19 +55,27 @@ struct Queue {
 impl Queue {
     /// Whether the planner is to go on.
     fn is_ready(&self) -> bool {
-        let enough = if self.gathering { BATCH } else { 1 };
+        let enough = if self.gathering { self.batch } else { 1 };
         self.messages.len() >= enough || self.urgent || self.closed
     }
 }
 
 /// A queue with many writers and one reader.
-#[derive(Default)]
 pub struct Inbox {
     queue: Mutex<Queue>,
     wake: Condvar,
 }
 
 impl Inbox {
+    /// An inbox of a planner with so many fetches under way at most: where they are few, a batch
+    /// would wait for arrivals that only its own events bring about.
+    pub fn new(inflight_max: u32) -> Self {
+        let batch = (inflight_max as usize).clamp(1, BATCH_MAX);
+        let queue =
+            Queue { messages: Vec::new(), batch, gathering: false, urgent: false, closed: false };
+        Inbox { queue: Mutex::new(queue), wake: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

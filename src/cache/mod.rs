@@ -6,9 +6,9 @@
 //!    flight; further reads of the block join it. A reader waits for its own block only.
 //! 2. The bytes come from the local store if it has them whole, else from the source.
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
-//!    cache: a prefetched one by the thread that brought it, one that a reader wanted by threads
+//!    cache: a prefetched file of one block by the thread that brought it, other blocks by threads
 //!    that do nothing else. A push waits for pages that a read in flight has locked, and that read
-//!    may need another block: threads that fetch for readers must never wait for a push.
+//!    may need another block, which must not find all threads waiting.
 //! 4. The flight ends and the planner hears of it.
 //!
 //! A job that panics fails its flight with `EIO`.
@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::ids::{BlockId, FileId};
+use crate::ids::{BLOCK_BYTES, BlockId, FileId};
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 pub use buffer::Buffer;
@@ -371,15 +371,15 @@ impl Cache {
                 waiter(Ok(Arc::clone(&bytes)));
             }
         }
+        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        if whole && urgency == Urgency::Prefetch {
+            return self.push(block, &located, bytes, from);
+        }
         let (cache, flight) = (Arc::clone(self), InCare::new(self, key));
-        let push = move || {
+        self.push_pool.submit(Urgency::Prefetch, move || {
             let _flight = flight.taken();
             cache.push(block, &located, bytes, from);
-        };
-        match urgency {
-            Urgency::Prefetch => push(),
-            Urgency::Demand => self.push_pool.submit(Urgency::Prefetch, push),
-        }
+        });
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.

@@ -85,7 +85,7 @@ fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
     std::fs::write(directory.path().join("file"), b"bytes").unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
     let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
-    let inbox = Arc::new(Inbox::default());
+    let inbox = Arc::new(Inbox::new(8));
     let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), None);
     let node = cache.catalog.locate(BLOCK).unwrap().node;
     Stand { cache, inbox, node, _directory: directory }

@@ -89,10 +89,14 @@ impl Budget {
         self.reduced.as_deref().filter(|_| self.present < self.configured)
     }
 
-    /// Bytes that are wanted while the kernel's nodes take `nodes` bytes.
+    /// Bytes that are wanted while the kernel's nodes take `nodes` bytes: at least half of what is
+    /// configured, since without a budget nothing can be read ahead. It is not raised for less than
+    /// half a step.
     fn wanted(&self, nodes: u64) -> u64 {
         let step = (self.configured / 64).max(NODES_STEP_MIN);
-        self.configured.saturating_sub(nodes / step * step)
+        let less = |nodes: u64| self.configured.saturating_sub(nodes / step * step);
+        let least = less(nodes.saturating_add(step / 2)).max(self.present).min(less(nodes));
+        least.max(self.configured / 2)
     }
 
     /// Takes a look at the limits, and at the bytes that the kernel takes for the files that it
@@ -102,7 +106,12 @@ impl Budget {
         let tightest = readings.iter().min_by_key(|reading| reading.fits());
         let fits = tightest.map_or(self.present, Reading::fits).min(wanted);
         let before = self.present;
-        let target = tightest.map_or(fits, |t| t.fits() - t.fits() / 16).min(wanted);
+        // A limit that is reached is given some room; to what is wanted there is none to keep.
+        let roomy = |limit: &Reading| match limit.fits() < before || before < wanted {
+            true => limit.fits() - limit.fits() / 16,
+            false => limit.fits(),
+        };
+        let target = tightest.map_or(fits, roomy).min(wanted);
         let worth = target == wanted || target >= before + before / 16;
         if fits < before {
             self.present = target;

@@ -96,7 +96,7 @@ impl Engine {
             }
             None => (None, None),
         };
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         cache.adopt();
         let published = Arc::new(Mutex::new(Published::default()));

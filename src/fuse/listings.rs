@@ -39,6 +39,9 @@ const NUMBER_SHIFT: u32 = 32;
 /// Numbers below this keep offsets positive, as the kernel wants them.
 const NUMBERS: u64 = 1 << 31;
 
+/// Entries of listings without handles that are remembered, but for the last one's.
+const ENTRIES_MAX: usize = 1 << 18;
+
 /// Listings without handles that are remembered.
 const BEGUN_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("more than none");
 
@@ -92,6 +95,13 @@ impl Listings {
         let listing = Listing { entries: Arc::new(entries), number };
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         begun.put(number, listing.clone());
+        let entries = |begun: &LruCache<u64, Listing>| -> usize {
+            begun.iter().map(|(_, listing)| listing.entries.len()).sum()
+        };
+        // Who stops halfway never says so.
+        while begun.len() > 1 && entries(&begun) > ENTRIES_MAX {
+            begun.pop_lru();
+        }
         listing
     }
 }

@@ -5,8 +5,8 @@ use crate::ids::BlockId;
 
 const NONE: u32 = u32::MAX;
 
-/// The most positions that a loader leaves out at the end of an epoch.
-const LEFT_OUT_MAX: u32 = 4096;
+/// About how many open positions are looked at to tell whether an epoch is nearly over.
+const LOOKED_AT_MAX: u32 = 4096;
 
 /// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
 /// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
@@ -153,12 +153,12 @@ impl Epoch {
     /// Whether hardly any position is still to be reached, as far as can be told where most reads
     /// are `unseen`: what a loader leaves out of an epoch may be a batch.
     pub(super) fn is_nearly_over(&self, unseen: impl Fn(BlockId) -> bool) -> bool {
-        let most = (8 + self.len() / 50).min(LEFT_OUT_MAX);
+        let most = 8 + self.len() / 50;
         if self.left <= most {
             return true;
         }
         // Beacons are one of sixteen: of many that are open some can be seen.
-        let most_seen = 8 + most / 16;
+        let most_seen = 8 + most.min(LOOKED_AT_MAX) / 16;
         if self.left > 64 + 32 * most_seen {
             return false;
         }

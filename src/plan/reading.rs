@@ -142,16 +142,14 @@ impl Planner {
     }
 
     /// The last open of a task was that of a reader. If no order has it there, that is held against
-    /// the orders, unless the task reads one directory after the other, as no loader does.
+    /// the orders, though not much if the task reads one directory after the other.
     fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         let Some(reader) = self.tasks.get_mut(&task) else { return };
         let of_file = |block: &mut BlockId| self.layout.file_of(*block) == file;
-        let Some(block) = reader.stray.take_if(of_file).filter(|_| !reader.is_walking()) else {
-            return;
-        };
-        let mut changed = false;
+        let Some(block) = reader.stray.take_if(of_file) else { return };
+        let (mut changed, walking) = (false, reader.is_walking());
         for stream in self.streams.iter_mut().flatten().filter(|stream| stream.contains(block)) {
-            changed |= stream.mistrust(task);
+            changed |= stream.mistrust(task, walking);
         }
         if changed {
             self.choose_policy();

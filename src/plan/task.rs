@@ -95,8 +95,9 @@ impl Task {
             self.pending.remove(0);
         }
         self.pending.push(position);
-        // Whoever walks goes forward in any order now and then.
-        let forward_min = if self.is_walking() { STEPS.count_ones() } else { FORWARD_MIN };
+        // Whoever walks goes a little forward in any order now and then, but not to the very next.
+        let walks = self.is_walking() && step != Some(1);
+        let forward_min = if walks { STEPS.count_ones() } else { FORWARD_MIN };
         if (self.steps & STEPS).count_ones() >= forward_min {
             std::mem::take(&mut self.pending)
         } else {

@@ -64,6 +64,8 @@ fn what_the_kernel_takes_for_files_it_knows_counts() {
     let grown: Vec<bool> = (0..10).map(|_| budget.look(&plenty, 0)).collect();
     assert_eq!(grown.iter().filter(|grown| **grown).count(), 1);
     assert_eq!((budget.present(), budget.reduced()), (32 * GIB, None));
+    assert!(budget.look(&plenty, 500 * GIB));
+    assert_eq!(budget.present(), 16 * GIB, "half of it is left at least");
     let mut small = Budget::new(GIB / 64, GIB / 64);
     assert!(!small.look(&plenty, 7 << 20), "a few thousand files are no matter");
 }

@@ -30,10 +30,11 @@ impl Stream {
     }
 
     /// A stray was a read for sure. Says whether the order is given up.
-    pub(in crate::plan) fn mistrust(&mut self, task: u32) -> bool {
+    /// `walking`: its task goes through directories.
+    pub(in crate::plan) fn mistrust(&mut self, task: u32, walking: bool) -> bool {
         // Who reads on the side says little about those who read for the stream.
         let reads = self.runners.is_empty() || self.runners.iter().any(|r| r.task == task);
-        self.astray += if reads { STRAY_WEIGHT } else { 1 };
+        self.astray += if reads && !walking { STRAY_WEIGHT } else { 1 };
         // Each worker strays until it is trusted.
         let diverged = self.astray >= STRAY_WEIGHT * (STRAYS_MAX + 3 * self.workers);
         let changed = diverged && !self.diverged;
@@ -55,12 +56,17 @@ impl Stream {
                 |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
             positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
         };
-        if starts_as(self.next.head(HEAD)) {
+        let now = starts_as(self.current.head(HEAD));
+        // Where epochs are alike, reads of this one are no start of another.
+        let own = now && !self.diverged && !self.has_read_strays();
+        if own {
+            return false;
+        } else if starts_as(self.next.head(HEAD)) {
             // What is staged for it stays.
             self.roll(sight);
         } else if self.number > 0 && starts_as(&self.first_head) {
             self.start_at(0, sight.layout);
-        } else if starts_as(self.current.head(HEAD)) && (self.diverged || self.has_read_strays()) {
+        } else if now {
             self.start_at(self.number, sight.layout);
         } else {
             return false;

@@ -1,6 +1,6 @@
 //! The tasks that read the current epoch, and what comes near as they go on.
 
-use super::Stream;
+use super::{SPAN, Stream};
 use crate::ids::BlockId;
 use crate::plan::gear::Sight;
 
@@ -15,8 +15,8 @@ const WORKERS_KNOWN: u64 = 512;
 const CHECK_AHEAD: u32 = 128;
 
 /// How many positions past the foremost runner, and of an epoch's start, beacons are lit: more than
-/// are read before that has been done.
-pub(super) const NEAR: u32 = 512;
+/// are read before that has been done, by workers that are far apart.
+pub(super) const NEAR: u32 = SPAN;
 
 /// Where a task stands, and up to where it has been staged ahead of it.
 #[derive(Clone, Copy, Debug)]
