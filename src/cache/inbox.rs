@@ -123,3 +123,53 @@ impl Inbox {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{BlockId, FileId};
+
+    const FOR_LONG: Duration = Duration::from_secs(60);
+
+    fn seen(inbox: &Inbox) {
+        inbox.put(Event::Seen { task: 1, file: FileId(0) }, None);
+    }
+
+    #[test]
+    fn the_first_event_a_whole_batch_and_a_reader_who_waits_wake_the_planner() {
+        let inbox = Inbox::new(32);
+        let is_ready = || inbox.lock().is_ready();
+        let mut messages = Vec::new();
+        assert!(!is_ready());
+        seen(&inbox);
+        assert!(is_ready());
+        assert!(inbox.take(&mut messages, FOR_LONG));
+        (1..BATCH_MAX).for_each(|_| seen(&inbox));
+        assert!(!is_ready(), "a batch is gathered");
+        seen(&inbox);
+        assert!(is_ready());
+        assert!(inbox.take(&mut messages, FOR_LONG));
+        inbox.put(Event::Missed { block: BlockId(0), task: 1 }, None);
+        assert!(is_ready(), "a reader waits");
+        assert!(inbox.take(&mut messages, FOR_LONG));
+        assert_eq!(messages.len(), 1 + BATCH_MAX + 1);
+        inbox.close();
+        assert!(is_ready() && !inbox.take(&mut messages, FOR_LONG));
+    }
+
+    #[test]
+    fn less_than_a_batch_is_taken_after_a_while_and_few_fetches_make_small_batches() {
+        let inbox = Inbox::new(32);
+        let mut messages = Vec::new();
+        (0..2).for_each(|_| {
+            seen(&inbox);
+            inbox.take(&mut messages, FOR_LONG);
+        });
+        assert_eq!(messages.len(), 2);
+        let single = Inbox::new(1);
+        seen(&single);
+        single.take(&mut messages, FOR_LONG);
+        seen(&single);
+        assert!(single.lock().is_ready());
+    }
+}

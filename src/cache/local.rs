@@ -117,8 +117,8 @@ impl Local {
                 }
             }
         });
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys.clone();
-        let wanted: HashSet<Key> = keys.into_iter().flatten().collect();
+        let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         let stray = match wanted.len() as u64 == self.store.totals().0 {
             true => Vec::new(),
             false => self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect(),

@@ -136,17 +136,16 @@ fn escaped(path: &Path) -> String {
     path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
 }
 
-/// The device that is mounted at exactly this path, as the mount table has it.
-fn device_at(mountpoint: &Path) -> Option<String> {
+/// The line of the mount table of what is mounted last at exactly this path.
+fn mounted_at(mountpoint: &Path) -> Option<String> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let table = String::from_utf8_lossy(&table);
-    let path = escaped(mountpoint);
-    let mut devices = table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let device = fields.next()?;
-        (fields.nth(1)? == path).then(|| device.to_owned())
-    });
-    devices.next_back()
+    let (table, path) = (String::from_utf8_lossy(&table), escaped(mountpoint));
+    table.lines().rfind(|line| line.split(' ').nth(4) == Some(&path)).map(str::to_owned)
+}
+
+/// The device that is mounted at exactly this path.
+fn device_at(mountpoint: &Path) -> Option<String> {
+    mounted_at(mountpoint)?.split(' ').nth(2).map(str::to_owned)
 }
 
 /// One mount of a dataset.
@@ -216,15 +215,13 @@ impl Connection {
 
 /// Cuts off the mount at a path if it is of this source: every request to it fails from now on.
 ///
-/// A daemon that was killed may live on as a thread that waits for an answer of its own mount, and
-/// everyone else waits with it. Forcing the unmount sets all of them free, as root; the mount goes
-/// then, or stays where something is mounted inside.
+/// A daemon that was killed may live on as a thread whose push waits for pages that a read has
+/// locked, and everyone else waits with it. Forcing the unmount sets all of them free, as root; the
+/// mount goes then, or stays where something is mounted inside.
 pub fn abort(mountpoint: &Path, source: &Path) {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let table = String::from_utf8_lossy(&table);
-    let (at, name) = (escaped(mountpoint), escaped(source).replace(',', "_"));
-    let topmost = table.lines().rfind(|line| line.split(' ').nth(4) == Some(&at));
-    let kind = topmost.and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
+    let name = escaped(source).replace(',', "_");
+    let topmost = mounted_at(mountpoint);
+    let kind = topmost.as_deref().and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
     if kind.is_some_and(|kind| kind.starts_with(&format!("fuse {name} "))) {
         let _ = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
     }

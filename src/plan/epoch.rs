@@ -179,8 +179,7 @@ impl Epoch {
             match self.block_at(before) {
                 Some(block) if unseen(block) && !self.is_reached(before) => {
                     passed.push(block);
-                    self.reach(before);
-                    set(&mut self.assumed, before);
+                    self.assume(before);
                 }
                 _ => return,
             }
@@ -198,11 +197,15 @@ impl Epoch {
         while self.low < position
             && let Some(block) = self.block_at(self.low).filter(|block| unseen(*block))
         {
-            let low = self.low;
             passed.push(block);
-            self.reach(low);
-            set(&mut self.assumed, low);
+            self.assume(self.low);
         }
+    }
+
+    /// Reaches a position whose read was not seen.
+    fn assume(&mut self, position: u32) {
+        self.reach(position);
+        set(&mut self.assumed, position);
     }
 
     /// The position of a block that counts as reached, though its read has not been seen.

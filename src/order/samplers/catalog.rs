@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    Accelerate, Dali, DefaultGenerator, Distributed, Dlio, Keras, Key, Library, Random, RepeatAug,
-    Sampler, Shuffle, Stateful, SubsetRandom, TfShuffle,
+    Accelerate, Algorithm, Dali, DefaultGenerator, Distributed, Dlio, Keras, Key, Random,
+    RepeatAug, Sampler, Shuffle, Stateful, SubsetRandom, TfShuffle,
 };
 
 impl Sampler {
@@ -19,10 +19,10 @@ impl Sampler {
             Sampler::TorchStateful(Stateful::default()),
             Sampler::Accelerate(Accelerate::default()),
             Sampler::TimmRepeatAug(RepeatAug::default()),
-            Sampler::Shuffle(Shuffle::new(Library::NumpyRandomState)),
-            Sampler::Shuffle(Shuffle::new(Library::NumpyGenerator)),
-            Sampler::Shuffle(Shuffle::new(Library::Python)),
-            Sampler::Shuffle(Shuffle::new(Library::Libstdcxx)),
+            Sampler::Shuffle(Shuffle::new(Algorithm::NumpyRandomState)),
+            Sampler::Shuffle(Shuffle::new(Algorithm::NumpyGenerator)),
+            Sampler::Shuffle(Shuffle::new(Algorithm::Python)),
+            Sampler::Shuffle(Shuffle::new(Algorithm::Libstdcxx)),
             Sampler::TfShuffle(TfShuffle::default()),
             Sampler::Keras(Keras::default()),
             Sampler::Dali(Dali::default()),
@@ -46,11 +46,11 @@ impl Sampler {
             Sampler::TorchStateful(_) => "torch-stateful",
             Sampler::Accelerate(_) => "accelerate",
             Sampler::TimmRepeatAug(_) => "timm-repeat-aug",
-            Sampler::Shuffle(sampler) => match sampler.library {
-                Library::NumpyRandomState => "numpy-random-state",
-                Library::NumpyGenerator => "numpy-generator",
-                Library::Python => "python-random",
-                Library::Libstdcxx => "std-shuffle",
+            Sampler::Shuffle(sampler) => match sampler.algorithm {
+                Algorithm::NumpyRandomState => "numpy-random-state",
+                Algorithm::NumpyGenerator => "numpy-generator",
+                Algorithm::Python => "python-random",
+                Algorithm::Libstdcxx => "std-shuffle",
             },
             Sampler::TfShuffle(_) => "tf-shuffle",
             Sampler::Keras(_) => "keras",
@@ -78,15 +78,15 @@ impl Sampler {
             Sampler::TorchStateful(_) => "torchdata StatefulDataLoader(shuffle=True)",
             Sampler::Accelerate(_) => "accelerate's seedable sampler, a process's batches",
             Sampler::TimmRepeatAug(_) => "timm RepeatAugSampler",
-            Sampler::Shuffle(sampler) => match sampler.library {
-                Library::NumpyRandomState => "numpy RandomState(seed).shuffle, or np.random.seed",
-                Library::NumpyGenerator => {
+            Sampler::Shuffle(sampler) => match sampler.algorithm {
+                Algorithm::NumpyRandomState => "numpy RandomState(seed).shuffle, or np.random.seed",
+                Algorithm::NumpyGenerator => {
                     "numpy default_rng(seed).shuffle; Hugging Face Dataset.shuffle(seed)"
                 }
-                Library::Python => {
+                Algorithm::Python => {
                     "Python random.seed(seed), shuffle or sample=K; a str seed in quotes"
                 }
-                Library::Libstdcxx => "C++ std::shuffle(.., std::mt19937(seed)) of libstdc++",
+                Algorithm::Libstdcxx => "C++ std::shuffle(.., std::mt19937(seed)) of libstdc++",
             },
             Sampler::TfShuffle(_) => {
                 "tf.data shuffle(buffer, seed); without buffer= also list_files(seed=seed)"

@@ -31,7 +31,7 @@ pub use dlio::{Dlio, Reads};
 pub use keras::{Keras, Subset};
 pub use keys::{Fraction, Key, PythonSeed};
 pub(in crate::order) use keys::{number, wrong};
-pub use shuffle::{Epochs, Library, Shuffle};
+pub use shuffle::{Algorithm, Epochs, Shuffle};
 pub use tensorflow::TfShuffle;
 pub use timm::RepeatAug;
 pub use torch::{DefaultGenerator, Distributed, Random, Stateful, SubsetRandom};

@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// The function that shuffles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Library {
+pub enum Algorithm {
     /// `numpy.random.RandomState(seed).shuffle` or `.permutation`; also `numpy.random.seed` and
     /// the functions of the module.
     NumpyRandomState,
@@ -48,8 +48,8 @@ impl Epochs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shuffle {
     /// The function.
-    pub library: Library,
-    /// The seed; a text only for [`Library::Python`].
+    pub algorithm: Algorithm,
+    /// The seed; a text only for [`Algorithm::Python`].
     pub seed: PythonSeed,
     /// Epochs before the stream's first.
     pub epoch: u32,
@@ -61,10 +61,10 @@ pub struct Shuffle {
 
 impl Shuffle {
     /// A list shuffled once; with the seed 0, of `std::mt19937` its default.
-    pub fn new(library: Library) -> Self {
-        let seed = if library == Library::Libstdcxx { libstdcxx::DEFAULT_SEED } else { 0 };
+    pub fn new(algorithm: Algorithm) -> Self {
+        let seed = if algorithm == Algorithm::Libstdcxx { libstdcxx::DEFAULT_SEED } else { 0 };
         Shuffle {
-            library,
+            algorithm,
             seed: PythonSeed::Number(seed),
             epoch: 0,
             epochs: Epochs::Same,
@@ -88,23 +88,23 @@ impl Shuffle {
             PythonSeed::Text(text) => return Generator::Python(python::seeded_with_text(text)),
             PythonSeed::Number(number) => number.wrapping_add(epoch),
         };
-        match self.library {
-            Library::NumpyRandomState => Generator::RandomState(Mt::new(number as u32)),
-            Library::NumpyGenerator => Generator::Pcg(numpy::default_rng(number)),
-            Library::Python => Generator::Python(python::seeded(number)),
-            Library::Libstdcxx => Generator::Std(Mt::new(number as u32)),
+        match self.algorithm {
+            Algorithm::NumpyRandomState => Generator::RandomState(Mt::new(number as u32)),
+            Algorithm::NumpyGenerator => Generator::Pcg(numpy::default_rng(number)),
+            Algorithm::Python => Generator::Python(python::seeded(number)),
+            Algorithm::Libstdcxx => Generator::Std(Mt::new(number as u32)),
         }
     }
 
     pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
-        let has_default = self.library == Library::Libstdcxx;
+        let has_default = self.algorithm == Algorithm::Libstdcxx;
         let seed = if has_default { Key::new } else { Key::required };
         let mut keys = vec![
             seed("seed", Field::Seed(&mut self.seed)),
             Key::new("epoch", Field::U32(&mut self.epoch)),
             Key::new("epochs", Field::Epochs(&mut self.epochs)),
         ];
-        if self.library == Library::Python {
+        if self.algorithm == Algorithm::Python {
             keys.push(Key::new("sample", Field::Maybe32(&mut self.sample)));
         }
         keys
@@ -112,13 +112,13 @@ impl Shuffle {
 
     pub(super) fn validate(&self) -> Result<()> {
         let reseeds = self.epochs == Epochs::Reseed;
-        match (&self.seed, self.library) {
-            (PythonSeed::Text(_), Library::Python) if reseeds => {
+        match (&self.seed, self.algorithm) {
+            (PythonSeed::Text(_), Algorithm::Python) if reseeds => {
                 Err(wrong("a seed that is a text cannot count up with the epochs"))
             }
-            (PythonSeed::Text(_), Library::Python) => self.check_sample(),
+            (PythonSeed::Text(_), Algorithm::Python) => self.check_sample(),
             (PythonSeed::Text(_), _) => Err(wrong("the seed of this sampler is a number")),
-            (PythonSeed::Number(seed), Library::NumpyRandomState) if *seed > u32::MAX.into() => {
+            (PythonSeed::Number(seed), Algorithm::NumpyRandomState) if *seed > u32::MAX.into() => {
                 Err(wrong(format!("seed={seed}: numpy's RandomState refuses 2^32 and more")))
             }
             _ => self.check_sample(),

@@ -33,10 +33,11 @@ impl Stream {
         let into_next = ahead.end.saturating_sub(self.current.len());
         self.current.check(ahead, &mut self.due);
         self.next.check(0..into_next, &mut self.due);
-        let lit = self.lit.max(position.saturating_add(NEAR));
-        let near: Vec<_> = (self.lit..lit).filter_map(|position| self.block_at(position)).collect();
-        self.near.extend(near);
-        self.lit = lit;
+        while self.lit < position.saturating_add(NEAR) {
+            let block = self.block_at(self.lit);
+            self.near.extend(block);
+            self.lit += 1;
+        }
         if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
             // Within a batch the runner goes on; at the next one it starts again behind it.
             runner.cursor = runner.cursor.max(position + 1);
