@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Engine, lock};
+use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
@@ -89,6 +89,8 @@ pub struct Status {
     pub trusted_files: u64,
     /// Streams and their orders.
     pub orders: Vec<OrderStatus>,
+    /// Loaders of whose orders nobody told.
+    pub loaders: Vec<LoaderStatus>,
     /// What was decided and seen.
     #[serde(flatten)]
     pub counters: Counters,
@@ -129,7 +131,8 @@ impl Engine {
             found.map(|(_, status)| status.clone())
         };
         let streams = lock(&self.streams).clone();
-        let orders = streams.iter().enumerate().map(|(index, stream)| OrderStatus {
+        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
+        let orders = given.map(|(index, stream)| OrderStatus {
             stream: stream.name.clone(),
             spec: stream.spec.clone(),
             refused: stream.refused.clone(),
@@ -171,6 +174,10 @@ impl Engine {
             known_bytes: known * KNOWN_BYTES,
             trusted_files: published.trusted,
             orders: orders.collect(),
+            loaders: self
+                .learning
+                .as_ref()
+                .map_or_else(Vec::new, |learning| learning.loaders(|id| progress(id.index()))),
             counters: published.counters,
             requests,
             reads: traffic.reads.load(Ordering::Relaxed),

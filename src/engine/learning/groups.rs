@@ -39,11 +39,6 @@ impl Groups {
         }
         gone
     }
-
-    /// Whether nobody is known.
-    pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
 }
 
 fn look(task: u32) -> Option<u64> {

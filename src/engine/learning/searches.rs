@@ -76,6 +76,11 @@ impl Searches {
         }
     }
 
+    /// Whether something is searched for a loader.
+    pub(super) fn runs_for(&self, loader: LoaderId) -> bool {
+        self.jobs.iter().any(|job| job.loader == loader)
+    }
+
     /// Ends all.
     pub(super) fn end_all(&mut self) {
         for job in self.jobs.drain(..) {
@@ -123,7 +128,7 @@ impl Job {
             Vec::new()
         });
         let cpu = processor_time().saturating_sub(began);
-        let (loader, notes) = (self.loader, notes);
+        let loader = self.loader;
         notes.send(Note::Slice { generation, search, loader, findings, cpu }).is_ok()
     }
 }
