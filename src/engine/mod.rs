@@ -6,7 +6,7 @@
 //! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
 //! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
 //!    nothing could take what is fetched ahead.
-//! 4. What nobody tells is found out by a thread of its own, [`learning`], from what the planner's
+//! 4. What nobody tells is found out by a thread of its own, in `learning`, from what the planner's
 //!    thread hears.
 //! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 

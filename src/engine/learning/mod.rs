@@ -1,13 +1,13 @@
-//! Orders that nobody tells, found out: the thread that owns the [learner](crate::learn).
+//! Orders that nobody tells, found out: the thread that owns the learner of `crate::learn`.
 //!
-//! 1. The planner's thread passes on what it hears of opens, by an [`Ear`]: it never waits, and what
+//! 1. The planner's thread passes on what it hears of opens, by an `Ear`: it never waits, and what
 //!    the learner's thread is too far behind for is dropped.
-//! 2. The thread says for which process each task reads ([`groups`]), has the learner think, and
-//!    does what that decides: it begins and ends [`searches`], and gives the planner the orders of
+//! 2. The thread says for which process each task reads (`groups`), has the learner think, and
+//!    does what that decides: it begins and ends `searches`, and gives the planner the orders of
 //!    loaders, each as a stream of its own.
 //! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
 //!    are not learnt from.
-//! 4. It begins anew where the dataset has other files than when the [`candidates`] were made.
+//! 4. It begins anew where the dataset has other files than when the `candidates` were made.
 
 mod candidates;
 mod groups;
