@@ -36,7 +36,7 @@ use crate::plan::{Event, StreamStatus};
 use owner::Owner;
 
 /// How many notes wait for the learner's thread at most.
-const NOTES_MAX: usize = 1 << 16;
+const NOTES_MAX: usize = 1 << 14;
 
 /// What the learner's thread is told.
 enum Note {

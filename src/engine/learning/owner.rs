@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::candidates::candidates;
 use super::groups::{Groups, program};
 use super::searches::Searches;
-use super::{LoaderStatus, Note, Surroundings};
+use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
@@ -22,8 +22,8 @@ use crate::plan::{Event, Layout, RAM};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How many notes are taken between two looks at most.
-const BATCH: usize = 4096;
+/// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// How long a learner stays at least while files come, and how many times as long as it took to
 /// make.
@@ -112,9 +112,10 @@ impl Owner {
         while !closed.load(Ordering::Relaxed) {
             match notes.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(note) => {
-                    for note in std::iter::once(note).chain(notes.try_iter().take(BATCH)) {
+                    for note in std::iter::once(note).chain(notes.try_iter().take(NOTES_MAX)) {
                         self.take(note);
                     }
+                    std::thread::sleep(GATHER);
                     due = due.min(Instant::now() + LOOK_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -306,6 +307,9 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        *lock(&self.told) = beliefs.into_iter().map(status).collect();
+        // Who has ended and was never understood is of no interest.
+        let told = beliefs.into_iter().map(status);
+        *lock(&self.told) =
+            told.filter(|loader| loader.followed || !loader.program.is_empty()).collect();
     }
 }
