@@ -28,6 +28,13 @@ pub(super) struct Published {
     pub(super) streams: Vec<(StreamId, StreamStatus)>,
 }
 
+impl Published {
+    /// Where a stream stands, if it has an order.
+    pub(super) fn progress(&self, stream: StreamId) -> Option<&StreamStatus> {
+        self.streams.iter().find(|(id, _)| *id == stream).map(|(_, status)| status)
+    }
+}
+
 /// Starts the thread that owns the planner. It ends when the inbox is closed. What it hears of
 /// opens it passes on to `ear`.
 pub(super) fn spawn(

@@ -264,8 +264,8 @@ impl Owner {
     fn look(&mut self) {
         let published = lock(&self.around.published).clone();
         for received in &mut self.received {
-            let status = published.streams.iter().find(|(stream, _)| *stream == received.stream);
-            received.followed = status.is_none_or(|(_, status)| status.following);
+            let progress = published.progress(received.stream);
+            received.followed = progress.is_none_or(|progress| progress.following);
         }
         let layout = self.around.catalog.layout();
         let stays = STAYS.max(self.took * STAYS_TIMES);
