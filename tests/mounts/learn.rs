@@ -123,6 +123,7 @@ fn the_order_of_a_distributed_sampler_is_found_out() {
     let said = ground.ends(0, &["order", "status", point]);
     assert!(said.contains("imagefolder order") && said.contains("opens predicted"), "{said}");
     loader.program.finish();
+    wait_until("its end seen", || known(&mounted, loader.process).is_none());
     mounted.umount();
 }
 

@@ -32,7 +32,7 @@ impl Groups {
 
     /// Forgets the tasks that have ended, and says which.
     pub(super) fn take_gone(&mut self) -> Vec<u32> {
-        let ended = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
+        let ended = |task: &u32| !runs(u64::from(*task));
         let gone: Vec<u32> = self.known.keys().copied().filter(ended).collect();
         for task in &gone {
             self.known.remove(task);
@@ -55,6 +55,11 @@ fn look(task: u32) -> Option<u64> {
     let started = WORKERS.iter().any(|word| line.windows(word.len()).any(|part| part == *word));
     let forked = || command(parent).is_some_and(|of_parent| of_parent == line);
     Some(if started || forked() { parent } else { own })
+}
+
+/// Whether a task or process has not ended.
+pub(super) fn runs(number: u64) -> bool {
+    Path::new("/proc").join(number.to_string()).exists()
 }
 
 /// The name of a process's program; empty once it has ended.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
-use super::groups::{Groups, program};
+use super::groups::{Groups, program, runs};
 use super::searches::Searches;
 use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
 use crate::config::LearnSettings;
@@ -285,10 +285,16 @@ impl Owner {
         self.tell();
     }
 
-    /// Publishes what is known of each loader, and forgets those that the learner has forgotten.
+    /// Publishes what is known of each loader whose process runs. Those of others are not followed
+    /// any more, and those that the learner has forgotten are forgotten.
     fn tell(&mut self) {
-        let beliefs: Vec<Belief> = self.learner.iter().flat_map(Learner::beliefs).collect();
+        let mut beliefs: Vec<Belief> = self.learner.iter().flat_map(Learner::beliefs).collect();
         self.loaders.retain(|id, _| beliefs.iter().any(|belief| belief.loader == *id));
+        for belief in beliefs.extract_if(.., |belief| !runs(belief.group)) {
+            if self.loaders.get(&belief.loader).is_some_and(|loader| loader.followed) {
+                self.withdraw(belief.loader);
+            }
+        }
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
             LoaderStatus {
@@ -307,9 +313,6 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        // Who has ended and was never understood is of no interest.
-        let told = beliefs.into_iter().map(status);
-        *lock(&self.told) =
-            told.filter(|loader| loader.followed || !loader.program.is_empty()).collect();
+        *lock(&self.told) = beliefs.into_iter().map(status).collect();
     }
 }
