@@ -85,8 +85,8 @@ pub struct LoaderStatus {
     pub searching: bool,
     /// Processor seconds that searches have taken.
     pub search_cpu_s: f64,
-    /// Where its reader stands, and how much of what it read was foreseen: from where its order
-    /// became known last, or the epoch began.
+    /// Where its reader stands, counted from where the order of its epoch became known, and how
+    /// many of its opens were foreseen since it is followed. None while it is not.
     pub progress: Option<StreamStatus>,
     #[serde(skip)]
     stream: Option<StreamId>,
