@@ -12,6 +12,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::settings::absolute_order;
+use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
 use crate::catalog::Catalog;
 use crate::control::{self, Request};
@@ -64,6 +65,14 @@ pub(super) enum Verb {
         #[arg(long, default_value = "default")]
         stream: String,
     },
+    /// Show the orders of running mounts: those given, and what was found out of the others
+    Status {
+        /// Where it is mounted; all mounts if left out
+        mountpoint: Option<PathBuf>,
+        /// Print JSON: an object for one mount, a list for all
+        #[arg(long)]
+        json: bool,
+    },
     /// Take a running mount's order away
     Withdraw {
         /// Where it is mounted
@@ -89,6 +98,9 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             let words = ask(mountpoint, &Request::SetOrder { stream, order })?;
             say(format!("order set: {}", words.as_str().unwrap_or_default()));
             Ok(())
+        }
+        Verb::Status { mountpoint, json } => {
+            status::show(mountpoint.as_deref(), *json, orders_of, orders_for_people)
         }
         Verb::Withdraw { mountpoint, stream } => {
             ask(mountpoint, &Request::WithdrawOrder { stream: stream.clone() }).map(|_| ())

@@ -1,7 +1,7 @@
 //! `belady status`.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -21,9 +21,20 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    if let Some(mountpoint) = &args.mountpoint {
+    show(args.mountpoint.as_deref(), args.json, |status| status, render)
+}
+
+/// Shows of one mount, or of all, what `of` takes from its status, as `render` has it for people.
+pub(super) fn show(
+    mountpoint: Option<&Path>,
+    json: bool,
+    of: fn(Value) -> Value,
+    render: fn(&Value) -> String,
+) -> Result<()> {
+    let ask = |mountpoint: &Path| control::ask(mountpoint, &Request::Status).map(of);
+    if let Some(mountpoint) = mountpoint {
         let status = ask(&absolute(mountpoint))?;
-        if args.json {
+        if json {
             say_json(&status);
         } else {
             say(render(&status).trim_end());
@@ -34,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .into_iter()
         .map(|running| (running.mountpoint.clone(), ask(&running.mountpoint)))
         .collect();
-    if args.json {
+    if json {
         say_json(&mounts.iter().filter_map(|(_, status)| status.as_ref().ok()).collect::<Vec<_>>());
         return Ok(());
     }
@@ -53,10 +64,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn ask(mountpoint: &std::path::Path) -> Result<Value> {
-    control::ask(mountpoint, &Request::Status)
-}
-
 fn number(status: &Value, key: &str) -> u64 {
     status.pointer(key).and_then(Value::as_u64).unwrap_or_default()
 }
@@ -72,15 +79,7 @@ fn human(status: &Value, key: &str) -> String {
 /// The status for people.
 fn render(status: &Value) -> String {
     let mut out = String::new();
-    let mountpoints = status["mountpoints"].as_array().map_or(&[][..], Vec::as_slice);
-    let at: Vec<&str> = mountpoints.iter().filter_map(Value::as_str).collect();
-    let _ = writeln!(
-        out,
-        "{} at {} (pid {})",
-        text(status, "/source"),
-        at.join(", "),
-        number(status, "/pid")
-    );
+    render_mount(&mut out, status);
     let _ =
         writeln!(out, "  data     {} files, {}", number(status, "/files"), human(status, "/bytes"));
     let _ = writeln!(
@@ -126,33 +125,88 @@ fn render(status: &Value) -> String {
         number(status, "/restored"),
         number(status, "/failed"),
     );
-    let orders = status["orders"].as_array().map_or(&[][..], Vec::as_slice);
-    if orders.is_empty() {
+    render_orders(&mut out, status);
+    out
+}
+
+fn render_mount(out: &mut String, status: &Value) {
+    let at: Vec<&str> = list(status, "mountpoints").iter().filter_map(Value::as_str).collect();
+    let (source, pid) = (text(status, "/source"), number(status, "/pid"));
+    let _ = writeln!(out, "{source} at {} (pid {pid})", at.join(", "));
+}
+
+/// What of the status is about orders.
+pub(super) fn orders_of(mut status: Value) -> Value {
+    let kept = ["source", "mountpoints", "pid", "orders", "loaders"];
+    if let Some(status) = status.as_object_mut() {
+        status.retain(|key, _| kept.contains(&key.as_str()));
+    }
+    status
+}
+
+/// The orders of a mount for people.
+pub(super) fn orders_for_people(status: &Value) -> String {
+    let mut out = String::new();
+    render_mount(&mut out, status);
+    render_orders(&mut out, status);
+    out
+}
+
+fn list<'a>(status: &'a Value, key: &str) -> &'a [Value] {
+    status[key].as_array().map_or(&[][..], Vec::as_slice)
+}
+
+fn render_orders(out: &mut String, status: &Value) {
+    let (orders, loaders) = (list(status, "orders"), list(status, "loaders"));
+    if orders.is_empty() && loaders.is_empty() {
         let _ = writeln!(out, "  order    unknown: samples are kept as they are read");
     }
-    for order in orders {
-        render_order(&mut out, order);
+    orders.iter().for_each(|order| render_order(out, order));
+    loaders.iter().for_each(|loader| render_loader(out, loader));
+}
+
+/// Where a stream's reader stands.
+fn progress(order: &Value) -> String {
+    let state = if order["following"] == Value::Bool(true) {
+        format!("{} ahead", number(order, "/ahead"))
+    } else {
+        "DIVERGED: what is read is not what the order says; caching without it".into()
+    };
+    format!(
+        "{} of {}, {state}; {} opens predicted, {} not",
+        number(order, "/position"),
+        number(order, "/length"),
+        number(order, "/opens_predicted"),
+        number(order, "/opens_strayed"),
+    )
+}
+
+/// A loader of whose order nobody told.
+fn render_loader(out: &mut String, loader: &Value) {
+    let (program, process) = (text(loader, "/program"), number(loader, "/process"));
+    let _ = writeln!(out, "  loader   {program} (pid {process}): {}", text(loader, "/belief"));
+    let state = if loader["followed"] == Value::Bool(true) { "followed" } else { "unknown" };
+    let since = number(loader, "/since_s");
+    let _ = write!(out, "           epoch {}, {state} for {since} s", number(loader, "/epoch"));
+    if loader["progress"].is_object() {
+        let _ = write!(out, ", {}", progress(&loader["progress"]));
     }
-    out
+    let seconds = loader["search_cpu_s"].as_f64().unwrap_or_default();
+    if seconds > 0.0 {
+        let _ = write!(out, "; {seconds:.1} s of processor time for searches");
+    }
+    out.push('\n');
 }
 
 fn render_order(out: &mut String, order: &Value) {
     let name = text(order, "/stream");
     if order["order"].is_string() {
-        let state = if order["following"] == Value::Bool(true) {
-            format!("{} ahead", number(order, "/ahead"))
-        } else {
-            "DIVERGED: what is read is not what the order says; caching without it".into()
-        };
         let _ = writeln!(
             out,
-            "  order    {name}: {}\n           epoch {}, {} of {}, {state}; {} opens predicted, {} not",
+            "  order    {name}: {}\n           epoch {}, {}",
             text(order, "/order"),
             number(order, "/epoch"),
-            number(order, "/position"),
-            number(order, "/length"),
-            number(order, "/opens_predicted"),
-            number(order, "/opens_strayed"),
+            progress(order),
         );
     }
     if let Some(refused) = order["refused"].as_str() {

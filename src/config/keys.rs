@@ -49,6 +49,15 @@ pub const KEYS: &[Key] = &[
         "Staged ahead of the readers and not kept: \"64MiB\", \"10%\" of cache.ram, or \"auto\".",
     ),
     key("prefetch.start", "Reading ahead begins at \"mount\" or at the \"first-open\" of a file."),
+    key(
+        "order.learn",
+        "Orders that nobody tells are found out from what is read: \"auto\", \"no-crack\" (by popular\n\
+         seeds alone, without searching all 2^32), or \"off\".",
+    ),
+    key(
+        "order.learn-threads",
+        "Threads that search for seeds when processors are idle, 0 to 256; 0: an eighth of them.",
+    ),
     key("mount.allow-other", "Let other users use the mount."),
     key(
         "mount.force-allow-other",

@@ -31,12 +31,12 @@ pub use budget::{Budget, Reading};
 pub use keys::{KEYS, Key};
 pub use layers::{Layers, Origin, Origins};
 pub use schema::{
-    CacheConfig, Config, Consistency, Control, LogConfig, Mode, MountConfig, PolicyChoice,
-    PrefetchConfig, SourceConfig, Start, StreamConfig,
+    CacheConfig, Config, Consistency, Control, Learn, LogConfig, Mode, MountConfig, OrderConfig,
+    PolicyChoice, PrefetchConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{
-    CacheSettings, DiskSettings, Host, LogSettings, MountSettings, PolicyName, PrefetchSettings,
-    Settings, SourceSettings,
+    CacheSettings, DiskSettings, Host, LearnSettings, LogSettings, MountSettings, PolicyName,
+    PrefetchSettings, Settings, SourceSettings,
 };
 pub use show::{default_toml, render_show};
 pub use units::{Bytes, Period, Size};

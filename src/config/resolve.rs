@@ -7,8 +7,10 @@
 use std::ops::RangeInclusive;
 
 use super::check::{self, path, within, wrong};
-use super::schema::{CacheConfig, Config, PolicyChoice, PrefetchConfig};
-use super::settings::{CacheSettings, DiskSettings, Host, PolicyName, PrefetchSettings, Settings};
+use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyChoice, PrefetchConfig};
+use super::settings::{
+    CacheSettings, DiskSettings, Host, LearnSettings, PolicyName, PrefetchSettings, Settings,
+};
 use super::units::{Bytes, Size, share};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BLOCK_BYTES;
@@ -30,6 +32,12 @@ const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 /// A fetch may hold a block: 1024 are a gibibyte, more than any source has to be asked at once.
 const INFLIGHT: RangeInclusive<u32> = 1..=1024;
 
+/// More threads than this have no dataset that is worth them.
+const LEARN_THREADS: RangeInclusive<u32> = 0..=256;
+
+/// What share of the processors searches for seeds, when nobody else needs them: one in so many.
+const LEARN_SHARE: u32 = 8;
+
 impl Config {
     /// Decides what was left to belady and checks every relation between keys and host.
     ///
@@ -45,6 +53,7 @@ impl Config {
         Ok(Settings {
             source: check::source(&self.source)?,
             cache: CacheSettings { ram_bytes, ram_configured_bytes, disk, policy },
+            learn: learn(&self.order, host)?,
             prefetch,
             mount: check::mount(&self.mount)?,
             log: check::log(&self.log)?,
@@ -147,6 +156,19 @@ fn policy(choice: PolicyChoice, decisions: &mut Vec<String>) -> Option<PolicyNam
         PolicyChoice::UnreadFirst => Some(PolicyName::UnreadFirst),
         PolicyChoice::None => Some(PolicyName::None),
     }
+}
+
+fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
+    let threads = match within("order.learn-threads", order.learn_threads, &LEARN_THREADS)? {
+        0 => (host.cores / LEARN_SHARE).max(1),
+        set => set,
+    };
+    Ok(match order.learn {
+        Learn::Off => None,
+        Learn::Auto | Learn::NoCrack => {
+            Some(LearnSettings { crack: order.learn == Learn::Auto, threads })
+        }
+    })
 }
 
 fn prefetch(

@@ -21,6 +21,8 @@ pub struct Config {
     pub cache: CacheConfig,
     /// `[prefetch]`: reading ahead.
     pub prefetch: PrefetchConfig,
+    /// `[order]`: what is done where nobody tells an order.
+    pub order: OrderConfig,
     /// `[mount]`: the kernel's side.
     pub mount: MountConfig,
     /// `[log]`: what is logged and where.
@@ -70,6 +72,16 @@ pub struct PrefetchConfig {
     pub window: Size,
     /// When reading ahead begins. Default: `mount`.
     pub start: Start,
+}
+
+/// `[order]`: finding out the orders that nobody tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OrderConfig {
+    /// Whether orders are found out from what is read. Default: auto.
+    pub learn: Learn,
+    /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
+    pub learn_threads: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -149,6 +161,19 @@ pub enum Start {
     Mount,
     /// When a reader opens the first file.
     FirstOpen,
+}
+
+/// Whether orders are found out from what is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Learn {
+    /// They are; if need be, all seeds are searched for one.
+    #[default]
+    Auto,
+    /// They are, as far as popular seeds give them.
+    NoCrack,
+    /// They are not.
+    Off,
 }
 
 /// How samples reach their readers, from the fewest requests to the most.

@@ -30,6 +30,8 @@ pub struct Settings {
     pub cache: CacheSettings,
     /// Reading ahead.
     pub prefetch: PrefetchSettings,
+    /// Finding out orders that nobody tells; `None`: it is not done.
+    pub learn: Option<LearnSettings>,
     /// The kernel's side.
     pub mount: MountSettings,
     /// What is logged and where.
@@ -99,6 +101,15 @@ pub struct PrefetchSettings {
     pub window_bytes: Option<u64>,
     /// When reading ahead begins.
     pub start: Start,
+}
+
+/// Finding out orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnSettings {
+    /// Whether all seeds may be searched, not popular ones alone.
+    pub crack: bool,
+    /// Threads that search, 1 to 256.
+    pub threads: u32,
 }
 
 /// The kernel's side.

@@ -6,10 +6,13 @@
 //! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
 //! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
 //!    nothing could take what is fetched ahead.
-//! 4. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
+//! 4. What nobody tells is found out by a thread of its own, in `learning`, from what the planner's
+//!    thread hears.
+//! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
 mod attach;
 mod files;
+mod learning;
 mod order;
 mod planning;
 mod status;
@@ -17,7 +20,7 @@ mod status;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -34,7 +37,9 @@ use crate::fs::{CONTROL_NAME, Dataset};
 use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
-use order::StreamInfo;
+pub use learning::LoaderStatus;
+use learning::{Learning, Surroundings};
+use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
@@ -51,7 +56,9 @@ pub struct Engine {
     inbox: Arc<Inbox>,
     dataset: Arc<Dataset>,
     published: Arc<Mutex<Published>>,
-    streams: Mutex<Vec<StreamInfo>>,
+    streams: Streams,
+    /// None where orders are only told.
+    learning: Option<Learning>,
     connections: Mutex<Vec<Connection>>,
     control: Mutex<Option<Mounted>>,
     /// Further mount points that show the first connection.
@@ -101,22 +108,17 @@ impl Engine {
         cache.adopt();
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
-        let planning = planning::spawn(planner, &inbox, &cache, &published)?;
+        let streams = Streams::default();
+        let learning = learn(&settings, &catalog, &inbox, &streams, &published)?;
+        let ear = learning.as_ref().map(Learning::ear);
+        let planning = planning::spawn(planner, &inbox, &cache, &published, ear)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         Ok(Arc::new_cyclic(|engine| {
-            let weak = std::sync::Weak::clone(engine);
-            let notifier = Pool::new("belady-notify", 1, 1);
-            let on_changes = move |changes: Changes| {
-                let engine: &std::sync::Weak<Engine> = &weak;
-                if let Some(engine) = engine.upgrade() {
-                    engine.changed(changes, &notifier);
-                }
-            };
             let dataset = Dataset::new(
                 Arc::clone(&catalog),
                 Arc::clone(&cache),
                 Arc::clone(&inbox),
-                Box::new(on_changes),
+                on_changes(engine),
                 !unasked,
             );
             let ram = &settings.cache;
@@ -131,7 +133,8 @@ impl Engine {
                 cache,
                 inbox,
                 published,
-                streams: Mutex::default(),
+                streams,
+                learning,
                 connections: Mutex::default(),
                 control: Mutex::default(),
                 attached: Mutex::default(),
@@ -245,6 +248,9 @@ impl Engine {
 
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.
     pub fn stop(&self) {
+        if let Some(learning) = &self.learning {
+            learning.stop();
+        }
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
             && thread.join().is_err()
@@ -297,6 +303,36 @@ impl Engine {
             }
         });
     }
+}
+
+/// Starts to find orders out, if that is wanted and anything is read ahead at all.
+fn learn(
+    settings: &Settings,
+    catalog: &Arc<Catalog>,
+    inbox: &Arc<Inbox>,
+    streams: &Streams,
+    published: &Arc<Mutex<Published>>,
+) -> Result<Option<Learning>> {
+    let ahead = settings.prefetch.enabled && settings.mount.mode != Mode::Plain;
+    let Some(learn) = settings.learn.filter(|_| ahead) else { return Ok(None) };
+    let around = Surroundings {
+        catalog: Arc::clone(catalog),
+        inbox: Arc::clone(inbox),
+        streams: Arc::clone(streams),
+        published: Arc::clone(published),
+    };
+    Learning::start(learn, around).map(Some)
+}
+
+/// Tells an engine what has changed at the source.
+fn on_changes(engine: &Weak<Engine>) -> Box<dyn Fn(Changes) + Send + Sync> {
+    let engine = Weak::clone(engine);
+    let notifier = Pool::new("belady-notify", 1, 1);
+    Box::new(move |changes| {
+        if let Some(engine) = engine.upgrade() {
+            engine.changed(changes, &notifier);
+        }
+    })
 }
 
 fn cannot_read(source: &Path, errno: Errno) -> Error {

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::{Engine, lock};
 use crate::catalog::Catalog;
@@ -14,6 +14,12 @@ use crate::plan::Event;
 /// Streams that one engine may have.
 const STREAMS_MAX: usize = 1024;
 
+/// How the names of streams begin whose orders were learnt. No configured name has a colon.
+const LEARNT: &str = "learnt:";
+
+/// The streams of an engine, by number.
+pub(super) type Streams = Arc<Mutex<Vec<StreamInfo>>>;
+
 /// What is known of a stream beside what the planner does with it.
 #[derive(Clone, Debug)]
 pub(super) struct StreamInfo {
@@ -22,6 +28,13 @@ pub(super) struct StreamInfo {
     pub(super) spec: Option<String>,
     /// Why the last order given was refused.
     pub(super) refused: Option<String>,
+}
+
+impl StreamInfo {
+    /// Whether its orders are learnt, not given.
+    pub(super) fn is_learnt(&self) -> bool {
+        self.name.starts_with(LEARNT)
+    }
 }
 
 /// An order that has been resolved for a stream and is yet to be followed.
@@ -120,7 +133,11 @@ impl Engine {
         mountpoints: &[PathBuf],
         resolve: impl FnOnce(&Listing<'_>) -> Result<Order>,
     ) -> Result<Received> {
-        let stream = self.stream(name)?;
+        if name.starts_with(LEARNT) {
+            let message = format!("stream {name}: such names are for what belady learns itself");
+            return Err(Error::new(ErrorKind::Order, message));
+        }
+        let stream = stream(&self.streams, name)?;
         let mut prefixes = vec![self.source_path.clone()];
         prefixes.extend_from_slice(mountpoints);
         let resolved = with_listing(&self.catalog, &prefixes, resolve);
@@ -143,7 +160,11 @@ impl Engine {
         let Received { stream, name, order } = received;
         let words = order.describe().to_string();
         tracing::info!(stream = name, order = words, "order received");
-        self.inbox.put(Event::Ordered { stream, order: Arc::new(order) }, None);
+        let order = Arc::new(order);
+        if let Some(learning) = &self.learning {
+            learning.received(stream, &order);
+        }
+        self.inbox.put(Event::Ordered { stream, order }, None);
         words
     }
 
@@ -153,24 +174,38 @@ impl Engine {
     /// Where there is no such stream.
     pub fn withdraw_order(&self, name: &str) -> Result<()> {
         let mut streams = lock(&self.streams);
-        let Some(index) = streams.iter().position(|stream| stream.name == name) else {
+        let given = |stream: &StreamInfo| stream.name == name && !stream.is_learnt();
+        let Some(index) = streams.iter().position(given) else {
             return Err(Error::new(ErrorKind::Order, format!("there is no stream {name}")));
         };
         streams[index].spec = None;
-        self.inbox.put(Event::Withdrawn { stream: StreamId(index as u16) }, None);
+        drop(streams);
+        let stream = StreamId(index as u16);
+        if let Some(learning) = &self.learning {
+            learning.withdrawn(stream);
+        }
+        self.inbox.put(Event::Withdrawn { stream }, None);
         Ok(())
     }
+}
 
-    fn stream(&self, name: &str) -> Result<StreamId> {
-        let mut streams = lock(&self.streams);
-        if let Some(index) = streams.iter().position(|stream| stream.name == name) {
-            return Ok(StreamId(index as u16));
-        }
-        if streams.len() >= STREAMS_MAX {
-            let message = format!("there are {STREAMS_MAX} streams already");
-            return Err(Error::new(ErrorKind::Order, message));
-        }
-        streams.push(StreamInfo { name: name.to_string(), spec: None, refused: None });
-        Ok(StreamId(streams.len() as u16 - 1))
+/// The stream of a name; a new name is a new stream.
+fn stream(streams: &Streams, name: &str) -> Result<StreamId> {
+    let mut streams = lock(streams);
+    if let Some(index) = streams.iter().position(|stream| stream.name == name) {
+        return Ok(StreamId(index as u16));
     }
+    if streams.len() >= STREAMS_MAX {
+        let message = format!("there are {STREAMS_MAX} streams already");
+        return Err(Error::new(ErrorKind::Order, message));
+    }
+    streams.push(StreamInfo { name: name.to_string(), spec: None, refused: None });
+    Ok(StreamId(streams.len() as u16 - 1))
+}
+
+/// A stream for an order that was learnt, other than those that are `taken`; none where there are
+/// too many streams.
+pub(super) fn learnt_stream(streams: &Streams, taken: &[StreamId]) -> Option<StreamId> {
+    let names = (0..=taken.len()).map(|number| format!("{LEARNT}{number}"));
+    names.filter_map(|name| stream(streams, &name).ok()).find(|stream| !taken.contains(stream))
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::learning::Ear;
 use super::lock;
 use crate::cache::{Arrival, Cache, Inbox};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,22 +28,37 @@ pub(super) struct Published {
     pub(super) streams: Vec<(StreamId, StreamStatus)>,
 }
 
-/// Starts the thread that owns the planner. It ends when the inbox is closed.
+impl Published {
+    /// Where a stream stands, if it has an order.
+    pub(super) fn progress(&self, stream: StreamId) -> Option<&StreamStatus> {
+        self.streams.iter().find(|(id, _)| *id == stream).map(|(_, status)| status)
+    }
+}
+
+/// Starts the thread that owns the planner. It ends when the inbox is closed. What it hears of
+/// opens it passes on to `ear`.
 pub(super) fn spawn(
     planner: Planner,
     inbox: &Arc<Inbox>,
     cache: &Arc<Cache>,
     published: &Arc<Mutex<Published>>,
+    ear: Option<Ear>,
 ) -> Result<JoinHandle<()>> {
     let (inbox, cache, published) = (Arc::clone(inbox), Arc::clone(cache), Arc::clone(published));
-    let run = move || run(planner, &inbox, &cache, &published);
+    let run = move || run(planner, &inbox, &cache, &published, ear.as_ref());
     std::thread::Builder::new().name("belady-planner".into()).spawn(run).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
             .hint("raise the limit on processes (`ulimit -u`)")
     })
 }
 
-fn run(mut planner: Planner, inbox: &Inbox, cache: &Arc<Cache>, published: &Mutex<Published>) {
+fn run(
+    mut planner: Planner,
+    inbox: &Inbox,
+    cache: &Arc<Cache>,
+    published: &Mutex<Published>,
+    ear: Option<&Ear>,
+) {
     let mut messages = Vec::new();
     let mut actions = Vec::new();
     let (mut due, mut roll_call) = (Instant::now(), Instant::now());
@@ -56,6 +72,9 @@ fn run(mut planner: Planner, inbox: &Inbox, cache: &Arc<Cache>, published: &Mute
         let open = inbox.take(&mut messages, patience);
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
+            if let Some(ear) = ear {
+                ear.hear(&message.event);
+            }
             let arrival = match (&message.event, message.arrival) {
                 (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
                 _ => None,

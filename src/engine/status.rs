@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Engine, lock};
+use super::planning::Published;
+use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
+use crate::ids::StreamId;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
 
 /// The RAM tier.
@@ -89,6 +91,8 @@ pub struct Status {
     pub trusted_files: u64,
     /// Streams and their orders.
     pub orders: Vec<OrderStatus>,
+    /// Loaders of whose orders nobody told.
+    pub loaders: Vec<LoaderStatus>,
     /// What was decided and seen.
     #[serde(flatten)]
     pub counters: Counters,
@@ -124,16 +128,13 @@ impl Engine {
         }
         let (files, bytes) = self.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
-        let progress = |index: usize| {
-            let found = published.streams.iter().find(|(id, _)| id.index() == index);
-            found.map(|(_, status)| status.clone())
-        };
         let streams = lock(&self.streams).clone();
-        let orders = streams.iter().enumerate().map(|(index, stream)| OrderStatus {
+        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
+        let orders = given.map(|(index, stream)| OrderStatus {
             stream: stream.name.clone(),
             spec: stream.spec.clone(),
             refused: stream.refused.clone(),
-            progress: progress(index),
+            progress: published.progress(StreamId(index as u16)).cloned(),
         });
         Status {
             version: env!("CARGO_PKG_VERSION"),
@@ -171,6 +172,7 @@ impl Engine {
             known_bytes: known * KNOWN_BYTES,
             trusted_files: published.trusted,
             orders: orders.collect(),
+            loaders: self.loaders(&published),
             counters: published.counters,
             requests,
             reads: traffic.reads.load(Ordering::Relaxed),
@@ -181,6 +183,12 @@ impl Engine {
             changed_files: traffic.changed.load(Ordering::Relaxed),
             decisions: self.settings.decisions.clone(),
         }
+    }
+
+    /// The loaders of whose orders nobody told.
+    fn loaders(&self, published: &Published) -> Vec<LoaderStatus> {
+        let progress = |stream| published.progress(stream).cloned();
+        self.learning.as_ref().map_or_else(Vec::new, |learning| learning.loaders(progress))
     }
 
     /// What the local store has held since earlier mounts, in words; none where there is no store.

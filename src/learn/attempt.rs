@@ -78,6 +78,13 @@ impl Attempt {
         (agains >= AGAIN).then(|| self.split(at_ms))
     }
 
+    /// A sample that was noted turns out to have been read for sure.
+    pub(super) fn prove(&mut self, sample: u32) {
+        if self.read.has(sample) {
+            self.exact = self.exact.saturating_add(1);
+        }
+    }
+
     fn add(&mut self, at_ms: u64, open: Recent) {
         if self.opens == 0 {
             self.began_ms = at_ms;

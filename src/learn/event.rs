@@ -32,7 +32,7 @@ pub enum Observation {
         /// The sample: a file's number, or the row in the samples of a dataset of ranges.
         sample: u32,
         /// Whether its bytes were asked for; else it may have been only looked at, by name or for
-        /// its attributes.
+        /// its attributes, or what it is may be told by a second observation of the same open.
         exact: bool,
     },
     /// A task has ended.

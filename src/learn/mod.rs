@@ -77,7 +77,8 @@ pub struct Learner {
 #[derive(Debug)]
 struct Task {
     group: u64,
-    recent: [Option<u32>; RECENT],
+    /// Its latest opens, and whether they are known to have read.
+    recent: [Option<(u32, bool)>; RECENT],
 }
 
 impl Learner {
@@ -145,11 +146,15 @@ impl Learner {
             // The kernel has given the number to another task.
             *task = Task { group, recent: [None; RECENT] };
         }
-        if task.recent.contains(&Some(open.sample)) {
+        let again = task.recent.iter_mut().flatten().find(|recent| recent.0 == open.sample);
+        if let Some((_, exact)) = again {
+            if open.exact && !std::mem::replace(exact, true) {
+                self.prove(group, open.sample);
+            }
             return;
         }
         task.recent.rotate_right(1);
-        task.recent[0] = Some(open.sample);
+        task.recent[0] = Some((open.sample, open.exact));
         if known == TASKS_MAX && self.tasks.len() > TASKS_MAX {
             self.forget_a_task(open.task);
         }
@@ -175,6 +180,15 @@ impl Learner {
         }
         if let Some(loader) = self.loaders.get_mut(&id) {
             loader.wonder(&open, &mut self.shared, out);
+        }
+    }
+
+    /// What was taken for a look has turned out to be a read.
+    fn prove(&mut self, group: u64, sample: u32) {
+        for id in self.groups.get(&group).into_iter().flatten() {
+            if let Some(loader) = self.loaders.get_mut(id) {
+                loader.attempt.prove(sample);
+            }
         }
     }
 

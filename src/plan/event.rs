@@ -78,6 +78,14 @@ pub enum Event {
         /// Its order.
         order: Arc<Order>,
     },
+    /// More is known of the order that a stream reads: it goes on in this one, which begins where
+    /// the reader is. What was counted of it stays.
+    Continued {
+        /// The stream.
+        stream: StreamId,
+        /// What is to come of its order.
+        order: Arc<Order>,
+    },
     /// A stream's order is withdrawn.
     Withdrawn {
         /// The stream.

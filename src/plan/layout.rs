@@ -129,6 +129,11 @@ impl Layout {
         self.pages_bytes(block) + RECORD_BYTES
     }
 
+    /// Bytes of page cache that all files take.
+    pub fn pages_bytes_of_all(&self) -> u64 {
+        self.files.iter().map(|extent| extent.size.next_multiple_of(PAGE_BYTES)).sum()
+    }
+
     /// Bytes that all blocks would take in a tier below RAM.
     pub fn stored_bytes_of_all(&self) -> u64 {
         let stored = |extent: &Extent| {
@@ -140,7 +145,7 @@ impl Layout {
 
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
     pub fn mean_pages_bytes(&self) -> u64 {
-        let total: u64 = self.files.iter().map(|e| e.size.next_multiple_of(PAGE_BYTES)).sum();
+        let total = self.pages_bytes_of_all();
         let count: u64 = self.files.iter().map(|e| u64::from(e.count)).sum();
         total.checked_div(count).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
     }

@@ -129,13 +129,12 @@ impl Planner {
         }
         match event {
             Event::Ordered { stream, order } => {
-                let follower = Stream::new(order, &self.layout);
-                if self.streams.len() <= stream.index() {
-                    self.streams.resize_with(stream.index() + 1, || None);
-                }
-                self.streams[stream.index()] = Some(follower);
-                self.choose_policy();
-                self.sweep(actions);
+                self.ordered(stream, Stream::new(order, &self.layout), actions);
+            }
+            Event::Continued { stream, order } => {
+                let before = self.streams.get(stream.index()).and_then(Option::as_ref);
+                let follower = Stream::new(order, &self.layout).counted_on(before);
+                self.ordered(stream, follower, actions);
             }
             Event::Withdrawn { stream } => {
                 if let Some(slot) = self.streams.get_mut(stream.index()) {
@@ -170,6 +169,15 @@ impl Planner {
         }
         self.follow_up(actions);
         self.stage(actions);
+    }
+
+    fn ordered(&mut self, stream: StreamId, follower: Stream, actions: &mut Vec<Action>) {
+        if self.streams.len() <= stream.index() {
+            self.streams.resize_with(stream.index() + 1, || None);
+        }
+        self.streams[stream.index()] = Some(follower);
+        self.choose_policy();
+        self.sweep(actions);
     }
 
     /// What has come of the streams' progress.

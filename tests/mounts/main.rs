@@ -16,6 +16,7 @@ mod doctor;
 mod faults;
 mod force;
 mod ground;
+mod learn;
 mod life;
 mod memory;
 mod modes;

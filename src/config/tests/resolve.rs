@@ -49,11 +49,20 @@ fn the_disk_tier_leaves_what_must_stay_free() {
 }
 
 #[test]
+fn learning_takes_an_eighth_of_the_processors() {
+    let learn = |given: &[&str]| settings(given).unwrap().learn.map(|l| (l.crack, l.threads));
+    assert_eq!(learn(&[]), Some((true, (HOST.cores / 8).max(1))));
+    assert_eq!(learn(&["order.learn=no-crack", "order.learn-threads=3"]), Some((false, 3)));
+    assert_eq!(learn(&["order.learn=off"]), None);
+}
+
+#[test]
 fn relations_between_keys_are_checked() {
     for given in [
         &["cache.ram=1GiB", "prefetch.window=1025MiB"],
         &["prefetch.window=4096"][..],
         &["prefetch.inflight=0"],
+        &["order.learn-threads=257"],
         &["mount.threads=65"],
         &["source.scan-threads=0"],
         &["mount.force-allow-other=true"],

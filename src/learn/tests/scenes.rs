@@ -8,7 +8,7 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, reader, unknowable};
 use super::trials::learner;
-use crate::learn::{Observation, Rung};
+use crate::learn::{Decision, Observation, Rung};
 use crate::order::samplers::torch::{Distributed, generator, randperm};
 
 const N: u32 = 5_000;
@@ -127,6 +127,19 @@ fn who_only_looks_is_not_followed() {
         learner.apply(open, &mut out);
     }
     assert!(out.is_empty(), "{out:?}");
+}
+
+#[test]
+fn who_is_known_to_read_only_after_the_look_is_followed() {
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    for sample in 0..N / 8 {
+        for exact in [false, true, true] {
+            let open = Observation::Opened { at_ms: 0, task: 1, group: 1, sample, exact };
+            learner.apply(open, &mut out);
+        }
+    }
+    assert!(matches!(out.as_slice(), [.., Decision::Committed(_)]), "{out:?}");
 }
 
 #[test]

@@ -154,6 +154,12 @@ impl Stream {
         }
     }
 
+    /// With what has been counted of the stream that it takes the place of.
+    pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
+        let (matched, strayed) = before.map_or((0, 0), |before| (before.matched, before.strayed));
+        Stream { matched, strayed, ..self }
+    }
+
     pub(in crate::plan) fn status(&self) -> StreamStatus {
         let ahead = u64::from(self.current.ahead()) + u64::from(self.next.ahead());
         StreamStatus {

@@ -36,6 +36,25 @@ fn an_order_that_is_not_followed_is_given_up_and_found_again() {
 }
 
 #[test]
+fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
+    let files = 2000;
+    let mut world = world(files, 100);
+    let epoch = shuffled(files, 0);
+    read_all(&mut world, 1, epoch.iter().copied().take(500));
+    let rest: Arc<[u32]> = epoch[500..].into();
+    let known = vec![rest, shuffled(files, 7)];
+    let order = Arc::new(Order::listed("test", known, SampleTable::Files).unwrap());
+    world.tell(Event::Continued { stream: StreamId(0), order });
+    read_all(&mut world, 1, epoch[500..].iter().copied());
+    read_all(&mut world, 1, shuffled(files, 7).iter().copied().take(100));
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (1, 100));
+    // Until the reader is trusted anew.
+    assert_eq!((status.opens_predicted, status.opens_strayed), (2100, 2));
+}
+
+#[test]
 fn a_reader_on_the_side_does_not_move_the_stream() {
     let files = 3000;
     let mut world = world(files, 8000);

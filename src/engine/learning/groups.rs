@@ -1,0 +1,86 @@
+//! For which process a task reads.
+//!
+//! A loader's workers are processes of their own, started by the one that has the dataset: by a
+//! fork, which keeps the command line, or by Python's `multiprocessing` with another one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// How many tasks are remembered.
+const TASKS_MAX: usize = 4096;
+
+/// What stands in the command line of workers that Python did not fork.
+const WORKERS: [&[u8]; 3] =
+    [b"multiprocessing.spawn", b"multiprocessing.forkserver", b"--multiprocessing-fork"];
+
+/// Which process each task reads for, found out when it is first seen.
+#[derive(Default)]
+pub(super) struct Groups {
+    known: HashMap<u32, u64>,
+}
+
+impl Groups {
+    /// The process that a task reads for.
+    pub(super) fn of(&mut self, task: u32) -> u64 {
+        if self.known.len() >= TASKS_MAX && !self.known.contains_key(&task) {
+            self.known.clear();
+        }
+        // Who has ended already cannot be asked, and stands for itself.
+        *self.known.entry(task).or_insert_with(|| look(task).unwrap_or(task.into()))
+    }
+
+    /// Forgets the tasks that have ended, and says which.
+    pub(super) fn take_gone(&mut self) -> Vec<u32> {
+        let ended = |task: &u32| !runs(u64::from(*task));
+        let gone: Vec<u32> = self.known.keys().copied().filter(ended).collect();
+        for task in &gone {
+            self.known.remove(task);
+        }
+        gone
+    }
+}
+
+fn look(task: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+    let field = |name: &str| -> Option<u64> {
+        status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let (own, parent) = (field("Tgid:")?, field("PPid:")?);
+    let command = |process: u64| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).ok();
+        line.filter(|line| !line.is_empty())
+    };
+    let line = command(own)?;
+    let started = WORKERS.iter().any(|word| line.windows(word.len()).any(|part| part == *word));
+    let forked = || command(parent).is_some_and(|of_parent| of_parent == line);
+    Some(if started || forked() { parent } else { own })
+}
+
+/// Whether a task or process has not ended.
+pub(super) fn runs(number: u64) -> bool {
+    Path::new("/proc").join(number.to_string()).exists()
+}
+
+/// The name of a process's program; empty once it has ended.
+pub(super) fn program(process: u64) -> String {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_reads_for_its_process_and_a_stranger_for_itself() {
+        let mut groups = Groups::default();
+        let process = std::process::id();
+        let task = nix::unistd::gettid().as_raw() as u32;
+        assert_eq!(groups.of(task), groups.of(process));
+        // Beyond the largest number that the kernel gives to a task.
+        assert_eq!(groups.of(1 << 30), 1 << 30);
+        assert_eq!(groups.take_gone(), [1 << 30]);
+        assert!(!program(process.into()).is_empty());
+    }
+}

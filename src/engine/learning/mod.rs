@@ -1,0 +1,189 @@
+//! Orders that nobody tells, found out: the thread that owns the learner of `crate::learn`.
+//!
+//! 1. The planner's thread passes on what it hears of opens, by an `Ear`: it never waits, and what
+//!    the learner's thread is too far behind for is dropped.
+//! 2. The thread says for which process each task reads (`groups`), has the learner think, and
+//!    does what that decides: it begins and ends `searches`, and gives the planner the orders of
+//!    loaders, each as a stream of its own.
+//! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
+//!    are not learnt from.
+//! 4. It begins anew where the dataset has other files than when the `candidates` were made.
+
+mod candidates;
+mod groups;
+mod owner;
+mod searches;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::lock;
+use super::order::Streams;
+use super::planning::Published;
+use crate::cache::Inbox;
+use crate::catalog::Catalog;
+use crate::config::LearnSettings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::StreamId;
+use crate::learn::{Finding, LoaderId, SearchId};
+use crate::order::Order;
+use crate::plan::{Event, StreamStatus};
+use owner::Owner;
+
+/// How many notes wait for the learner's thread at most.
+const NOTES_MAX: usize = 1 << 14;
+
+/// What the learner's thread is told.
+enum Note {
+    /// Something was opened, at so many milliseconds since the start.
+    Heard(u64, Event),
+    /// A stream has received an order.
+    Received { stream: StreamId, order: Arc<Order> },
+    /// A stream has no order any more.
+    Withdrawn { stream: StreamId },
+    /// A slice of a search was gone through.
+    Slice {
+        generation: u32,
+        search: SearchId,
+        loader: LoaderId,
+        findings: Vec<Finding>,
+        cpu: Duration,
+    },
+    /// All slices of a search were.
+    Searched { generation: u32, search: SearchId },
+    /// There is something to look at: the end.
+    Wake,
+}
+
+/// A loader of whose order nobody told.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoaderStatus {
+    /// Its number.
+    pub loader: u32,
+    /// The process that it reads for.
+    pub process: u64,
+    /// The name of that process's program.
+    pub program: String,
+    /// Number of its current epoch, from 0 for the first that was seen.
+    pub epoch: u32,
+    /// What is believed of its order, and why, in words.
+    pub belief: String,
+    /// Whether it is followed in an order.
+    pub followed: bool,
+    /// For how many seconds that has been so.
+    pub since_s: u64,
+    /// Bits of evidence for the order; 0 where none is believed.
+    pub bits: f64,
+    /// Bits that are asked for.
+    pub needed: f64,
+    /// Whether seeds are being searched.
+    pub searching: bool,
+    /// Processor seconds that searches have taken.
+    pub search_cpu_s: f64,
+    /// Where its reader stands, counted from where the order of its epoch became known, and how
+    /// many of its opens were foreseen since it is followed. None while it is not.
+    pub progress: Option<StreamStatus>,
+    #[serde(skip)]
+    stream: Option<StreamId>,
+}
+
+/// What the learner's thread works with.
+pub(super) struct Surroundings {
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) streams: Streams,
+    pub(super) published: Arc<Mutex<Published>>,
+}
+
+/// The learner's thread, from outside.
+pub(super) struct Learning {
+    notes: SyncSender<Note>,
+    closed: Arc<AtomicBool>,
+    started: Instant,
+    loaders: Arc<Mutex<Vec<LoaderStatus>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Learning {
+    /// Starts the thread. It ends by [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// Where no thread can be had.
+    pub(super) fn start(settings: LearnSettings, around: Surroundings) -> Result<Self> {
+        let (notes, received) = sync_channel(NOTES_MAX);
+        let closed = Arc::new(AtomicBool::new(false));
+        let loaders = Arc::new(Mutex::default());
+        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&loaders));
+        let is_closed = Arc::clone(&closed);
+        let run = move || owner.run(&received, &is_closed);
+        let thread = std::thread::Builder::new().name("belady-learn".into()).spawn(run);
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
+                .hint("raise the limit on processes (`ulimit -u`)")
+        })?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Learning { notes, closed, started: Instant::now(), loaders, thread })
+    }
+
+    /// What tells the thread of opens.
+    pub(super) fn ear(&self) -> Ear {
+        Ear { notes: self.notes.clone(), started: self.started }
+    }
+
+    /// A stream has received an order.
+    pub(super) fn received(&self, stream: StreamId, order: &Arc<Order>) {
+        // Waits where the thread is far behind. It may have ended.
+        let _ = self.notes.send(Note::Received { stream, order: Arc::clone(order) });
+    }
+
+    /// A stream has no order any more.
+    pub(super) fn withdrawn(&self, stream: StreamId) {
+        let _ = self.notes.send(Note::Withdrawn { stream });
+    }
+
+    /// What is known of each loader; where streams stand is said by `progress`.
+    pub(super) fn loaders(
+        &self,
+        progress: impl Fn(StreamId) -> Option<StreamStatus>,
+    ) -> Vec<LoaderStatus> {
+        let mut loaders = lock(&self.loaders).clone();
+        for loader in &mut loaders {
+            loader.progress = loader.stream.and_then(&progress);
+        }
+        loaders
+    }
+
+    /// Ends the thread and all searches.
+    pub(super) fn stop(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Where it is full, the thread has something to wake up for.
+        let _ = self.notes.try_send(Note::Wake);
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the learner's thread panicked");
+        }
+    }
+}
+
+/// Tells the learner's thread of opens.
+pub(super) struct Ear {
+    notes: SyncSender<Note>,
+    started: Instant,
+}
+
+impl Ear {
+    /// Passes on what is an open, or looks like one.
+    pub(super) fn hear(&self, event: &Event) {
+        if matches!(event, Event::Seen { .. } | Event::Opened { .. } | Event::Missed { .. }) {
+            let at_ms = self.started.elapsed().as_millis() as u64;
+            // What there is no room for is not learnt from.
+            let _ = self.notes.try_send(Note::Heard(at_ms, event.clone()));
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The learner's thread itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::candidates::candidates;
+use super::groups::{Groups, program, runs};
+use super::searches::Searches;
+use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
+use crate::config::LearnSettings;
+use crate::engine::lock;
+use crate::engine::order::{learnt_stream, with_listing};
+use crate::ids::StreamId;
+use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::order::{Order, SampleTable};
+use crate::plan::{Event, Layout, RAM};
+
+/// How often is looked what has changed around: while something happens, and else.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// How long a learner stays at least while files come, and how many times as long as it took to
+/// make.
+const STAYS: Duration = Duration::from_secs(10);
+const STAYS_TIMES: u32 = 20;
+
+/// Owner of the learner and of everything that follows from it.
+pub(super) struct Owner {
+    settings: LearnSettings,
+    around: Surroundings,
+    searches: Searches,
+    told: Arc<Mutex<Vec<LoaderStatus>>>,
+    groups: Groups,
+    layout: Arc<Layout>,
+    received: Vec<Received>,
+    /// None until something is read.
+    learner: Option<Learner>,
+    /// Counts the learners.
+    generation: u32,
+    made: Instant,
+    took: Duration,
+    loaders: BTreeMap<LoaderId, Loader>,
+    decisions: Vec<Decision>,
+}
+
+/// A stream that was told its order.
+struct Received {
+    stream: StreamId,
+    /// By file, whether it is in the order.
+    files: Vec<bool>,
+    followed: bool,
+}
+
+/// What is kept for a loader beside what the learner knows.
+struct Loader {
+    /// The stream that its orders are given to.
+    stream: Option<StreamId>,
+    followed: bool,
+    /// Since when it has been followed, or not.
+    since: Instant,
+    cpu: Duration,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        let (stream, followed, since) = (None, false, Instant::now());
+        Loader { stream, followed, since, cpu: Duration::ZERO }
+    }
+}
+
+impl Loader {
+    fn turn(&mut self, followed: bool) {
+        if self.followed != followed {
+            (self.followed, self.since) = (followed, Instant::now());
+        }
+    }
+}
+
+impl Owner {
+    pub(super) fn new(
+        settings: LearnSettings,
+        around: Surroundings,
+        notes: SyncSender<Note>,
+        told: Arc<Mutex<Vec<LoaderStatus>>>,
+    ) -> Self {
+        Owner {
+            settings,
+            searches: Searches::new(settings.threads, notes),
+            told,
+            groups: Groups::default(),
+            layout: around.catalog.layout(),
+            around,
+            received: Vec::new(),
+            learner: None,
+            generation: 0,
+            made: Instant::now(),
+            took: Duration::ZERO,
+            loaders: BTreeMap::new(),
+            decisions: Vec::new(),
+        }
+    }
+
+    /// Takes notes until `closed`.
+    pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
+        let mut due = Instant::now();
+        while !closed.load(Ordering::Relaxed) {
+            match notes.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(note) => {
+                    for note in std::iter::once(note).chain(notes.try_iter().take(NOTES_MAX)) {
+                        self.take(note);
+                    }
+                    std::thread::sleep(GATHER);
+                    due = due.min(Instant::now() + LOOK_EVERY);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= due {
+                self.look();
+                due = Instant::now() + IDLE_LOOK_EVERY;
+            }
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Heard(at_ms, Event::Opened { task, file }) => {
+                self.opened(at_ms, task, file.0, true);
+            }
+            Note::Heard(at_ms, Event::Seen { task, file }) => {
+                self.opened(at_ms, task, file.0, false);
+            }
+            Note::Heard(at_ms, Event::Missed { block, task })
+                if block.index() < self.layout.blocks() =>
+            {
+                self.opened(at_ms, task, self.layout.file_of(block).0, true);
+            }
+            Note::Received { stream, order } => self.receive(stream, &order),
+            Note::Withdrawn { stream } => self.received.retain(|known| known.stream != stream),
+            Note::Slice { generation, search, loader, findings, cpu }
+                if generation == self.generation =>
+            {
+                self.loaders.entry(loader).or_default().cpu += cpu;
+                if !findings.is_empty() {
+                    self.observe(Observation::Found { search, findings });
+                }
+            }
+            Note::Searched { generation, search } if generation == self.generation => {
+                self.searches.end(search);
+                self.observe(Observation::Searched { search });
+            }
+            Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
+        }
+    }
+
+    /// A task opened a file, or looked at it. Own threads have no number here.
+    fn opened(&mut self, at_ms: u64, task: u32, sample: u32, exact: bool) {
+        let told = |known: &Received| {
+            known.followed && known.files.get(sample as usize).is_some_and(|has| *has)
+        };
+        if task == 0 || self.received.iter().any(told) {
+            return;
+        }
+        let group = self.groups.of(task);
+        self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        if self.learner.is_none() {
+            self.learner = Some(self.make_learner());
+        }
+        let Some(learner) = &mut self.learner else { return };
+        learner.apply(observation, &mut self.decisions);
+        self.heed();
+    }
+
+    /// A learner for the files that there are now.
+    fn make_learner(&mut self) -> Learner {
+        let began = Instant::now();
+        self.layout = self.around.catalog.layout();
+        let candidates = with_listing(&self.around.catalog, &[], candidates);
+        let seeds_per_second =
+            Settings::default().seeds_per_second * u64::from(self.settings.threads);
+        let settings =
+            Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
+        let learner = Learner::new(settings, candidates, SampleTable::Files);
+        (self.made, self.took) = (Instant::now(), began.elapsed());
+        learner
+    }
+
+    /// Does what the learner has decided.
+    fn heed(&mut self) {
+        for decision in std::mem::take(&mut self.decisions) {
+            match decision {
+                Decision::SearchWanted { id, loader, search } => {
+                    tracing::debug!(?id, ?loader, units = search.units(), "search begins");
+                    self.searches.begin(self.generation, id, loader, search);
+                }
+                Decision::SearchOver { id } => self.searches.end(id),
+                Decision::Committed(known) | Decision::EpochBegan(known) => self.follow(known),
+                Decision::Withdrawn { loader, why } => {
+                    tracing::info!(loader = loader.0, ?why, "learnt order withdrawn");
+                    self.withdraw(loader);
+                }
+            }
+        }
+    }
+
+    /// Has the planner follow a loader in its order.
+    fn follow(&mut self, known: Known) {
+        let words = known.order.describe().to_owned();
+        tracing::info!(loader = known.loader.0, process = known.group, words, "order learnt");
+        let taken: Vec<StreamId> = self.loaders.values().filter_map(|l| l.stream).collect();
+        let loader = self.loaders.entry(known.loader).or_default();
+        if loader.stream.is_none() {
+            loader.stream = learnt_stream(&self.around.streams, &taken);
+        }
+        let Some(stream) = loader.stream else { return };
+        loader.turn(true);
+        let order = Arc::new(known.order);
+        self.around.inbox.put(Event::Continued { stream, order }, None);
+    }
+
+    fn withdraw(&mut self, loader: LoaderId) {
+        let Some(loader) = self.loaders.get_mut(&loader) else { return };
+        loader.turn(false);
+        if let Some(stream) = loader.stream {
+            self.around.inbox.put(Event::Withdrawn { stream }, None);
+        }
+    }
+
+    /// What a stream is told goes before all that was learnt.
+    fn receive(&mut self, stream: StreamId, order: &Order) {
+        let mut files = vec![false; self.layout.files()];
+        for sample in [0, 1].into_iter().flat_map(|epoch| order.epoch(epoch).to_vec()) {
+            let file = order.samples().get(sample).file;
+            if let Some(has) = files.get_mut(file.index()) {
+                *has = true;
+            }
+        }
+        self.received.retain(|known| known.stream != stream);
+        self.received.push(Received { stream, files, followed: true });
+        self.begin_anew();
+    }
+
+    /// Forgets everything that was learnt.
+    fn begin_anew(&mut self) {
+        self.searches.end_all();
+        let followed: Vec<LoaderId> =
+            self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
+        followed.into_iter().for_each(|id| self.withdraw(id));
+        self.loaders.clear();
+        self.learner = None;
+        self.generation += 1;
+    }
+
+    /// Looks what has changed around, and says what is known.
+    fn look(&mut self) {
+        let published = lock(&self.around.published).clone();
+        for received in &mut self.received {
+            let progress = published.progress(received.stream);
+            received.followed = progress.is_none_or(|progress| progress.following);
+        }
+        let layout = self.around.catalog.layout();
+        let stays = STAYS.max(self.took * STAYS_TIMES);
+        if layout.files() != self.layout.files() && self.made.elapsed() > stays {
+            tracing::info!(files = layout.files(), "other files: what was learnt is forgotten");
+            self.begin_anew();
+            self.layout = layout;
+        }
+        if self.learner.is_some() {
+            for task in self.groups.take_gone() {
+                self.observe(Observation::Left { task });
+            }
+            let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();
+            let all = kept >= self.layout.pages_bytes_of_all();
+            self.observe(Observation::Cached { all });
+        }
+        self.tell();
+    }
+
+    /// Publishes what is known of each loader whose process runs. Those of others are not followed
+    /// any more, and those that the learner has forgotten are forgotten.
+    fn tell(&mut self) {
+        let mut beliefs: Vec<Belief> = self.learner.iter().flat_map(Learner::beliefs).collect();
+        self.loaders.retain(|id, _| beliefs.iter().any(|belief| belief.loader == *id));
+        for belief in beliefs.extract_if(.., |belief| !runs(belief.group)) {
+            if self.loaders.get(&belief.loader).is_some_and(|loader| loader.followed) {
+                self.withdraw(belief.loader);
+            }
+        }
+        let status = |belief: Belief| {
+            let loader = self.loaders.entry(belief.loader).or_default();
+            LoaderStatus {
+                loader: belief.loader.0,
+                process: belief.group,
+                program: program(belief.group),
+                epoch: belief.epoch,
+                belief: belief.text,
+                followed: loader.followed,
+                since_s: loader.since.elapsed().as_secs(),
+                bits: belief.bits,
+                needed: belief.needed,
+                searching: self.searches.runs_for(belief.loader),
+                search_cpu_s: loader.cpu.as_secs_f64(),
+                progress: None,
+                stream: loader.stream.filter(|_| loader.followed),
+            }
+        };
+        *lock(&self.told) = beliefs.into_iter().map(status).collect();
+    }
+}
