@@ -38,7 +38,7 @@ struct Shared {
     threads_max: usize,
     prefetching_max: usize,
     /// What each thread does first.
-    start: fn(),
+    start: Box<dyn Fn() + Send + Sync>,
 }
 
 /// A queue of blocking jobs and the threads that do them.
@@ -58,7 +58,7 @@ impl Pool {
         name: &'static str,
         prefetching_max: usize,
         reserved: usize,
-        start: fn(),
+        start: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         Pool(Arc::new(Shared {
             name,
@@ -66,7 +66,7 @@ impl Pool {
             wake: Condvar::new(),
             threads_max: prefetching_max + reserved,
             prefetching_max,
-            start,
+            start: Box::new(start),
         }))
     }
 
