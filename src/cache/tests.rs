@@ -1,6 +1,7 @@
 //! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -56,18 +57,24 @@ impl Source for Panicking {
 struct PanickingPages;
 
 impl Pages for PanickingPages {
-    fn store(&self, _: NodeId, _: &Path, _: u64, _: &[u8]) -> Result<(), Errno> {
+    fn expect(&self, _: &Located) {}
+
+    fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
         panic!("injected into a push")
     }
 
-    fn discard(&self, _: NodeId, _: &Path, _: u64, _: u64) {
-        panic!("injected into a drop")
+    fn discard(&self, _: Located, done: Box<dyn FnOnce() + Send>) {
+        let drop_pages = move || {
+            let _done = done;
+            panic!("injected into a drop")
+        };
+        std::thread::spawn(drop_pages);
     }
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn is_whole(&self, _: NodeId, _: &Path, _: u64, _: u64) -> Option<bool> {
-        None
+    fn look(&self, _: Located, looked: Looked) {
+        looked(None);
     }
 }
 
