@@ -1,7 +1,7 @@
 //! Pushing blocks into the kernel's page cache, and dropping them.
 //!
 //! 1. The kernel takes pages only for an inode that it knows; an unknown one is primed by looking
-//!    its name up through our own mount.
+//!    its name up through our own mount, as soon as its bytes are being fetched.
 //! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages.
 //!    It waits for pages that a read in flight has locked.
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
