@@ -346,7 +346,8 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     let home = home::claim(&disk.dir, owner)?;
     let random = || u128::from(RandomState::new().build_hasher().finish());
-    let limits = Limits::new(disk.bytes, disk.min_free_bytes);
+    let large_bytes = disk.large_file_bytes;
+    let limits = Limits { large_bytes, ..Limits::new(disk.bytes, disk.min_free_bytes) };
     let directory = Arc::new(Directory::new(home.path(), true));
     let store = Store::open(directory, limits, random() << 64 | random()).map_err(|error| {
         let message = format!("cache.dir {}: {error}", disk.dir.display());

@@ -1,3 +1,4 @@
 mod crash;
+mod large;
 mod model;
 mod real;

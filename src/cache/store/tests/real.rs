@@ -234,7 +234,7 @@ fn only_a_directory_of_ones_own_is_used() {
 fn older_formats_go_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    for name in ["belady-store-v1/x", "belady-store-v3", "belady-store-mine", "other", "v1"] {
+    for name in ["belady-store-v1/x", "belady-store-v99", "belady-store-mine", "other", "v1"] {
         fs::create_dir_all(at(name)).unwrap();
     }
     fs::write(at("belady-store-v1/x/owner"), "").unwrap();
