@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::Buffer;
 use super::care::Owed;
 use super::inbox::Arrival;
 use super::store::{Found, Key, Part, Sample, Store};
-use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located};
 use crate::ids::BlockId;
 use crate::plan::Event;
@@ -151,9 +151,9 @@ impl Local {
         }
     }
 
-    /// Stores a block that has arrived, and tells the planner whether it is there.
-    pub(super) fn put(self: &Arc<Self>, cache: &Arc<Cache>, block: BlockId, arrival: Arrival) {
-        let owed = Owed::new(cache, Event::Placed { block, tier: self.tier, done: false });
+    /// Stores a block that has arrived; `owed` is what the planner is told, also where it is not
+    /// stored.
+    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Arrival, owed: Owed) {
         let length = arrival.bytes.len();
         if self.lock().bytes + length <= QUEUE_BYTES {
             self.submit(Job::Put(block, arrival, owed), length);

@@ -87,7 +87,7 @@ fn cannot(store: &Listed, error: &std::io::Error) -> Error {
 fn ls(dir: &Path, json: bool) -> Result<()> {
     let mut rows = Vec::new();
     for store in home::stores(dir)? {
-        let counted = count(&Directory::new(&store.path, false));
+        let counted = Directory::open(&store.path, false).and_then(|disk| count(&disk));
         rows.push((counted.map_err(|error| cannot(&store, &error))?, store));
     }
     if json {
@@ -160,8 +160,9 @@ fn chosen(dir: &Path, names: &[String]) -> Result<Vec<Listed>> {
 }
 
 fn open(store: &Listed) -> Result<Store> {
-    let disk = Arc::new(Directory::new(&store.path, true));
-    Store::open(disk, Limits::new(u64::MAX, 0), 0).map_err(|error| cannot(store, &error))
+    let opened = Directory::open(&store.path, true)
+        .and_then(|disk| Store::open(Arc::new(disk), Limits::new(u64::MAX, 0), 0));
+    opened.map_err(|error| cannot(store, &error))
 }
 
 fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {

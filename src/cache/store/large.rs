@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
+use nix::libc;
+
 use super::disk::{Blob, Disk, Use};
 use super::log::Key;
 use super::segments::Extent;
@@ -184,10 +186,15 @@ impl Unopened {
     }
 }
 
+/// Whether there is no such file, or no file but something else.
+pub(super) fn is_missing(error: &Error) -> bool {
+    let other = [libc::ELOOP, libc::EISDIR, libc::ENXIO].map(Some);
+    error.kind() == ErrorKind::NotFound || other.contains(&error.raw_os_error())
+}
+
 /// Where somebody has deleted the file, there is nothing to be done to it.
 fn unless_gone(result: Result<()>) -> Result<()> {
-    let gone = |error: &Error| error.kind() == ErrorKind::NotFound;
-    result.or_else(|error| if gone(&error) { Ok(()) } else { Err(error) })
+    result.or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })
 }
 
 impl Blob for Unopened {
@@ -196,10 +203,13 @@ impl Blob for Unopened {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let file = self.open().or_else(|error| match error.kind() {
+        let file = self.open().or_else(|error| {
+            if !is_missing(&error) {
+                return Err(error);
+            }
             // Somebody has deleted it: its other blocks turn out to be gone when they are read.
-            ErrorKind::NotFound => self.disk.create(&self.name, Use::Pages),
-            _ => Err(error),
+            let _ = self.disk.remove(&self.name);
+            self.disk.create(&self.name, Use::Pages)
         })?;
         file.write_at(bytes, offset)
     }

@@ -102,7 +102,20 @@ pub struct Store {
     index: RwLock<Index>,
     writer: Mutex<Writer>,
     used: AtomicU64,
+    /// Bytes of samples at this moment: what the limits say, or less.
+    budget: AtomicU64,
     health: Health,
+}
+
+/// How a store and others share a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The whole disk; 0 where our place on it is gone.
+    pub total: u64,
+    /// What others take.
+    pub others: u64,
+    /// What is to stay free.
+    pub min_free: u64,
 }
 
 /// What came of looking for a sample.
@@ -147,9 +160,9 @@ pub fn count(disk: &dyn Disk) -> Result<Count> {
     })
 }
 
-/// Whether somebody has cut a file or deleted it.
+/// Whether somebody has cut a file, deleted it or put something else in its place.
 fn is_gone(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::NotFound)
+    error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
 }
 
 fn checksum(key: Key, bytes: &[u8]) -> u32 {
@@ -165,8 +178,8 @@ impl Store {
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
         let names = disk.names()?;
         let (mut log, mut entries) = Log::open(&*disk, &names, fresh)?;
-        let (segment, budget) = (limits.segment_bytes, limits.bytes);
-        let (segments, files, lost) = Segments::open(&disk, &names, &mut entries, segment, budget);
+        let (segments, files, lost) =
+            Segments::open(&disk, &names, &mut entries, limits.segment_bytes);
         let health = Health::new(limits.min_free);
         // Their places will be others', who must not be left out for them at the next open.
         if let Err(error) = log.append(lost.into_iter().map(Record::GivenUp)) {
@@ -184,6 +197,7 @@ impl Store {
                 dead_records: limits.dead_records,
             }),
             used: AtomicU64::new(used),
+            budget: AtomicU64::new(limits.bytes),
             health,
             disk,
         })
@@ -226,6 +240,14 @@ impl Store {
 
     /// The sample's bytes. Blocks.
     pub fn get(&self, key: Key) -> Found {
+        match self.try_get(key) {
+            // Its place may have been given up and taken again by itself while it was read.
+            Found::Damaged => self.try_get(key),
+            found => found,
+        }
+    }
+
+    fn try_get(&self, key: Key) -> Found {
         let found = {
             let index = self.read();
             let at = index.entries.get(&key).copied();
@@ -270,7 +292,7 @@ impl Store {
         }
         let idle = match self.health.is_full() {
             true => 0,
-            false => self.limits.bytes.saturating_sub(self.used()),
+            false => self.budget().saturating_sub(self.used()),
         };
         writer.segments.shrink(idle);
         self.delete_empty(&mut writer);
@@ -344,6 +366,27 @@ impl Store {
         self.writer().segments.idle()
     }
 
+    /// May hold so many bytes of samples from now on, and no more than the limits say. What no
+    /// sample takes beyond that goes back to the disk at once; which samples go is others' to say.
+    /// Blocks.
+    pub fn resize(&self, bytes: u64) {
+        self.budget.store(bytes.min(self.limits.bytes), Ordering::Relaxed);
+        let mut writer = self.writer();
+        writer.segments.shrink(self.budget().saturating_sub(self.used()));
+        self.delete_empty(&mut writer);
+    }
+
+    /// How the disk is shared at this moment. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn share(&self) -> Result<Share> {
+        let own = self.used() + self.idle();
+        let space = self.health.look(&*self.disk)?;
+        let others = space.total.saturating_sub(space.bytes).saturating_sub(own);
+        Ok(Share { total: space.total, others, min_free: self.limits.min_free })
+    }
+
     /// What is stored.
     pub fn keys(&self) -> Vec<Key> {
         self.read().entries.keys().copied().collect()
@@ -352,6 +395,10 @@ impl Store {
     /// Number of samples, and their bytes in whole pages.
     pub fn totals(&self) -> (u64, u64) {
         (self.read().entries.len() as u64, self.used())
+    }
+
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
     }
 
     fn used(&self) -> u64 {

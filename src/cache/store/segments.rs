@@ -85,8 +85,6 @@ pub(super) struct Segments {
     next: u32,
     unsynced: BTreeSet<u32>,
     segment_pages: u32,
-    /// Bytes that samples and idle room may take.
-    budget: u64,
 }
 
 fn name(id: u32) -> String {
@@ -105,7 +103,6 @@ impl Segments {
         names: &[(String, u64)],
         entries: &mut Entries,
         segment_bytes: u64,
-        budget: u64,
     ) -> (Self, Files, Vec<Key>) {
         let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
         let mut segments = Segments {
@@ -118,7 +115,6 @@ impl Segments {
             next: 1,
             unsynced: BTreeSet::new(),
             segment_pages,
-            budget,
         };
         let mut written = HashMap::new();
         for (name, length) in names {
@@ -258,10 +254,16 @@ impl Segments {
         self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
     }
 
-    /// Room for what is wanted, in this order, beside `used` bytes of others.
-    pub(super) fn place(&mut self, wanted: &[Wanted], used: u64) -> Result<Vec<Extent>> {
+    /// Room for what is wanted, in this order, beside `used` bytes of others; with the idle room
+    /// they take no more than `budget` bytes.
+    pub(super) fn place(
+        &mut self,
+        wanted: &[Wanted],
+        used: u64,
+        budget: u64,
+    ) -> Result<Vec<Extent>> {
         let mut places = vec![None; wanted.len()];
-        let placed = self.place_all(wanted, used, &mut places);
+        let placed = self.place_all(wanted, used, budget, &mut places);
         let places: Vec<Extent> = places.into_iter().flatten().collect();
         match placed {
             Ok(()) => Ok(places),
@@ -276,6 +278,7 @@ impl Segments {
         &mut self,
         wanted: &[Wanted],
         mut used: u64,
+        budget: u64,
         places: &mut [Option<Extent>],
     ) -> Result<()> {
         let mut packed = Vec::with_capacity(wanted.len());
@@ -285,11 +288,11 @@ impl Segments {
                 continue;
             };
             used += u64::from(wanted.pages) * PAGE_BYTES;
-            self.shrink(self.budget.saturating_sub(used));
+            self.shrink(budget.saturating_sub(used));
             *place = Some(self.large.place(&self.disk, part, wanted.pages, &mut self.next)?);
             self.unsynced.extend(place.iter().map(|place| place.segment));
         }
-        self.place_packed(packed, used)
+        self.place_packed(packed, used, budget)
     }
 
     /// Places samples of so many pages each: one after the other in clean pages while the budget
@@ -298,13 +301,14 @@ impl Segments {
         &mut self,
         samples: Vec<(u32, &mut Option<Extent>)>,
         mut used: u64,
+        budget: u64,
     ) -> Result<()> {
         let total: u32 = samples.iter().map(|(pages, _)| pages).sum();
         if total == 0 {
             return Ok(());
         }
         let bytes = u64::from(total) * PAGE_BYTES;
-        let contiguous = match used + self.idle + bytes <= self.budget {
+        let contiguous = match used + self.idle + bytes <= budget {
             true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(total)?),
             true => self.take(total, true),
             false => None,
@@ -321,7 +325,7 @@ impl Segments {
             *place = match self.take(pages, false) {
                 Some(place) => Some(place),
                 None => {
-                    self.shrink(self.budget.saturating_sub(used));
+                    self.shrink(budget.saturating_sub(used));
                     Some(self.take_clean(pages)?)
                 }
             };

@@ -61,7 +61,7 @@ impl Store {
             return true;
         }
         let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
-        let fits = self.used().saturating_add(bytes) <= self.limits.bytes;
+        let fits = self.used().saturating_add(bytes) <= self.budget();
         if !fits || !self.health.is_usable() || !self.health.has_room(&*self.disk, bytes) {
             return false;
         }
@@ -89,7 +89,7 @@ impl Store {
             part: *part,
         };
         let wanted: Vec<Wanted> = samples.iter().map(wanted).collect();
-        let places = writer.segments.place(&wanted, self.used())?;
+        let places = writer.segments.place(&wanted, self.used(), self.budget())?;
         let written = self.write_samples(writer, samples, &places);
         let recorded = written.and_then(|records| {
             writer.log.append(records.iter().map(|(key, at)| Record::Stored(*key, *at)))?;

@@ -29,7 +29,9 @@ fn key(sample: u128) -> Key {
 
 /// A third of the samples are parts of large files, a few of each.
 fn part(sample: u128) -> Option<Part> {
-    (sample % 3 == 0).then(|| Part::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
+    sample
+        .is_multiple_of(3)
+        .then(|| Part::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
 }
 
 /// Stores samples.

@@ -25,7 +25,7 @@ impl Stand {
     }
 
     fn open(&self, budget: u64) -> Store {
-        let disk = Arc::new(Directory::new(self.directory.path(), true));
+        let disk = Arc::new(Directory::open(self.directory.path(), true).unwrap());
         let limits = Limits { large_bytes: 2 * BLOCK_BYTES, ..Limits::new(budget, 0) };
         Store::open(disk, limits, 99).unwrap()
     }
@@ -90,7 +90,7 @@ fn a_large_file_is_filled_in_any_order_and_lies_as_it_is() {
     // Small files are packed, wherever they are in a batch.
     let small = Sample { key: Key::new(77), bytes: b"small", part: None };
     assert!(store.put_all(&[small]));
-    let counted = count(&Directory::new(stand.directory.path(), false)).unwrap();
+    let counted = count(&Directory::open(stand.directory.path(), false).unwrap()).unwrap();
     assert_eq!((counted.samples, counted.large_files), (BLOCKS + 1, 1));
     for store in [store, stand.open(1 << 30)] {
         stand.has(&store, &[0, 1, 2, 3, 4]);
