@@ -19,6 +19,9 @@ use crate::plan::{Event, Planner};
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
 
+/// Bytes that wait with the arrivals; beyond, further arrivals come without: they are not stored.
+const BYTES_MAX: usize = 64 << 20;
+
 /// Events of a batch at most: as many wake a planner that gathers one.
 const BATCH_MAX: usize = 8;
 
@@ -48,6 +51,7 @@ pub type Question = Box<dyn FnOnce(&Planner) + Send>;
 struct Queue {
     messages: Vec<Message>,
     questions: Vec<Question>,
+    bytes: usize,
     batch: usize,
     /// The planner gathers a batch: a single event does not wake it.
     gathering: bool,
@@ -78,6 +82,7 @@ impl Inbox {
         let queue = Queue {
             messages: Vec::new(),
             questions: Vec::new(),
+            bytes: 0,
             batch,
             gathering: false,
             urgent: false,
@@ -98,6 +103,8 @@ impl Inbox {
         {
             return;
         }
+        let arrival = arrival.filter(|arrival| queue.bytes + arrival.bytes.len() <= BYTES_MAX);
+        queue.bytes += arrival.as_ref().map_or(0, |arrival| arrival.bytes.len());
         let was_ready = queue.is_ready();
         queue.urgent |= matches!(event, Event::Missed { .. });
         queue.messages.push(Message { event, arrival });
@@ -144,6 +151,7 @@ impl Inbox {
         queue.gathering = !queue.messages.is_empty();
         messages.append(&mut queue.messages);
         questions.append(&mut queue.questions);
+        queue.bytes = 0;
         !queue.closed
     }
 

@@ -214,6 +214,10 @@ impl Blob for Unopened {
         file.write_at(bytes, offset)
     }
 
+    fn cut(&self, length: u64) -> Result<()> {
+        unless_gone(self.open().and_then(|file| file.cut(length)))
+    }
+
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         unless_gone(self.open().and_then(|file| file.punch(offset, length)))
     }

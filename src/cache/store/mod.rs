@@ -150,7 +150,7 @@ pub struct Count {
 /// The disk's.
 pub fn count(disk: &dyn Disk) -> Result<Count> {
     let names = disk.names()?;
-    let entries = log::replay(disk, &names).map(|found| found.entries).unwrap_or_default();
+    let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
     let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
     let large = names.iter().filter_map(|(name, _)| large::parse(name));
     Ok(Count {
@@ -182,9 +182,7 @@ impl Store {
             Segments::open(&disk, &names, &mut entries, limits.segment_bytes);
         let health = Health::new(limits.min_free);
         // Their places will be others', who must not be left out for them at the next open.
-        if let Err(error) = log.append(lost.into_iter().map(Record::GivenUp)) {
-            health.bad(&error);
-        }
+        log.owe(lost.into_iter());
         let used = entries.values().map(|at| stored(at.length as usize)).sum();
         Ok(Store {
             secret: log.secret().to_le_bytes(),

@@ -144,11 +144,19 @@ impl Store {
         std::thread::scope(|scope| {
             let mut shares = runs.chunks(share);
             let own = shares.next().unwrap_or_default();
-            let others: Vec<_> = shares.map(|share| scope.spawn(move || write(share))).collect();
+            let others: Vec<_> = shares
+                .map(|share| {
+                    let thread = std::thread::Builder::new();
+                    thread.spawn_scoped(scope, move || write(share)).map_err(|_| share)
+                })
+                .collect();
             let panicked = || Err(Error::other("a write panicked"));
-            let joined =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|_| panicked()));
             let written = write(own);
+            let joined = others.into_iter().map(|other| match other {
+                Ok(thread) => thread.join().unwrap_or_else(|_| panicked()),
+                // No thread was to be had.
+                Err(share) => write(share),
+            });
             joined.fold(written, Result::and)
         })?;
         Ok(records)
