@@ -19,6 +19,7 @@
 mod buffer;
 mod care;
 mod checked;
+mod flight;
 mod gears;
 mod inbox;
 mod local;
@@ -41,8 +42,9 @@ use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 pub use buffer::Buffer;
 use care::{InCare, Owed};
 use checked::Checked;
+use flight::{Fetching, Flight};
 pub use gears::Gears;
-pub use inbox::{Arrival, Inbox, Message};
+pub use inbox::{Arrival, Inbox, Message, Question};
 use local::Local;
 use store::Store;
 
@@ -78,13 +80,6 @@ pub type Recheck = Box<dyn Fn(NodeId, Urgency) + Send + Sync>;
 
 /// A block of one version of its file: bytes of two versions never meet.
 type Key = (BlockId, NodeId);
-
-enum Flight {
-    /// Nothing has arrived yet.
-    Fetching(Vec<Waiter>),
-    /// The bytes are here and being pushed.
-    Pushing(Arc<Buffer>),
-}
 
 /// Bytes and reads that went through the daemon since the start.
 #[derive(Debug, Default)]
@@ -219,11 +214,16 @@ impl Cache {
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
                 waiter(Ok(bytes));
             }
-            Some(Flight::Fetching(waiters)) => {
-                waiters.push(waiter);
+            Some(Flight::Fetching(fetching)) => {
+                fetching.waiters.push(waiter);
+                let news = fetching.go_to_ram();
+                drop(flights);
+                if news {
+                    self.inbox.put(Event::Missed { block, task }, None);
+                }
             }
             None => {
-                flights.insert((block, node), Flight::Fetching(vec![waiter]));
+                flights.insert((block, node), Flight::Fetching(Fetching::for_reader(waiter)));
                 drop(flights);
                 match self.catalog.locate(block).filter(|located| located.node == node) {
                     Some(located) => {
@@ -242,13 +242,47 @@ impl Cache {
             return self.inbox.put(Event::Failed { block }, None);
         };
         let mut flights = self.lock();
-        let Entry::Vacant(slot) = flights.entry((block, located.node)) else { return };
-        slot.insert(Flight::Fetching(Vec::new()));
+        match flights.entry((block, located.node)) {
+            Entry::Vacant(slot) => {
+                slot.insert(Flight::Fetching(Fetching::for_ram()));
+            }
+            Entry::Occupied(mut flight) => {
+                if let Flight::Fetching(fetching) = flight.get_mut() {
+                    fetching.go_to_ram();
+                }
+                return;
+            }
+        }
         drop(flights);
         if let Some(pages) = self.pages.get() {
             pages.expect(&located);
         }
         self.fetch(block, located, Urgency::Prefetch);
+    }
+
+    /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is
+    /// under way leaves one there when it ends.
+    pub fn load(self: &Arc<Self>, block: BlockId, tier: usize) {
+        let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+        let (Some(local), Some(located)) = (&self.local, self.catalog.locate(block)) else {
+            return;
+        };
+        let mut flights = self.lock();
+        match flights.entry((block, located.node)) {
+            Entry::Vacant(slot) => {
+                slot.insert(Flight::Fetching(Fetching::for_store(placed)));
+                drop(flights);
+                self.fetch(block, located, Urgency::Prefetch);
+            }
+            Entry::Occupied(mut flight) => match flight.get_mut() {
+                Flight::Fetching(fetching) => fetching.placed = Some(placed),
+                Flight::Pushing(bytes) => {
+                    let arrival = Arrival { node: located.node, bytes: Arc::clone(bytes) };
+                    drop(flights);
+                    local.put(block, arrival, placed);
+                }
+            },
+        }
     }
 
     /// Looks whether a block that will be read soon is still as it should be: its version, where
@@ -284,7 +318,10 @@ impl Cache {
     /// Writes a block to the local store and tells the planner.
     pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
         match &self.local {
-            Some(local) => local.put(self, block, arrival),
+            Some(local) => {
+                let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+                local.put(block, arrival, placed);
+            }
             None => self.inbox.put(Event::Placed { block, tier, done: false }, None),
         }
     }
@@ -363,11 +400,15 @@ impl Cache {
         }
         let bytes = Arc::new(bytes);
         let key = (block, located.node);
-        let before = self.lock().insert(key, Flight::Pushing(Arc::clone(&bytes)));
-        if let Some(Flight::Fetching(waiters)) = before {
-            for waiter in waiters {
-                waiter(Ok(Arc::clone(&bytes)));
-            }
+        let Some(fetching) = self.take_off(key, &bytes) else { return };
+        for waiter in fetching.waiters {
+            waiter(Ok(Arc::clone(&bytes)));
+        }
+        if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
+            local.put(block, Arrival { node: located.node, bytes: Arc::clone(&bytes) }, placed);
+        }
+        if !fetching.to_ram {
+            return;
         }
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         if whole && urgency == Urgency::Prefetch {
@@ -413,12 +454,15 @@ impl Cache {
 
     fn fail(&self, key: Key, errno: Errno) {
         let before = self.lock().remove(&key);
-        self.tell(key.1, Event::Failed { block: key.0 }, None);
-        if let Some(Flight::Fetching(waiters)) = before {
-            self.traffic.read_errors.fetch_add(waiters.len() as u64, Ordering::Relaxed);
-            for waiter in waiters {
-                waiter(Err(errno));
-            }
+        let Some(Flight::Fetching(fetching)) = before else {
+            return self.tell(key.1, Event::Failed { block: key.0 }, None);
+        };
+        if fetching.to_ram {
+            self.tell(key.1, Event::Failed { block: key.0 }, None);
+        }
+        self.traffic.read_errors.fetch_add(fetching.waiters.len() as u64, Ordering::Relaxed);
+        for waiter in fetching.waiters {
+            waiter(Err(errno));
         }
     }
 
