@@ -26,6 +26,7 @@ pub mod crack;
 mod event;
 mod evidence;
 mod follow;
+mod history;
 mod ladder;
 mod loader;
 mod origin;
@@ -33,6 +34,7 @@ mod search;
 mod sequence;
 mod shared;
 mod suspect;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
+pub use history::{Epoch, Record};
 pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
@@ -137,6 +140,11 @@ impl Learner {
     /// What is believed of each loader at this moment.
     pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
         self.loaders.values().map(|loader| loader.belief(&self.shared))
+    }
+
+    /// What is remembered of each loader that reads.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.loaders.values().filter_map(|loader| loader.record(&self.shared))
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {

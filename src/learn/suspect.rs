@@ -195,10 +195,7 @@ pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence
     if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
-    let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
-    let samples: Arc<[u32]> = positions.into_iter().map(|at| samples[at as usize]).collect();
-    Some(Arc::new(Sequence::new(samples)))
+    Some(Arc::new(Sequence::new(index.epoch(origin)?)))
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
