@@ -15,6 +15,7 @@ mod files;
 mod learning;
 mod order;
 mod planning;
+mod record;
 mod status;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -42,6 +43,7 @@ use learning::{Learning, Surroundings};
 use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
+pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 
 /// The tier that the local store is.

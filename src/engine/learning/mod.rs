@@ -25,6 +25,7 @@ use serde::Serialize;
 use super::lock;
 use super::order::Streams;
 use super::planning::Published;
+use super::record::Named;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
@@ -37,6 +38,9 @@ use owner::Owner;
 
 /// How many notes wait for the learner's thread at most.
 const NOTES_MAX: usize = 1 << 14;
+
+/// How long is waited for what the thread knows; a search for suspects takes a second at most.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the learner's thread is told.
 enum Note {
@@ -56,6 +60,8 @@ enum Note {
     },
     /// All slices of a search were.
     Searched { generation: u32, search: SearchId },
+    /// What loaders have read is asked for.
+    Records(SyncSender<Vec<Named>>),
     /// There is something to look at: the end.
     Wake,
 }
@@ -156,6 +162,18 @@ impl Learning {
             loader.progress = loader.stream.and_then(&progress);
         }
         loaders
+    }
+
+    /// What is remembered of each loader that has read, with the name of its program.
+    ///
+    /// # Errors
+    /// Where the thread is busy for too long, or has ended.
+    pub(super) fn records(&self) -> Result<Vec<Named>> {
+        let (answer, records) = sync_channel(1);
+        // If it cannot be sent, nothing comes back.
+        let _ = self.notes.send(Note::Records(answer));
+        let late = |_| Error::new(ErrorKind::Timeout, "the learner's thread does not answer");
+        records.recv_timeout(PATIENCE).map_err(late)
     }
 
     /// Ends the thread and all searches.

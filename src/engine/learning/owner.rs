@@ -65,12 +65,14 @@ struct Loader {
     /// Since when it has been followed, or not.
     since: Instant,
     cpu: Duration,
+    /// The name of its program, which is known as long as that runs.
+    program: String,
 }
 
 impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
-        Loader { stream, followed, since, cpu: Duration::ZERO }
+        Loader { stream, followed, since, cpu: Duration::ZERO, program: String::new() }
     }
 }
 
@@ -154,6 +156,15 @@ impl Owner {
             Note::Searched { generation, search } if generation == self.generation => {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
+            }
+            Note::Records(answer) => {
+                let records = self.learner.iter().flat_map(Learner::records);
+                let named = records.map(|record| {
+                    let loader = self.loaders.get(&record.loader);
+                    (record, loader.map_or_else(String::new, |loader| loader.program.clone()))
+                });
+                // Who asked may have gone.
+                let _ = answer.try_send(named.collect());
             }
             Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
         }
@@ -297,10 +308,13 @@ impl Owner {
         }
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
+            if loader.program.is_empty() {
+                loader.program = program(belief.group);
+            }
             LoaderStatus {
                 loader: belief.loader.0,
                 process: belief.group,
-                program: program(belief.group),
+                program: loader.program.clone(),
                 epoch: belief.epoch,
                 belief: belief.text,
                 followed: loader.followed,
