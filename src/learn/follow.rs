@@ -165,7 +165,7 @@ impl Follow {
         }
         follow.start = follow.front;
         // In the order of arrival nobody has every so manyth place.
-        if origin != Origin::Recorded {
+        if !origin.is_as_seen() {
             follow.share = Share::of(&all);
             follow.shared = all.len() as u32;
         }

@@ -109,9 +109,23 @@ impl History {
         self.left = follow.done();
     }
 
-    /// The epoch of an order that was followed is over.
-    pub(super) fn follow_ended(&mut self, number: u32, follow: &Follow, shared: &Shared) {
-        self.push(followed(number, follow, shared, true));
+    /// The epoch of an order that was followed is over; `log` is what else was opened.
+    pub(super) fn follow_ended(
+        &mut self,
+        number: u32,
+        follow: &Follow,
+        log: &[u32],
+        shared: &Shared,
+    ) {
+        let mut epoch = followed(number, follow, shared, true);
+        // As it was seen before, that is: perhaps not to its end.
+        if let Read::Seen(samples) = &mut epoch.read
+            && log.iter().any(|sample| follow.sequence.place(*sample).is_none())
+        {
+            let more = log.iter().filter(|sample| follow.sequence.place(**sample).is_none());
+            *samples = samples.iter().chain(more).copied().collect();
+        }
+        self.push(epoch);
     }
 
     /// The epoch of an unknown order is over.

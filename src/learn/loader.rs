@@ -143,6 +143,7 @@ impl Loader {
                 self.recorded = Some(over.sequence());
             }
             self.history.seen(self.epoch, over.log());
+            shared.news += 1;
             self.begin_epoch();
         }
         self.streak = self.streak.saturating_add(1);
@@ -187,7 +188,7 @@ impl Loader {
         let readers = || self.attempt.samples();
         let needed = SURE + (suspects.len().max(1) as f64).log2();
         let derived = best(suspects.iter(), &shared.indexes, read, readers)
-            .map(|(suspect, weight)| (suspect, weight, (Rung::Derived, needed)));
+            .map(|(suspect, weight)| (suspect, weight, (suspect.rung, needed)));
         let leads = self.leads.iter().map(|lead| &lead.1);
         let lead = best(leads, &shared.indexes, read, readers)
             .map(|(suspect, weight)| (suspect, weight, self.leads_need));
@@ -237,6 +238,7 @@ impl Loader {
             epoch: self.epoch + u32::from(self.follow.is_some()),
             recorded: self.recorded.as_ref(),
             defaults: &self.defaults,
+            journal: &shared.journal,
         }
     }
 
@@ -259,8 +261,9 @@ impl Loader {
             None => {}
         }
         let goes_on = self.follow.is_some();
+        shared.news += 1;
         if let Some(over) = &self.follow {
-            self.history.follow_ended(self.epoch, over, shared);
+            self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
         }
         self.epoch += u32::from(goes_on);
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
@@ -271,7 +274,7 @@ impl Loader {
         self.past =
             Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
         self.scope = Some(self.scope_of(index, &sequence, shared));
-        self.recorded = (origin == Origin::Recorded).then(|| Arc::clone(&sequence));
+        self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
         self.attempt = Attempt::default();
         self.begin_attempt();
@@ -326,7 +329,7 @@ impl Loader {
         let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
-            self.history.follow_ended(self.epoch, &follow, shared);
+            self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
             self.begin_epoch();
         } else {
             self.history.leave(&follow);
@@ -394,7 +397,7 @@ impl Loader {
         if weight.bits < needed {
             if here && weight.bits > 0.0 {
                 let n = sequence.len();
-                let suspect = Suspect::whole(index, origin, sequence);
+                let suspect = Suspect::whole(Some(index), origin, sequence);
                 self.keep_lead(weight.bits, suspect, n, (rung, needed));
             }
             return false;
@@ -403,7 +406,7 @@ impl Loader {
             let told = (Some(index), origin.clone(), Law::Unknown);
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(index, origin, Arc::clone(&sequence));
+                let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
                 self.keep_lead(weight.bits, suspect, sequence.len(), (rung, needed));
                 return false;
             }

@@ -27,6 +27,7 @@ mod event;
 mod evidence;
 mod follow;
 mod history;
+mod journal;
 mod ladder;
 mod loader;
 mod origin;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
 pub use history::{Epoch, Record};
+pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
@@ -107,6 +109,8 @@ impl Learner {
             others: Vec::new(),
             version: 0,
             cached: false,
+            journal: Journal::default(),
+            news: 0,
         };
         Learner {
             shared,
@@ -145,6 +149,18 @@ impl Learner {
     /// What is remembered of each loader that reads.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.loaders.values().filter_map(|loader| loader.record(&self.shared))
+    }
+
+    /// From here on loaders may read as these did.
+    pub fn recall(&mut self, journal: Journal) {
+        self.shared.journal = journal;
+        self.shared.version = self.shared.version.wrapping_add(1);
+    }
+
+    /// A number that changes when there is more to be [remembered](Self::records) of some loader
+    /// than an open.
+    pub fn news(&self) -> u64 {
+        self.shared.news
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
@@ -205,6 +221,7 @@ impl Learner {
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
                 loader.leave(task);
+                self.shared.news += 1;
             }
         }
     }

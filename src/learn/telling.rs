@@ -6,8 +6,6 @@ use super::event::{Belief, Known, Rung};
 use super::follow::{Follow, Share};
 use super::ladder::Stage;
 use super::loader::Loader;
-use super::origin::Origin;
-use super::sequence::Index;
 use super::shared::Shared;
 use crate::order::Order;
 
@@ -16,14 +14,7 @@ impl Loader {
     pub(super) fn known(&self, shared: &Shared) -> Option<Known> {
         let follow = self.follow.as_ref()?;
         let mut epochs = vec![follow.rest()];
-        let next = match follow.index {
-            None => Some(Arc::clone(follow.sequence.samples())),
-            Some(index) => {
-                let index = &shared.indexes[index];
-                let next = follow.origin.clone().after(&follow.law, index.sequence.len());
-                next.and_then(|(origin, _)| epoch_of(&origin, follow, index))
-            }
-        };
+        let next = next_epoch(follow, shared);
         let foreseen = u32::from(next.is_some());
         epochs.extend(next.map(|samples| follow.share().of_epoch(&samples)));
         let order =
@@ -71,10 +62,13 @@ impl Loader {
     }
 }
 
-/// The samples of an origin's epoch, without their places.
-fn epoch_of(origin: &Origin, follow: &Follow, index: &Index) -> Option<Arc<[u32]>> {
-    if *origin == follow.origin {
+/// The samples of the next epoch, all ranks', if its order follows from this one.
+fn next_epoch(follow: &Follow, shared: &Shared) -> Option<Arc<[u32]>> {
+    let index = follow.index.map(|index| &shared.indexes[index]);
+    let n = index.map_or(0, |index| index.sequence.len());
+    let (origin, _) = follow.origin.after(&follow.law, n)?;
+    if origin == follow.origin {
         return Some(Arc::clone(follow.sequence.samples()));
     }
-    index.epoch(origin)
+    origin.listed().cloned().or_else(|| index?.epoch(&origin))
 }

@@ -7,7 +7,6 @@
 
 use std::process::Command;
 
-
 use crate::ground::{Ground, wait_until};
 use crate::loader::{FILES, Loader, known, loaders, plant, predicted};
 use crate::mounted::Mounted;

@@ -28,6 +28,7 @@ mod read;
 mod readonly;
 mod record;
 mod refused;
+mod replay;
 mod samplers;
 mod store;
 mod tree;

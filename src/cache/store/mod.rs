@@ -24,6 +24,7 @@
 pub mod disk;
 mod health;
 pub mod home;
+pub mod journal;
 mod log;
 mod segments;
 #[cfg(test)]
