@@ -19,6 +19,9 @@ use crate::plan::Event;
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
 
+/// Bytes that wait with the arrivals; beyond, further arrivals come without: they are not stored.
+const BYTES_MAX: usize = 64 << 20;
+
 /// Events of a batch at most: as many wake a planner that gathers one.
 const BATCH_MAX: usize = 8;
 
@@ -44,6 +47,7 @@ pub struct Message {
 
 struct Queue {
     messages: Vec<Message>,
+    bytes: usize,
     batch: usize,
     /// The planner gathers a batch: a single event does not wake it.
     gathering: bool,
@@ -71,8 +75,14 @@ impl Inbox {
     /// would wait for arrivals that only its own events bring about.
     pub fn new(inflight_max: u32) -> Self {
         let batch = (inflight_max as usize).clamp(1, BATCH_MAX);
-        let queue =
-            Queue { messages: Vec::new(), batch, gathering: false, urgent: false, closed: false };
+        let queue = Queue {
+            messages: Vec::new(),
+            bytes: 0,
+            batch,
+            gathering: false,
+            urgent: false,
+            closed: false,
+        };
         Inbox { queue: Mutex::new(queue), wake: Condvar::new() }
     }
 
@@ -88,6 +98,8 @@ impl Inbox {
         {
             return;
         }
+        let arrival = arrival.filter(|arrival| queue.bytes + arrival.bytes.len() <= BYTES_MAX);
+        queue.bytes += arrival.as_ref().map_or(0, |arrival| arrival.bytes.len());
         let was_ready = queue.is_ready();
         queue.urgent |= matches!(event, Event::Missed { .. });
         queue.messages.push(Message { event, arrival });
@@ -115,6 +127,7 @@ impl Inbox {
         queue.urgent = false;
         queue.gathering = !queue.messages.is_empty();
         messages.append(&mut queue.messages);
+        queue.bytes = 0;
         !queue.closed
     }
 

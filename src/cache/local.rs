@@ -27,6 +27,9 @@ const QUEUE_BYTES: usize = 64 << 20;
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// Samples that are given up at once.
+const REMOVED_AT_ONCE: usize = 1 << 14;
+
 /// Niceness of the thread that writes.
 const NICE: i32 = 15;
 
@@ -50,6 +53,8 @@ struct Queue {
     bytes: usize,
     /// Whether a thread is at it.
     working: bool,
+    /// Nothing is queued any more.
+    closed: bool,
 }
 
 /// The local store as a tier of blocks.
@@ -160,18 +165,26 @@ impl Local {
         self.submit(Job::Remove(block), 0);
     }
 
-    /// Waits until everything is written, and lasts. Blocks.
-    pub(super) fn close(self: &Arc<Self>) {
+    /// Waits until everything is written, and lasts; nothing is written afterwards. Says whether
+    /// the store is left: a disk that hangs may still be writing. Blocks.
+    pub(super) fn close(self: &Arc<Self>) -> bool {
         self.submit(Job::Sync, 0);
+        let mut queue = self.lock();
+        queue.closed = true;
         let busy = |queue: &mut Queue| queue.working;
-        let waited = self.idle.wait_timeout_while(self.lock(), CLOSE_PATIENCE, busy);
-        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+        let waited = self.idle.wait_timeout_while(queue, CLOSE_PATIENCE, busy);
+        let hangs = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        if hangs {
             tracing::warn!("the cache disk hangs; what was stored last may be lost");
         }
+        !hangs
     }
 
     fn submit(self: &Arc<Self>, job: Job, bytes: usize) {
         let mut queue = self.lock();
+        if queue.closed {
+            return;
+        }
         queue.jobs.push_back(job);
         queue.bytes += bytes;
         if !std::mem::replace(&mut queue.working, true) {
@@ -259,7 +272,8 @@ impl Local {
                 Job::Put(..) => {}
             }
         }
-        self.store.remove(&keys);
+        // Readers wait for the index while samples are given up.
+        keys.chunks(REMOVED_AT_ONCE).for_each(|keys| self.store.remove(keys));
         self.store.clear_leftovers();
         if last && let Err(error) = self.store.sync() {
             tracing::warn!(%error, "what was stored last may be lost");
@@ -279,6 +293,9 @@ struct Working<'a>(&'a Local);
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.0.lock().working = false;
+        if std::thread::panicking() {
+            self.0.lock().working = false;
+            self.0.idle.notify_all();
+        }
     }
 }

@@ -290,11 +290,10 @@ impl Cache {
         }
     }
 
-    /// Writes what is to be written to the local store, and makes it last. Blocks.
-    pub fn close(&self) {
-        if let Some(local) = &self.local {
-            local.close();
-        }
+    /// Writes what is to be written to the local store, and makes it last. Says whether the store
+    /// is left then. Blocks.
+    pub fn close(&self) -> bool {
+        self.local.as_ref().is_none_or(Local::close)
     }
 
     /// Gives up a block's copy in the local store.
@@ -392,8 +391,10 @@ impl Cache {
         match pushed {
             Ok(()) => {
                 self.checked.note(block);
-                let arrival = Arrival { node: located.node, bytes };
-                self.tell(located.node, Event::Arrived { block, from }, Some(arrival));
+                // What comes from the store is not written to it.
+                let new = self.local.is_some() && from == Place::Source;
+                let arrival = new.then_some(Arrival { node: located.node, bytes });
+                self.tell(located.node, Event::Arrived { block, from }, arrival);
             }
             Err(errno) => {
                 tracing::debug!(?block, %errno, "the kernel did not take a block");

@@ -56,7 +56,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "order.learn-threads",
-        "Threads that search for seeds when processors are idle, 0 to 256; 0: an eighth of them.",
+        "Threads that search for seeds, 0 to 256; 0: one for eight processors.",
+    ),
+    key(
+        "order.learn-nice",
+        "How far they stand back behind all other threads, 0 to 19: less than 19 lets them get on where\n\
+         no processor is ever idle.",
     ),
     key("mount.allow-other", "Let other users use the mount."),
     key(

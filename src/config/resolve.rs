@@ -34,6 +34,7 @@ const INFLIGHT: RangeInclusive<u32> = 1..=1024;
 
 /// More threads than this have no dataset that is worth them.
 const LEARN_THREADS: RangeInclusive<u32> = 0..=256;
+const LEARN_NICE: RangeInclusive<u32> = 0..=19;
 
 /// What share of the processors searches for seeds, when nobody else needs them: one in so many.
 const LEARN_SHARE: u32 = 8;
@@ -163,10 +164,11 @@ fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
         0 => (host.cores / LEARN_SHARE).max(1),
         set => set,
     };
+    let nice = within("order.learn-nice", order.learn_nice, &LEARN_NICE)?;
     Ok(match order.learn {
         Learn::Off => None,
         Learn::Auto | Learn::NoCrack => {
-            Some(LearnSettings { crack: order.learn == Learn::Auto, threads })
+            Some(LearnSettings { crack: order.learn == Learn::Auto, threads, nice })
         }
     })
 }

@@ -75,13 +75,15 @@ pub struct PrefetchConfig {
 }
 
 /// `[order]`: finding out the orders that nobody tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrderConfig {
     /// Whether orders are found out from what is read. Default: auto.
     pub learn: Learn,
     /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
     pub learn_threads: u32,
+    /// How far these threads stand back behind all others: the nice value. Default: 19.
+    pub learn_nice: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -255,6 +257,12 @@ impl Default for CacheConfig {
 impl Default for PrefetchConfig {
     fn default() -> Self {
         PrefetchConfig { enabled: true, inflight: 32, window: Size::Auto, start: Start::Mount }
+    }
+}
+
+impl Default for OrderConfig {
+    fn default() -> Self {
+        OrderConfig { learn: Learn::default(), learn_threads: 0, learn_nice: 19 }
     }
 }
 

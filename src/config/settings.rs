@@ -110,6 +110,8 @@ pub struct LearnSettings {
     pub crack: bool,
     /// Threads that search, 1 to 256.
     pub threads: u32,
+    /// Their nice value, 0 to 19.
+    pub nice: u32,
 }
 
 /// The kernel's side.

@@ -266,8 +266,10 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        self.cache.close();
-        *lock(&self.home) = None;
+        // Who still writes to the store keeps it: it is free when the process has ended.
+        if self.cache.close() {
+            *lock(&self.home) = None;
+        }
     }
 
     /// The settings as people read them.

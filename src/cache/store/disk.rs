@@ -67,6 +67,9 @@ pub trait Blob: Send + Sync {
     /// Writes at an offset, past the end perhaps.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
+    /// Ends the file here.
+    fn cut(&self, length: u64) -> Result<()>;
+
     /// Gives the space of whole pages back; they read as zeros, or as they were.
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
 
@@ -186,6 +189,10 @@ impl Blob for LocalFile {
         self.file.write_all_at(bytes, offset)?;
         self.forget(offset, bytes.len());
         Ok(())
+    }
+
+    fn cut(&self, length: u64) -> Result<()> {
+        self.file.set_len(length)
     }
 
     fn punch(&self, offset: u64, length: u64) -> Result<()> {

@@ -92,10 +92,16 @@ impl Health {
             Some(looked) if state.full => looked.elapsed() >= FULL_FOR,
             Some(_) => state.written >= LOOK_BYTES,
         };
-        if due && let Ok(space) = disk.space() {
-            state.looked = Some(Instant::now());
-            state.written = 0;
-            state.full = self.leaves_little(space, bytes, state.full);
+        if due {
+            // Readers ask for the state, and must not wait for a disk that hangs.
+            drop(state);
+            let space = disk.space();
+            state = self.lock();
+            if let Ok(space) = space {
+                state.looked = Some(Instant::now());
+                state.written = 0;
+                state.full = self.leaves_little(space, bytes, state.full);
+            }
         }
         !state.full
     }

@@ -208,9 +208,17 @@ fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
     let opened = since.map_or(0, |since| since.as_secs());
     let text = serde_json::to_vec(&Owner { pid: std::process::id(), opened, ..owner.clone() })?;
     let file = &mut *home._owner;
-    file.set_len(0)?;
-    file.rewind()?;
-    file.write_all(&text)?;
+    let known = file.try_clone().ok().and_then(read_owner).is_some();
+    let mut write = || {
+        file.rewind()?;
+        file.write_all(&text)?;
+        file.set_len(text.len() as u64)
+    };
+    match write() {
+        // What is stored can be read on a full disk too.
+        Err(error) if known => tracing::warn!(%error, "who uses the store is not noted"),
+        result => result?,
+    }
     Ok(home)
 }
 

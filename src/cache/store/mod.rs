@@ -139,7 +139,8 @@ fn write_run(segments: &Segments, run: &[(&Extent, &[u8])]) -> Result<()> {
 /// # Errors
 /// The disk's.
 pub fn count(disk: &dyn Disk) -> Result<(u64, u64)> {
-    let entries = log::replay(disk, &disk.names()?).map(|found| found.entries).unwrap_or_default();
+    let found = log::replay(disk, &disk.names()?)?;
+    let entries = found.map(|found| found.entries).unwrap_or_default();
     Ok((entries.len() as u64, entries.values().map(|at| stored(at.length as usize)).sum()))
 }
 
@@ -160,9 +161,7 @@ impl Store {
         let (segments, files, lost) = Segments::open(&*disk, &names, &mut entries, segment, budget);
         let health = Health::new(limits.min_free);
         // Their places will be others', who must not be left out for them at the next open.
-        if let Err(error) = log.append(lost.into_iter().map(Record::GivenUp)) {
-            health.bad(&error);
-        }
+        log.owe(lost.into_iter());
         let used = entries.values().map(|at| stored(at.length as usize)).sum();
         Ok(Store {
             secret: log.secret().to_le_bytes(),
@@ -325,11 +324,19 @@ impl Store {
         std::thread::scope(|scope| {
             let mut shares = runs.chunks(share);
             let own = shares.next().unwrap_or_default();
-            let others: Vec<_> = shares.map(|share| scope.spawn(move || write(share))).collect();
+            let others: Vec<_> = shares
+                .map(|share| {
+                    let thread = std::thread::Builder::new();
+                    thread.spawn_scoped(scope, move || write(share)).map_err(|_| share)
+                })
+                .collect();
             let panicked = || Err(std::io::Error::other("a write panicked"));
-            let joined =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|_| panicked()));
             let written = write(own);
+            let joined = others.into_iter().map(|other| match other {
+                Ok(thread) => thread.join().unwrap_or_else(|_| panicked()),
+                // No thread was to be had.
+                Err(share) => write(share),
+            });
             joined.fold(written, Result::and)
         })?;
         Ok(records)

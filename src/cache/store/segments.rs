@@ -7,7 +7,7 @@
 //! overwriting costs a filesystem nothing but the write. Where none fits, idle extents are punched
 //! until the budget has room for a clean one. A segment that is all room is deleted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ fn id_of(name: &str) -> Option<u32> {
 
 impl Segments {
     /// The segments that are there. Entries that lead to none of them, or to the same pages as
-    /// another one (a crash has brought one back), are taken out; the last of what is given.
+    /// another one (a crash has brought one back), are taken out; the last of what is given. Those
+    /// of a segment that cannot be opened are taken out too, but they are not lost.
     pub(super) fn open(
         disk: &dyn Disk,
         names: &[(String, u64)],
@@ -106,16 +107,24 @@ impl Segments {
             segment_pages,
             budget,
         };
-        let mut written = HashMap::new();
+        let (mut written, mut closed) = (HashMap::new(), HashSet::new());
         for (name, length) in names {
             let Some(id) = id_of(name) else { continue };
             segments.next = segments.next.max(id.saturating_add(1));
-            let Ok(file) = disk.open(name, Use::Pages) else { continue };
+            let file = match disk.open(name, Use::Pages) {
+                Ok(file) => file,
+                Err(error) => {
+                    tracing::warn!(%error, name, "a segment stays closed until the next mount");
+                    closed.insert(id);
+                    continue;
+                }
+            };
             let there = u32::try_from(length / PAGE_BYTES).unwrap_or(u32::MAX);
             let pages = there.max(segment_pages);
             written.insert(id, there);
             segments.segments.insert(id, Segment { file, pages, room: 0 });
         }
+        entries.retain(|_, at| !closed.contains(&at.segment));
         let lost = segments.keep_apart(entries, &written);
         let files = segments.segments.iter().map(|(id, s)| (*id, Arc::clone(&s.file))).collect();
         (segments, files, lost)

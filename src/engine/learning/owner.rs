@@ -99,7 +99,7 @@ impl Owner {
         lock(&told).journal = kept.words();
         Owner {
             settings,
-            searches: Searches::new(settings.threads, notes),
+            searches: Searches::new(&settings, notes),
             told,
             kept,
             heard: 0,

@@ -1,3 +1,4 @@
 mod crash;
+mod faults;
 mod model;
 mod real;
