@@ -12,6 +12,7 @@
 //! often it is asked: the same seed and the same offers give the same buffer.
 
 mod buffer;
+mod classes;
 mod draws;
 mod features;
 mod luck;
@@ -23,6 +24,7 @@ mod sleep;
 mod tests;
 
 pub use buffer::{Buffer, Candidate, Offered, Refused, Rules};
+pub use classes::{Classes, Labels, Pattern};
 pub use draws::Draws;
 pub use features::Feature;
 pub use members::{Capacity, ClassId, Member, SampleId};
