@@ -32,4 +32,6 @@ mod refused;
 mod replay;
 mod samplers;
 mod store;
+mod torture;
 mod tree;
+mod warmup;
