@@ -151,6 +151,18 @@ impl Learner {
         self.loaders.values().filter_map(|loader| loader.record(&self.shared))
     }
 
+    /// The numberings in whose orders loaders are followed: these go on with them where the dataset
+    /// has other files by now.
+    pub fn in_use(&self) -> Vec<Candidate> {
+        let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
+        let indexes: BTreeSet<usize> = followed.collect();
+        let candidate = |index: usize| {
+            let Index { name, sequence } = &self.shared.indexes[index];
+            Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
+        };
+        indexes.into_iter().map(candidate).collect()
+    }
+
     /// From here on loaders may read as these did.
     pub fn recall(&mut self, journal: Journal) {
         self.shared.journal = journal;

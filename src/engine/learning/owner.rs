@@ -15,7 +15,7 @@ use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::ids::StreamId;
-use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
@@ -42,6 +42,10 @@ pub(super) struct Owner {
     heard: u64,
     groups: Groups,
     layout: Arc<Layout>,
+    /// The names that the learner knows, as the catalog counts them.
+    names: u64,
+    /// Numberings of before that loaders go on with.
+    before: Vec<Candidate>,
     received: Vec<Received>,
     /// None until something is read.
     learner: Option<Learner>,
@@ -105,6 +109,8 @@ impl Owner {
             heard: 0,
             groups: Groups::default(),
             layout: around.catalog.layout(),
+            names: around.catalog.names(),
+            before: Vec::new(),
             around,
             received: Vec::new(),
             learner: None,
@@ -205,9 +211,10 @@ impl Owner {
     /// A learner for the files that there are now.
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
-        self.layout = self.around.catalog.layout();
+        (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
         let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
-        let (candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        candidates.append(&mut self.before);
         let seeds_per_second =
             Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let settings =
@@ -288,6 +295,7 @@ impl Owner {
     fn begin_anew(&mut self) {
         self.remember(true);
         self.kept.detach();
+        self.before = self.learner.as_ref().map(Learner::in_use).unwrap_or_default();
         self.searches.end_all();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
@@ -304,12 +312,12 @@ impl Owner {
             let progress = published.progress(received.stream);
             received.followed = progress.is_none_or(|progress| progress.following);
         }
-        let layout = self.around.catalog.layout();
         let stays = STAYS.max(self.took * STAYS_TIMES);
-        if layout.files() != self.layout.files() && self.made.elapsed() > stays {
-            tracing::info!(files = layout.files(), "other files: what was learnt is forgotten");
+        if self.around.catalog.names() != self.names && self.made.elapsed() > stays {
+            tracing::info!("the dataset has other files: learning begins anew");
             self.begin_anew();
-            self.layout = layout;
+            self.layout = self.around.catalog.layout();
+            self.names = self.around.catalog.names();
         }
         if self.learner.is_some() {
             for task in self.groups.take_gone() {
