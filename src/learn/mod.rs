@@ -27,6 +27,7 @@ mod event;
 mod evidence;
 mod follow;
 mod ladder;
+mod leads;
 mod loader;
 mod origin;
 mod search;
@@ -44,7 +45,6 @@ pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
 use loader::Loader;
-use sequence::{Index, Sequence};
 use shared::{Open, Shared};
 
 /// How many of a task's latest opens are remembered: a second one is of the same read.
@@ -72,11 +72,14 @@ pub struct Learner {
     groups: BTreeMap<u64, Vec<LoaderId>>,
     tasks: BTreeMap<u32, Task>,
     next_loader: u32,
+    opens: u64,
 }
 
 #[derive(Debug)]
 struct Task {
     group: u64,
+    /// The number of its latest open, counted over all.
+    seen: u64,
     /// Its latest opens, and whether they are known to have read.
     recent: [Option<(u32, bool)>; RECENT],
 }
@@ -87,30 +90,14 @@ impl Learner {
     /// directories. Those that are the same are taken once. `samples` says what the numbers stand
     /// for.
     pub fn new(settings: Settings, candidates: Vec<Candidate>, samples: SampleTable) -> Self {
-        let mut indexes: Vec<Index> = Vec::new();
-        for Candidate { name, samples } in candidates {
-            let same = |index: &Index| **index.sequence.samples() == *samples;
-            if samples.len() > 1 && !indexes.iter().any(same) {
-                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
-            }
-        }
-        indexes.sort_by_key(|index| index.sequence.len());
-        let shared = Shared {
-            settings,
-            indexes,
-            samples,
-            searches: BTreeMap::new(),
-            next_search: 0,
-            others: Vec::new(),
-            version: 0,
-            cached: false,
-        };
+        let shared = Shared::new(settings, candidates, samples);
         Learner {
             shared,
             loaders: BTreeMap::new(),
             groups: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_loader: 0,
+            opens: 0,
         }
     }
 
@@ -141,10 +128,14 @@ impl Learner {
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
         let known = self.tasks.len();
-        let task = self.tasks.entry(open.task).or_insert(Task { group, recent: [None; RECENT] });
+        self.opens += 1;
+        let seen = self.opens;
+        let new = Task { group, seen, recent: [None; RECENT] };
+        let task = self.tasks.entry(open.task).or_insert(new);
+        task.seen = seen;
         if task.group != group {
             // The kernel has given the number to another task.
-            *task = Task { group, recent: [None; RECENT] };
+            *task = Task { group, seen, recent: [None; RECENT] };
         }
         let again = task.recent.iter_mut().flatten().find(|recent| recent.0 == open.sample);
         if let Some((_, exact)) = again {
@@ -214,18 +205,21 @@ impl Learner {
     }
 
     fn forget_a_task(&mut self, but: u32) {
-        let oldest = self.tasks.keys().copied().find(|&task| task != but);
-        if let Some(task) = oldest {
+        let others = self.tasks.iter().filter(|(task, _)| **task != but);
+        if let Some((&task, _)) = others.min_by_key(|(_, task)| task.seen) {
             self.left(task);
         }
     }
 
-    /// Forgets loaders that nobody follows and whose tasks have ended; failing that, the oldest.
+    /// Forgets a loader: one that is not followed before one that is, then one whose tasks have
+    /// ended, then that with the fewest opens.
     fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
-        let idle = others.clone().find(|loader| !alive.contains(&loader.group));
-        let Some(id) = idle.or(others.clone().next()).map(|loader| loader.id) else { return };
+        let worth = |loader: &&Loader| {
+            (loader.follow.is_some(), alive.contains(&loader.group), loader.opens())
+        };
+        let Some(id) = others.min_by_key(worth).map(|loader| loader.id) else { return };
         let Some(loader) = self.loaders.remove(&id) else { return };
         if loader.follow.is_some() {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });

@@ -127,19 +127,18 @@ impl Origin {
     /// The laws that the next epoch of `n` samples may follow, where none is known.
     pub(super) fn laws(&self, n: u32) -> Vec<Law> {
         let draws = randperm_draws(n);
-        let mut laws = vec![Law::Same];
         match self {
             Origin::Draw { .. } => {
                 // A generator of the loader draws two for the workers' base seed, and at an
                 // epoch's end a permutation that nobody reads, unless the loop broke off.
                 let gaps = [draws + 2, 0, 2, draws];
-                laws.push(Law::Counting);
-                laws.extend(gaps.map(|gap| Law::Continued { gap }));
+                let continued = gaps.map(|gap| Law::Continued { gap });
+                [Law::Same, Law::Counting].into_iter().chain(continued).collect()
             }
-            Origin::Sampler { .. } => laws.insert(0, Law::Sampler),
-            Origin::Sequential | Origin::Recorded => {}
+            Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
+            // These are tried anyway, and harder.
+            Origin::Sequential | Origin::Recorded => Vec::new(),
         }
-        laws
     }
 }
 

@@ -55,6 +55,15 @@ impl Bits {
         self.words.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
+    /// How many of the numbers in a range there are.
+    pub(super) fn count(&self, range: std::ops::Range<u32>) -> u32 {
+        let (from, to) = (range.start as usize / 64, range.end.div_ceil(64) as usize);
+        let words = self.words.iter().take(to).skip(from);
+        let all: u32 = words.map(|word| word.count_ones()).sum();
+        let outside = (from as u32 * 64..range.start).chain(range.end..to as u32 * 64);
+        all - outside.filter(|&number| self.has(number)).count() as u32
+    }
+
     /// Adds a number; false if it was there already.
     pub(super) fn insert(&mut self, number: u32) -> bool {
         let fresh = !self.has(number);
@@ -85,5 +94,9 @@ mod tests {
         let mut bits = Bits::default();
         assert!(bits.insert(70) && bits.insert(0) && !bits.insert(70));
         assert!(bits.has(0) && bits.has(70) && !bits.has(1) && !bits.has(9_999));
+        assert!([0, 1, 64, 127].into_iter().all(|number| bits.insert(number) == (number > 0)));
+        let count = |from, to| bits.count(from..to);
+        assert_eq!([count(0, 1), count(1, 70), count(1, 71), count(65, 127)], [1, 2, 3, 1]);
+        assert_eq!([count(0, 9_999), count(128, 500), count(5, 5)], [5, 0, 0]);
     }
 }

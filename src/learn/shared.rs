@@ -1,10 +1,12 @@
 //! What all loaders share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::Candidate;
 use super::event::{SearchId, Settings};
 use super::ladder::Running;
-use super::sequence::Index;
+use super::sequence::{Index, Sequence};
 use super::suspect::Other;
 use crate::order::SampleTable;
 
@@ -37,6 +39,31 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new(
+        settings: Settings,
+        candidates: Vec<Candidate>,
+        samples: SampleTable,
+    ) -> Self {
+        let mut indexes: Vec<Index> = Vec::new();
+        for Candidate { name, samples } in candidates {
+            let same = |index: &Index| **index.sequence.samples() == *samples;
+            if samples.len() > 1 && !indexes.iter().any(same) {
+                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
+            }
+        }
+        indexes.sort_by_key(|index| index.sequence.len());
+        Shared {
+            settings,
+            indexes,
+            samples,
+            searches: BTreeMap::new(),
+            next_search: 0,
+            others: Vec::new(),
+            version: 0,
+            cached: false,
+        }
+    }
+
     /// A loader's order has become known.
     pub(super) fn note(&mut self, other: Other) {
         self.others.retain(|known| known.loader != other.loader);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::crack;
 use super::event::LoaderId;
-use super::evidence::{Weight, weigh};
+use super::evidence::{Weight, weigh, weigh_nearby};
 use super::origin::{Law, Origin, Outputs, defaults};
 use super::sequence::{Index, Sequence};
 
@@ -161,15 +161,18 @@ impl Suspect {
         Suspect { index: Some(index), origin, law: Law::Unknown, view: View::Whole(sequence) }
     }
 
-    fn weigh<'r>(
+    pub(super) fn weigh<'r>(
         &self,
-        readers: impl Iterator<Item = &'r [u32]>,
+        readers: impl Iterator<Item = &'r [u32]> + Clone,
         read: u32,
         indexes: &[Index],
     ) -> Weight {
         match &self.view {
             View::Whole(sequence) => {
                 let unread = sequence.len().saturating_sub(read);
+                if self.origin == Origin::Sequential {
+                    return weigh_nearby(readers, unread, |sample| sequence.place(sample));
+                }
                 weigh(readers, unread, |sample| sequence.place(sample))
             }
             View::Head(head) => {
@@ -208,7 +211,7 @@ pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
 /// or that with fewer samples.
-pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]>>(
+pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]> + Clone>(
     suspects: impl Iterator<Item = &'s Suspect>,
     indexes: &[Index],
     read: u32,
