@@ -52,6 +52,8 @@ pub(super) struct Loader {
     /// What searches have found for the attempt, what spoke for most first.
     pub(super) leads: Vec<Lead>,
     epoch: u32,
+    /// When it opened something last.
+    last_ms: u64,
     /// Opens since the last that was where the order has it.
     streak: u32,
     /// Counts the attempts.
@@ -83,6 +85,7 @@ impl Loader {
             suspects: None,
             leads: Vec::new(),
             epoch: 0,
+            last_ms: 0,
             streak: 0,
             serial: 0,
             stage: Stage::Start,
@@ -115,6 +118,7 @@ impl Loader {
         let next = follow.see(open.task, open.sample) == Seen::Next;
         if next {
             self.streak = 0;
+            self.last_ms = open.at_ms;
         }
         if next && follow.is_found_again() {
             // What others of the process looked at was nothing to go by.
@@ -136,6 +140,7 @@ impl Loader {
 
     /// Takes an open that no order explains.
     pub(super) fn wonder(&mut self, open: &Open, shared: &mut Shared, out: &mut Vec<Decision>) {
+        self.last_ms = open.at_ms;
         let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
             if self.whole && over.log().len() >= RECORDED_MIN {
@@ -319,8 +324,8 @@ impl Loader {
         found.unwrap_or(Law::Unknown)
     }
 
-    /// The order as it is told.
-    fn known(&self, shared: &Shared) -> Option<Known> {
+    /// The order as it is told, from where the reader is now; none while it is not followed.
+    pub(super) fn known(&self, shared: &Shared) -> Option<Known> {
         let follow = self.follow.as_ref()?;
         let mut epochs = vec![follow.rest()];
         let next = match follow.index {
@@ -399,7 +404,8 @@ impl Loader {
             }
         };
         let (loader, group, epoch) = (self.id, self.group, self.epoch);
-        Belief { loader, group, epoch, rung, bits, needed, text }
+        let last_ms = self.last_ms;
+        Belief { loader, group, epoch, last_ms, rung, bits, needed, text }
     }
 }
 

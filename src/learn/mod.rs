@@ -108,6 +108,7 @@ impl Learner {
                 self.opened(group, Open { at_ms, task, sample, exact }, out);
             }
             Observation::Left { task } => self.left(task),
+            Observation::Ended { group } => self.end(group, out),
             Observation::Found { search, findings } => self.found(search, &findings, out),
             Observation::Searched { search } => {
                 if let Some(running) = self.shared.searches.remove(&search)
@@ -124,6 +125,12 @@ impl Learner {
     /// What is believed of each loader at this moment.
     pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
         self.loaders.values().map(|loader| loader.belief(&self.shared))
+    }
+
+    /// The order of a loader, from where its reader is now; none while it is not followed. Costs
+    /// two epochs of the dataset.
+    pub fn known(&self, loader: LoaderId) -> Option<Known> {
+        self.loaders.get(&loader)?.known(&self.shared)
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
@@ -220,6 +227,19 @@ impl Learner {
             (loader.follow.is_some(), alive.contains(&loader.group), loader.opens())
         };
         let Some(id) = others.min_by_key(worth).map(|loader| loader.id) else { return };
+        self.forget(id, out);
+    }
+
+    /// A process has ended. What others read may still follow from what it read.
+    fn end(&mut self, group: u64, out: &mut Vec<Decision>) {
+        self.tasks.retain(|_, task| task.group != group);
+        for id in self.groups.get(&group).cloned().unwrap_or_default() {
+            self.forget(id, out);
+        }
+        self.groups.remove(&group);
+    }
+
+    fn forget(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
         let Some(loader) = self.loaders.remove(&id) else { return };
         if loader.follow.is_some() {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });

@@ -7,7 +7,10 @@
 //!    loaders, each as a stream of its own.
 //! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
 //!    are not learnt from.
-//! 4. It begins anew where the dataset has other files than when the `candidates` were made.
+//! 4. Who reads nothing for long is followed no more until it does; and where the planner has lost
+//!    a reader that the learner follows, it is told again where that is.
+//! 5. It begins anew where the dataset has other files than when the `candidates` were made, and
+//!    nobody is followed or searched for: the files that there were keep their numbers.
 
 mod candidates;
 mod groups;
@@ -118,7 +121,8 @@ impl Learning {
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
         let loaders = Arc::new(Mutex::default());
-        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&loaders));
+        let (started, told) = (Instant::now(), Arc::clone(&loaders));
+        let owner = Owner::new(settings, around, notes.clone(), told, started);
         let is_closed = Arc::clone(&closed);
         let run = move || owner.run(&received, &is_closed);
         let thread = std::thread::Builder::new().name("belady-learn".into()).spawn(run);
@@ -127,7 +131,7 @@ impl Learning {
                 .hint("raise the limit on processes (`ulimit -u`)")
         })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Learning { notes, closed, started: Instant::now(), loaders, thread })
+        Ok(Learning { notes, closed, started, loaders, thread })
     }
 
     /// What tells the thread of opens.

@@ -202,6 +202,26 @@ fn processes_that_read_one_file_each_drive_nobody_out() {
 }
 
 #[test]
+fn who_has_ended_is_searched_for_no_more() {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    for (sample, group) in unknowable(N, &mut rng)[..100].iter().zip([1, 2].into_iter().cycle()) {
+        let task = group as u32;
+        learner.apply(
+            Observation::Opened { at_ms: 0, task, group, sample: *sample, exact: true },
+            &mut out,
+        );
+    }
+    let wanted = |decision: &Decision| matches!(decision, Decision::SearchWanted { .. });
+    assert_eq!(out.iter().filter(|decision| wanted(decision)).count(), 2, "{out:?}");
+    out.clear();
+    learner.apply(Observation::Ended { group: 1 }, &mut out);
+    assert!(matches!(out.as_slice(), [Decision::SearchOver { .. }]), "{out:?}");
+    assert_eq!(learner.beliefs().map(|belief| belief.group).collect::<Vec<u64>>(), [2]);
+}
+
+#[test]
 fn an_order_that_is_left_is_withdrawn() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let jobs = loader(100, &[perm(40), unknowable(N, &mut rng)]);
