@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::Buffer;
 use super::care::Owed;
 use super::inbox::Arrival;
-use super::store::{Found, Key, Store};
-use super::{Buffer, Cache};
+use super::store::{Found, Key, Part, Sample, Store};
 use crate::catalog::{Catalog, Located};
 use crate::ids::BlockId;
 use crate::plan::Event;
@@ -86,6 +86,11 @@ impl Local {
         self.store.key(&located.path, &located.fingerprint, located.offset)
     }
 
+    fn part(&self, at: &Located) -> Option<Part> {
+        let (_, size) = self.catalog.file(at.node).ok()?;
+        self.store.part(&at.path, &at.fingerprint, at.offset, size)
+    }
+
     fn known(&self, block: BlockId) -> Option<Key> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.get(block.index()).copied().flatten()
@@ -151,9 +156,9 @@ impl Local {
         }
     }
 
-    /// Stores a block that has arrived, and tells the planner whether it is there.
-    pub(super) fn put(self: &Arc<Self>, cache: &Arc<Cache>, block: BlockId, arrival: Arrival) {
-        let owed = Owed::new(cache, Event::Placed { block, tier: self.tier, done: false });
+    /// Stores a block that has arrived; `owed` is what the planner is told, also where it is not
+    /// stored.
+    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Arrival, owed: Owed) {
         let length = arrival.bytes.len();
         if self.lock().bytes + length <= QUEUE_BYTES {
             self.submit(Job::Put(block, arrival, owed), length);
@@ -236,20 +241,23 @@ impl Local {
     }
 
     fn store_all(&self, jobs: Vec<Job>) {
-        let mut puts: Vec<(BlockId, Key, Arrival, Owed)> = Vec::new();
+        let mut puts: Vec<(BlockId, Key, Located, Arrival, Owed)> = Vec::new();
         for job in jobs {
             let Job::Put(block, arrival, owed) = job else { continue };
             // Another version by now: what arrived is of no use.
             let located = self.catalog.locate(block).filter(|at| at.node == arrival.node);
             if let Some(located) = located.filter(|at| at.length == arrival.bytes.len()) {
-                puts.push((block, self.key(&located), arrival, owed));
+                puts.push((block, self.key(&located), located, arrival, owed));
             }
         }
-        let samples: Vec<(Key, &[u8])> =
-            puts.iter().map(|(_, key, arrival, _)| (*key, &**arrival.bytes)).collect();
-        let done = self.store.put(&samples);
+        let samples = puts.iter().map(|(_, key, located, arrival, _)| Sample {
+            key: *key,
+            bytes: &arrival.bytes,
+            part: self.part(located),
+        });
+        let done = self.store.put_all(&samples.collect::<Vec<_>>());
         let mut past = Vec::new();
-        for (block, key, _, owed) in &mut puts {
+        for (block, key, _, _, owed) in &mut puts {
             if done {
                 past.extend(self.known(*block).filter(|before| before != key));
                 self.set(*block, Some(*key));

@@ -38,6 +38,10 @@ pub const KEYS: &[Key] = &[
     ),
     key("cache.min-free", "Left free on the filesystem of dir: \"50GiB\", or \"5%\" of its size."),
     key(
+        "cache.large-file",
+        "Files from this size on are files of their own in dir; smaller ones are packed together.",
+    ),
+    key(
         "cache.policy",
         "What is kept when not everything fits: \"belady\", \"lru\", \"minio\", \"unread-first\",\n\
          \"none\", or \"auto\": by what is known of the readers' order.",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Period, Size};
+use super::units::{Bytes, Period, Size};
 
 /// A configuration as written; the default is a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ pub struct CacheConfig {
     pub disk: Size,
     /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
     pub min_free: Size,
+    /// From this size on a file is one file in `dir` too, not packed. Default: 64 MiB.
+    pub large_file: Bytes,
     /// What is kept when not everything fits. Default: auto.
     pub policy: PolicyChoice,
 }
@@ -249,6 +251,7 @@ impl Default for CacheConfig {
             dir: PathBuf::new(),
             disk: Size::Auto,
             min_free: Size::Percent(5.0),
+            large_file: Bytes(64 << 20),
             policy: PolicyChoice::Auto,
         }
     }

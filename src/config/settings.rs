@@ -73,6 +73,8 @@ pub struct DiskSettings {
     pub bytes: u64,
     /// Bytes to leave free on the filesystem, whoever uses the rest.
     pub min_free_bytes: u64,
+    /// Bytes from which on a file is not packed with others; more than one block.
+    pub large_file_bytes: u64,
 }
 
 /// A policy by name.

@@ -28,4 +28,6 @@ mod readonly;
 mod refused;
 mod samplers;
 mod store;
+mod torture;
 mod tree;
+mod warmup;

@@ -1,11 +1,11 @@
 //! Where stores live: the cache directory, which may be used by many sources and daemons.
 //!
 //! ```text
-//! CACHE_DIR/belady-store-v2/          the version of the format; ours alone, mode 0700
+//! CACHE_DIR/belady-store-v3/          the version of the format; ours alone, mode 0700
 //!     CACHEDIR.TAG                    keeps backups out
 //!     3f09c2.../                      one store, named after the identity of its source
 //!         owner                       whose it is; locked as long as a daemon uses it
-//!         index-00000001 segment-...  the store
+//!         index-00000001 segment-... file-...  the store
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
@@ -30,7 +30,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the format, the index and the segments included.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const STORES: &str = "belady-store-v";
 const TRASH: &str = "belady-trash-";

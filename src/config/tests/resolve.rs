@@ -43,6 +43,9 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=auto"]), Some(450 * GIB));
     assert!(disk(&["cache.dir=/c", "cache.disk=451GiB"]).is_err());
     assert!(disk(&["cache.disk=80%"]).is_err());
+    assert!(disk(&["cache.dir=/c", "cache.large-file=1MiB"]).is_err());
+    let large = disk(&["cache.dir=/c", "cache.large-file=2MiB"]).unwrap().unwrap().large_file_bytes;
+    assert_eq!(large, 2 << 20);
     let config = set(&["cache.dir=/c"]).unwrap();
     let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);

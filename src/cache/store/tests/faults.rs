@@ -14,7 +14,7 @@ fn key(sample: u128) -> Key {
 }
 
 fn try_open(disk: &Model) -> Result<Store> {
-    let limits = Limits { bytes: 1 << 20, min_free: 0, segment_bytes: 60_000, dead_records: 12 };
+    let limits = Limits { segment_bytes: 60_000, dead_records: 12, ..Limits::new(1 << 20, 0) };
     Store::open(Arc::new(disk.clone()), limits, 7)
 }
 

@@ -1,4 +1,5 @@
 mod crash;
 mod faults;
+mod large;
 mod model;
 mod real;

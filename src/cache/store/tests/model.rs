@@ -222,7 +222,7 @@ impl Disk for Model {
     }
 
     fn space(&self) -> Result<Space> {
-        Ok(self.lock().space.unwrap_or(Space { bytes: 1 << 40, files: None }))
+        Ok(self.lock().space.unwrap_or(Space { bytes: 1 << 40, total: 1 << 40, files: None }))
     }
 }
 
