@@ -78,7 +78,7 @@ impl Loader {
         out: &mut Vec<Decision>,
     ) -> bool {
         let Purpose::Epoch { readers, read, stage, .. } = &running.purpose else { return false };
-        let Some(sequence) = sequence_of(&origin, &shared.indexes[index]) else { return false };
+        let Some(sequence) = sequence_of(&origin, index, shared) else { return false };
         let here = running.serial == self.serial && self.follow.is_none();
         let place = |sample| sequence.place(sample);
         let unread = |read: u32| sequence.len().saturating_sub(read);

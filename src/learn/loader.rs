@@ -198,7 +198,7 @@ impl Loader {
         let found: Vec<_> = found
             .filter_map(|(found, weight, (rung, needed))| {
                 let told = (found.index, found.origin.clone(), found.law.clone());
-                Some((found.sequence(&shared.indexes)?, told, (rung, weight.bits, needed)))
+                Some((found.sequence(shared)?, told, (rung, weight.bits, needed)))
             })
             .collect();
         for (sequence, told, grounds) in found {
@@ -232,6 +232,7 @@ impl Loader {
     fn sources<'s>(&'s self, shared: &'s Shared) -> Sources<'s> {
         Sources {
             indexes: &shared.indexes,
+            generators: &shared.generators,
             samplers: &shared.settings.samplers,
             others: &shared.others,
             loader: self.id,
@@ -268,6 +269,9 @@ impl Loader {
         self.epoch += u32::from(goes_on);
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
+        if law != Law::Unknown {
+            self.defaults.clear();
+        }
         self.share = Some((sequence.len(), follow.share()));
         self.follow = Some(follow);
         self.grounds = grounds;
@@ -333,7 +337,7 @@ impl Loader {
             Some(index) => {
                 let index = &shared.indexes[index];
                 let next = follow.origin.clone().after(&follow.law, index.sequence.len());
-                next.and_then(|(origin, _)| epoch_of(origin, follow, index))
+                next.and_then(|(origin, _)| epoch_of(origin, follow, index, shared))
             }
         };
         let foreseen = u32::from(next.is_some());
@@ -410,11 +414,11 @@ impl Loader {
 }
 
 /// The samples of an origin's epoch, without their places.
-fn epoch_of(origin: Origin, follow: &Follow, index: &Index) -> Option<Arc<[u32]>> {
+fn epoch_of(origin: Origin, follow: &Follow, index: &Index, shared: &Shared) -> Option<Arc<[u32]>> {
     if origin == follow.origin {
         return Some(Arc::clone(follow.sequence.samples()));
     }
     let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
+    let positions = origin.positions(index.sequence.len(), &shared.generators)?;
     Some(positions.into_iter().map(|at| samples[at as usize]).collect())
 }

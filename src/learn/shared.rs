@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Candidate;
 use super::event::{SearchId, Settings};
 use super::ladder::Running;
+use super::origin::Generators;
 use super::sequence::{Index, Sequence};
 use super::suspect::Other;
 use crate::order::SampleTable;
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) indexes: Vec<Index>,
     pub(super) samples: SampleTable,
+    pub(super) generators: Generators,
     pub(super) searches: BTreeMap<SearchId, Running>,
     pub(super) next_search: u32,
     /// What is known of loaders, those understood last at the end.
@@ -56,6 +58,7 @@ impl Shared {
             settings,
             indexes,
             samples,
+            generators: Generators::default(),
             searches: BTreeMap::new(),
             next_search: 0,
             others: Vec::new(),

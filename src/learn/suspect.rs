@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::crack;
 use super::event::LoaderId;
 use super::evidence::{Weight, weigh, weigh_nearby};
-use super::origin::{Law, Origin, Outputs, defaults};
+use super::origin::{Generators, Law, Origin, Outputs, defaults};
 use super::sequence::{Index, Sequence};
+use super::shared::Shared;
 
 /// How far from its beginning an epoch is looked at, and where there are hundreds of suspects.
 const HEAD: u32 = 4096;
@@ -58,6 +58,7 @@ pub(super) struct Other {
 /// What suspects follow from.
 pub(super) struct Sources<'s> {
     pub(super) indexes: &'s [Index],
+    pub(super) generators: &'s Generators,
     pub(super) samplers: &'s [crate::order::samplers::Sampler],
     pub(super) others: &'s [Other],
     pub(super) loader: LoaderId,
@@ -130,7 +131,8 @@ impl Sources<'_> {
                 suspects.extend(self.head(index, origin, law, HEAD));
             }
         }
-        for (outputs, epoch) in self.defaults {
+        // Where the law is known, they are in it.
+        for (outputs, epoch) in self.defaults.iter().filter(|_| past.law == Law::Unknown) {
             let epochs = self.epoch.saturating_sub(*epoch).max(1);
             for (origin, law) in defaults(outputs, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
@@ -140,10 +142,7 @@ impl Sources<'_> {
 
     fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {
         let n = self.indexes[index].sequence.len();
-        let positions = match origin {
-            Origin::Draw { seed, skip: 0 } if count <= SHORT_HEAD => crack::head(seed, n, count),
-            ref origin => origin.head(n, count),
-        };
+        let positions = origin.head(n, count, self.generators);
         let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
         head.sort_unstable();
         (!head.is_empty()).then_some(Suspect {
@@ -189,22 +188,23 @@ impl Suspect {
     }
 
     /// The whole epoch.
-    pub(super) fn sequence(&self, indexes: &[Index]) -> Option<Arc<Sequence>> {
+    pub(super) fn sequence(&self, shared: &Shared) -> Option<Arc<Sequence>> {
         match (&self.view, self.index) {
             (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
-            (View::Head(_), Some(index)) => sequence_of(&self.origin, &indexes[index]),
+            (View::Head(_), Some(index)) => sequence_of(&self.origin, index, shared),
             (View::Head(_), None) => None,
         }
     }
 }
 
 /// The epoch of an origin over an index.
-pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence>> {
+pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Option<Arc<Sequence>> {
+    let index = &shared.indexes[index];
     if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
     let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
+    let positions = origin.positions(index.sequence.len(), &shared.generators)?;
     let samples: Arc<[u32]> = positions.into_iter().map(|at| samples[at as usize]).collect();
     Some(Arc::new(Sequence::new(samples)))
 }

@@ -338,9 +338,14 @@ impl Owner {
             let read = self.started + Duration::from_millis(belief.last_ms);
             let progress = loader.stream.and_then(|stream| published.progress(stream));
             let lost = !loader.followed || progress.is_some_and(|progress| !progress.following);
-            if loader.followed && read.elapsed() > IDLE_MAX {
+            let idle = read.elapsed() > IDLE_MAX;
+            if idle && loader.followed {
                 self.withdraw(belief.loader);
-            } else if lost && read > loader.told && loader.told.elapsed() > TOLD_AGAIN_EVERY {
+            } else if lost
+                && !idle
+                && read > loader.told
+                && loader.told.elapsed() > TOLD_AGAIN_EVERY
+            {
                 loader.told = Instant::now();
                 let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
                 known.into_iter().for_each(|known| self.follow(known));
@@ -373,3 +378,6 @@ impl Owner {
         *lock(&self.told) = beliefs.into_iter().map(status).collect();
     }
 }
+
+#[cfg(test)]
+mod tests;
