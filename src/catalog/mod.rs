@@ -230,6 +230,13 @@ impl Catalog {
         Ok(tree.path(tree.resolve(node)?))
     }
 
+    /// Path of a file below the root, whatever its version; none for one that is gone.
+    pub fn path_of(&self, file: FileId) -> Option<PathBuf> {
+        let tree = self.read();
+        let row = tree.get(file)?;
+        (!row.gone).then(|| tree.path(file))
+    }
+
     /// The file of a node, with its size.
     ///
     /// # Errors

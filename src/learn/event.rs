@@ -40,7 +40,8 @@ pub enum Observation {
         /// The task.
         task: u32,
     },
-    /// A process has ended, and with it all loaders that read for it.
+    /// A process has ended, and with it all loaders that read for it: what they have read is still
+    /// remembered.
     Ended {
         /// The process.
         group: u64,
@@ -124,6 +125,8 @@ pub enum Why {
 /// On what an order rests, or the lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
+    /// An earlier run read so, or it follows from what that read.
+    Replayed,
     /// It follows from an earlier epoch, from another loader, or needs no seed.
     Derived,
     /// Its seed is a small or popular one.
@@ -139,6 +142,7 @@ pub enum Rung {
 impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Rung::Replayed => "known from an earlier run",
             Rung::Derived => "derived",
             Rung::Dictionary => "found among popular seeds",
             Rung::Cracked => "found by searching all seeds",

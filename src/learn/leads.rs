@@ -92,7 +92,7 @@ impl Loader {
         if weight.bits < needed {
             if here && weight.bits > 0.0 {
                 let n = sequence.len();
-                let suspect = Suspect::whole(index, origin, sequence);
+                let suspect = Suspect::whole(Some(index), origin, sequence);
                 let need = (rung, needed);
                 self.keep_lead(Lead { bits: weight.bits, suspect, need }, n);
             }
@@ -102,7 +102,7 @@ impl Loader {
             let told = (Some(index), origin.clone(), Law::Unknown);
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(index, origin, Arc::clone(&sequence));
+                let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
                 let need = (rung, needed);
                 self.keep_lead(Lead { bits: weight.bits, suspect, need }, sequence.len());
                 return false;
@@ -138,7 +138,7 @@ mod tests {
         let sequence = Arc::new(Sequence::new(order.clone().into()));
         let lead = |bits, needed| {
             let origin = Origin::Draw { seed: 7, skip: 0 };
-            let suspect = Suspect::whole(0, origin, Arc::clone(&sequence));
+            let suspect = Suspect::whole(Some(0), origin, Arc::clone(&sequence));
             Lead { bits, suspect, need: (Rung::Cracked, needed) }
         };
         for sample in &order[..4] {

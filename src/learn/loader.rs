@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::attempt::Attempt;
-use super::event::{Belief, Decision, Known, LoaderId, Rung, SearchId, Why};
+use super::event::{Decision, LoaderId, Rung, SearchId, Why};
 use super::evidence::weigh;
 use super::follow::{Follow, Seen, Share};
+use super::history::History;
 use super::ladder::Stage;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
 use super::sequence::{Index, Sequence};
 use super::shared::{Open, Shared};
 use super::suspect::{Other, Past, Sources, Suspect, best};
-use crate::order::Order;
 
 /// Bits of evidence for an order beyond those that say which of all orders tried it is: one loader
 /// in a million is followed in an order that it does not read.
@@ -33,6 +33,8 @@ const RECORDED_MIN: usize = 16;
 pub(super) struct Loader {
     pub(super) id: LoaderId,
     pub(super) group: u64,
+    /// Whether its process has ended.
+    pub(super) ended: bool,
     /// What has been opened and is not explained.
     pub(super) attempt: Attempt,
     pub(super) follow: Option<Follow>,
@@ -41,6 +43,7 @@ pub(super) struct Loader {
     /// The samples of the loader, once it has been understood.
     pub(super) scope: Option<Arc<Sequence>>,
     recorded: Option<Arc<Sequence>>,
+    pub(super) history: History,
     /// Whether the attempt began with its epoch.
     whole: bool,
     /// The share of an order of so many samples, once it is known.
@@ -53,7 +56,7 @@ pub(super) struct Loader {
     pub(super) leads: Vec<Lead>,
     epoch: u32,
     /// When it opened something last.
-    last_ms: u64,
+    pub(super) last_ms: u64,
     /// Opens since the last that was where the order has it.
     streak: u32,
     /// Counts the attempts.
@@ -66,7 +69,7 @@ pub(super) struct Loader {
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
-    grounds: (Rung, f64, f64),
+    pub(super) grounds: (Rung, f64, f64),
 }
 
 impl Loader {
@@ -74,11 +77,13 @@ impl Loader {
         Loader {
             id,
             group,
+            ended: false,
             attempt: Attempt::default(),
             follow: None,
             past: None,
             scope: None,
             recorded: None,
+            history: History::default(),
             whole: true,
             share: None,
             defaults: Vec::new(),
@@ -122,7 +127,11 @@ impl Loader {
         }
         if next && follow.is_found_again() {
             // What others of the process looked at was nothing to go by.
-            self.attempt = Attempt::default();
+            // Of an order of arrival it may be what was not seen before.
+            match follow.index {
+                Some(_) => self.attempt = Attempt::default(),
+                None => self.attempt.forget_all(),
+            }
         } else if next && !self.attempt.is_empty() {
             // What it opened in between was nothing to go by.
             self.attempt.forget(open.task);
@@ -146,13 +155,15 @@ impl Loader {
             if self.whole && over.log().len() >= RECORDED_MIN {
                 self.recorded = Some(over.sequence());
             }
+            self.history.seen(self.epoch, over.log());
+            shared.news += 1;
             self.begin_epoch();
         }
         self.streak = self.streak.saturating_add(1);
         if self.is_time() && self.reads() {
             self.reconsider(shared, out);
         }
-        self.give_up(out);
+        self.give_up(shared, out);
         self.seek(shared, out);
     }
 
@@ -190,7 +201,7 @@ impl Loader {
         let readers = || self.attempt.samples();
         let needed = SURE + (suspects.len().max(1) as f64).log2();
         let derived = best(suspects.iter(), &shared.indexes, read, readers)
-            .map(|(suspect, weight)| (suspect, weight, (Rung::Derived, needed)));
+            .map(|(suspect, weight)| (suspect, weight, (suspect.rung, needed)));
         let derived = derived.filter(|(_, weight, (_, needed))| weight.bits >= *needed);
         let lead = self.best_lead(&shared.indexes);
         let found = derived.into_iter().chain(lead);
@@ -240,6 +251,7 @@ impl Loader {
             epoch: self.epoch + u32::from(self.follow.is_some()),
             recorded: self.recorded.as_ref(),
             defaults: &self.defaults,
+            journal: &shared.journal,
         }
     }
 
@@ -266,6 +278,10 @@ impl Loader {
             return false;
         }
         let goes_on = self.follow.is_some();
+        shared.news += 1;
+        if let Some(over) = &self.follow {
+            self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
+        }
         self.epoch += u32::from(goes_on);
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
@@ -278,7 +294,7 @@ impl Loader {
         self.past =
             Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
         self.scope = Some(self.scope_of(index, &sequence, shared));
-        self.recorded = (origin == Origin::Recorded).then(|| Arc::clone(&sequence));
+        self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
         self.failed = 0;
         self.attempt = Attempt::default();
@@ -328,43 +344,16 @@ impl Loader {
         found.unwrap_or(Law::Unknown)
     }
 
-    /// The order as it is told, from where the reader is now; none while it is not followed.
-    pub(super) fn known(&self, shared: &Shared) -> Option<Known> {
-        let follow = self.follow.as_ref()?;
-        let mut epochs = vec![follow.rest()];
-        let next = match follow.index {
-            None => Some(Arc::clone(follow.sequence.samples())),
-            Some(index) => {
-                let index = &shared.indexes[index];
-                let next = follow.origin.clone().after(&follow.law, index.sequence.len());
-                next.and_then(|(origin, _)| epoch_of(origin, follow, index, shared))
-            }
-        };
-        let foreseen = u32::from(next.is_some());
-        epochs.extend(next.map(|samples| follow.share_of(&samples)));
-        let order =
-            Order::listed(&self.title(follow, shared), epochs, shared.samples.clone()).ok()?;
-        Some(Known { loader: self.id, group: self.group, epoch: self.epoch, order, foreseen })
-    }
-
-    fn title(&self, follow: &Follow, shared: &Shared) -> String {
-        let Share { stride, first } = follow.share();
-        let share = if stride > 1 { format!(", rank {first} of {stride}") } else { String::new() };
-        let index = follow.index.map_or_else(String::new, |index| {
-            let index = &shared.indexes[index];
-            format!(" over {} samples in {} order", index.sequence.len(), index.name)
-        });
-        format!("learnt: {}{index}{share}; {}", follow.origin, follow.law)
-    }
-
     /// Stops following an order that is not read any more.
-    fn give_up(&mut self, out: &mut Vec<Decision>) {
+    fn give_up(&mut self, shared: &Shared, out: &mut Vec<Decision>) {
         let Some(follow) = self.follow.take_if(|follow| follow.is_lost()) else { return };
         let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
+            self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
             self.begin_epoch();
         } else {
+            self.history.leave(&follow);
             if let Some(past) = &mut self.past {
                 past.law = Law::Unknown;
             }
@@ -381,44 +370,4 @@ impl Loader {
             follow.leave(task);
         }
     }
-
-    /// What is believed, in words.
-    pub(super) fn belief(&self, shared: &Shared) -> Belief {
-        let (rung, bits, needed, text) = match &self.follow {
-            Some(follow) => {
-                let (rung, bits, needed) = self.grounds;
-                let title = self.title(follow, shared);
-                let text = format!(
-                    "{title} ({rung}; {bits:.0} bits of evidence where {needed:.0} are asked for; \
-                     {} samples read as foreseen)",
-                    follow.matched()
-                );
-                (rung, bits, needed, text)
-            }
-            None => {
-                let rung = if self.attempt.repeats { Rung::Unknown } else { Rung::Unread };
-                let seeks = match (self.searching, self.stage) {
-                    (Some(_), Stage::All) => "; all seeds are being searched",
-                    (Some(_), _) => "; popular seeds are being searched",
-                    (None, Stage::Done) => "; no seed was found that gives it",
-                    (None, _) => "",
-                };
-                let text = format!("{rung}{seeks} ({} opens unexplained)", self.attempt.opens());
-                (rung, 0.0, 0.0, text)
-            }
-        };
-        let (loader, group, epoch) = (self.id, self.group, self.epoch);
-        let last_ms = self.last_ms;
-        Belief { loader, group, epoch, last_ms, rung, bits, needed, text }
-    }
-}
-
-/// The samples of an origin's epoch, without their places.
-fn epoch_of(origin: Origin, follow: &Follow, index: &Index, shared: &Shared) -> Option<Arc<[u32]>> {
-    if origin == follow.origin {
-        return Some(Arc::clone(follow.sequence.samples()));
-    }
-    let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len(), &shared.generators)?;
-    Some(positions.into_iter().map(|at| samples[at as usize]).collect())
 }

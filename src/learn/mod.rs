@@ -26,6 +26,8 @@ pub mod crack;
 mod event;
 mod evidence;
 mod follow;
+mod history;
+mod journal;
 mod ladder;
 mod leads;
 mod loader;
@@ -34,6 +36,7 @@ mod search;
 mod sequence;
 mod shared;
 mod suspect;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +44,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
+pub use history::{Epoch, Record};
+pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
@@ -122,15 +127,38 @@ impl Learner {
         }
     }
 
-    /// What is believed of each loader at this moment.
+    /// What is believed of each loader at this moment, but for those whose process has ended.
     pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
-        self.loaders.values().map(|loader| loader.belief(&self.shared))
+        let reading = self.loaders.values().filter(|loader| !loader.ended);
+        reading.map(|loader| loader.belief(&self.shared))
     }
 
     /// The order of a loader, from where its reader is now; none while it is not followed. Costs
     /// two epochs of the dataset.
     pub fn known(&self, loader: LoaderId) -> Option<Known> {
-        self.loaders.get(&loader)?.known(&self.shared)
+        self.loaders.get(&loader).filter(|loader| !loader.ended)?.known(&self.shared)
+    }
+
+    /// Whether a loader is still remembered.
+    pub fn has(&self, loader: LoaderId) -> bool {
+        self.loaders.contains_key(&loader)
+    }
+
+    /// What is remembered of each loader that reads.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.loaders.values().filter_map(|loader| loader.record(&self.shared))
+    }
+
+    /// From here on loaders may read as these did.
+    pub fn recall(&mut self, journal: Journal) {
+        self.shared.journal = journal;
+        self.shared.version = self.shared.version.wrapping_add(1);
+    }
+
+    /// A number that changes when there is more to be [remembered](Self::records) of some loader
+    /// than an open.
+    pub fn news(&self) -> u64 {
+        self.shared.news
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
@@ -195,6 +223,7 @@ impl Learner {
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
                 loader.leave(task);
+                self.shared.news += 1;
             }
         }
     }
@@ -224,26 +253,33 @@ impl Learner {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
         let worth = |loader: &&Loader| {
-            (loader.follow.is_some(), alive.contains(&loader.group), loader.opens())
+            let followed = loader.follow.is_some() && !loader.ended;
+            (followed, alive.contains(&loader.group), loader.opens())
         };
         let Some(id) = others.min_by_key(worth).map(|loader| loader.id) else { return };
         self.forget(id, out);
     }
 
-    /// A process has ended. What others read may still follow from what it read.
+    /// A process has ended. What its loaders read is remembered, and others' orders may follow from
+    /// it; but nobody reads for them any more.
     fn end(&mut self, group: u64, out: &mut Vec<Decision>) {
         self.tasks.retain(|_, task| task.group != group);
-        for id in self.groups.get(&group).cloned().unwrap_or_default() {
-            self.forget(id, out);
+        for id in self.groups.remove(&group).unwrap_or_default() {
+            self.stop(id, out);
+            if let Some(loader) = self.loaders.get_mut(&id) {
+                loader.ended = true;
+                self.shared.news += 1;
+            }
         }
-        self.groups.remove(&group);
     }
 
-    fn forget(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
-        let Some(loader) = self.loaders.remove(&id) else { return };
-        if loader.follow.is_some() {
+    /// Ends all that is done for a loader.
+    fn stop(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
+        let Some(loader) = self.loaders.get_mut(&id) else { return };
+        if loader.follow.is_some() && !loader.ended {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
         }
+        loader.searching = None;
         let of_it: Vec<SearchId> = self
             .shared
             .searches
@@ -255,6 +291,11 @@ impl Learner {
             self.shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }
+    }
+
+    fn forget(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
+        self.stop(id, out);
+        let Some(loader) = self.loaders.remove(&id) else { return };
         if let Some(ids) = self.groups.get_mut(&loader.group) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Candidate;
 use super::event::{SearchId, Settings};
+use super::journal::Journal;
 use super::ladder::Running;
 use super::origin::Generators;
 use super::sequence::{Index, Sequence};
@@ -38,6 +39,10 @@ pub(super) struct Shared {
     pub(super) version: u32,
     /// Whether everything is cached.
     pub(super) cached: bool,
+    /// What earlier loaders read.
+    pub(super) journal: Journal,
+    /// Counts what has become worth to be remembered.
+    pub(super) news: u64,
 }
 
 impl Shared {
@@ -64,6 +69,8 @@ impl Shared {
             others: Vec::new(),
             version: 0,
             cached: false,
+            journal: Journal::default(),
+            news: 0,
         }
     }
 

@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
 use super::groups::{Groups, program, runs};
+use super::journal::{Kept, Numbering};
 use super::searches::Searches;
-use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
+use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::engine::planning::Published;
 use crate::ids::StreamId;
 use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
-use crate::order::{Order, SampleTable};
+use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
 /// How often is looked what has changed around: while something happens, and else.
@@ -43,7 +44,10 @@ pub(super) struct Owner {
     settings: LearnSettings,
     around: Surroundings,
     searches: Searches,
-    told: Arc<Mutex<Vec<LoaderStatus>>>,
+    told: Arc<Mutex<Told>>,
+    kept: Kept,
+    /// Up to which news of the learner is kept.
+    heard: u64,
     groups: Groups,
     layout: Arc<Layout>,
     /// From when on observations count their milliseconds.
@@ -79,12 +83,15 @@ struct Loader {
     /// When its order was told last.
     told: Instant,
     cpu: Duration,
+    /// The name of its program, which is known as long as that runs.
+    program: String,
 }
 
 impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
-        Loader { stream, followed, since, told: since, cpu: Duration::ZERO }
+        let (cpu, program) = (Duration::ZERO, String::new());
+        Loader { stream, followed, since, told: since, cpu, program }
     }
 }
 
@@ -101,13 +108,17 @@ impl Owner {
         settings: LearnSettings,
         around: Surroundings,
         notes: SyncSender<Note>,
-        told: Arc<Mutex<Vec<LoaderStatus>>>,
+        told: Arc<Mutex<Told>>,
         started: Instant,
     ) -> Self {
+        let kept = Kept::open(around.home.clone());
+        lock(&told).journal = kept.words();
         Owner {
             settings,
             searches: Searches::new(&settings, notes),
             told,
+            kept,
+            heard: 0,
             groups: Groups::default(),
             layout: around.catalog.layout(),
             around,
@@ -136,13 +147,16 @@ impl Owner {
                     due = due.min(Instant::now() + LOOK_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= due {
                 self.look();
                 due = Instant::now() + IDLE_LOOK_EVERY;
             }
         }
+        // What was seen last belongs to it, too.
+        notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
+        self.remember(true);
     }
 
     fn take(&mut self, note: Note) {
@@ -171,6 +185,15 @@ impl Owner {
             Note::Searched { generation, search } if generation == self.generation => {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
+            }
+            Note::Records(answer) => {
+                let records = self.learner.iter().flat_map(Learner::records);
+                let named = records.map(|record| {
+                    let loader = self.loaders.get(&record.loader);
+                    (record, loader.map_or_else(String::new, |loader| loader.program.clone()))
+                });
+                // Who asked may have gone.
+                let _ = answer.try_send(named.collect());
             }
             Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
         }
@@ -205,12 +228,16 @@ impl Owner {
         let began = Instant::now();
         self.layout = self.around.catalog.layout();
         self.files = self.layout.files();
-        let candidates = with_listing(&self.around.catalog, &[], candidates);
+        let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
+        let (candidates, numbering) = with_listing(&self.around.catalog, &[], found);
         let seeds_per_second =
             Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let settings =
             Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
-        let learner = Learner::new(settings, candidates, SampleTable::Files);
+        let mut learner = Learner::new(settings, candidates, SampleTable::Files);
+        self.kept.number(numbering);
+        learner.recall(self.kept.journal());
+        self.heard = learner.news();
         (self.made, self.took) = (Instant::now(), began.elapsed());
         learner
     }
@@ -274,8 +301,19 @@ impl Owner {
         self.begin_anew();
     }
 
-    /// Forgets everything that was learnt.
+    /// Keeps what loaders have read; with `partial` also of epochs that are not over.
+    fn remember(&mut self, partial: bool) {
+        let Some(learner) = &mut self.learner else { return };
+        self.heard = learner.news();
+        self.kept.add(learner.records(), partial);
+        learner.recall(self.kept.journal());
+        self.kept.write();
+    }
+
+    /// Forgets everything that was learnt, but for what is kept.
     fn begin_anew(&mut self) {
+        self.remember(true);
+        self.kept.detach();
         self.searches.end_all();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
@@ -315,6 +353,10 @@ impl Owner {
             let all = kept >= self.layout.pages_bytes_of_all();
             self.observe(Observation::Cached { all });
         }
+        let has_news = self.learner.as_ref().is_some_and(|learner| learner.news() != self.heard);
+        if has_news && self.kept.is_due() {
+            self.remember(false);
+        }
         self.tell();
     }
 
@@ -322,7 +364,7 @@ impl Owner {
         self.learner.iter().flat_map(Learner::beliefs).collect()
     }
 
-    /// Forgets the loaders of processes that have ended.
+    /// Does nothing more for loaders of processes that have ended.
     fn end_groups(&mut self) {
         let groups: BTreeSet<u64> = self.beliefs().iter().map(|belief| belief.group).collect();
         for group in groups.into_iter().filter(|group| !runs(*group)) {
@@ -356,13 +398,17 @@ impl Owner {
     /// Publishes what is known of each loader. Those that the learner has forgotten are forgotten.
     fn tell(&mut self) {
         let beliefs = self.beliefs();
-        self.loaders.retain(|id, _| beliefs.iter().any(|belief| belief.loader == *id));
+        let learner = self.learner.as_ref();
+        self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
+            if loader.program.is_empty() {
+                loader.program = program(belief.group);
+            }
             LoaderStatus {
                 loader: belief.loader.0,
                 process: belief.group,
-                program: program(belief.group),
+                program: loader.program.clone(),
                 epoch: belief.epoch,
                 belief: belief.text,
                 followed: loader.followed,
@@ -375,7 +421,8 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        *lock(&self.told) = beliefs.into_iter().map(status).collect();
+        let loaders = beliefs.into_iter().map(status).collect();
+        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }
 

@@ -51,6 +51,7 @@ impl Stand {
             inbox: Arc::clone(&inbox),
             streams: Arc::default(),
             published: Arc::clone(&published),
+            home: None,
         };
         let (notes, received) = sync_channel(NOTES_MAX);
         let settings = LearnSettings { crack: false, threads: 1, nice: 0 };
@@ -195,5 +196,7 @@ fn a_process_that_has_ended_has_no_loader() {
     child.wait().unwrap();
     stand.owner.look();
     assert_eq!(stand.said(), (0, 1));
-    assert!(stand.owner.beliefs().is_empty() && stand.owner.loaders.is_empty());
+    assert!(stand.owner.beliefs().is_empty());
+    let records = stand.owner.learner.iter().flat_map(Learner::records);
+    assert_eq!(records.map(|record| record.group).collect::<Vec<u64>>(), [u64::from(child.id())]);
 }
