@@ -108,9 +108,10 @@ impl Local {
             if stat.kind != Kind::File {
                 return;
             }
+            let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);
-                let key = self.store.key(path, &stat.fingerprint, offset);
+                let key = self.store.key(path, &version, offset);
                 if self.store.contains(key) {
                     keys[block.index()] = Some(key);
                     found.push(block);

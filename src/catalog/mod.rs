@@ -10,7 +10,10 @@
 //!
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
+mod change;
+mod names;
 mod node;
+mod row;
 mod scan;
 mod tree;
 
@@ -112,7 +115,8 @@ impl Catalog {
             return Err((PathBuf::new(), errno));
         }
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
-        let tree = RwLock::new(Tree::new(root, found));
+        let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
+        let tree = RwLock::new(tree);
         Ok(Catalog { source, tree, period, start: Instant::now() })
     }
 
@@ -141,9 +145,8 @@ impl Catalog {
     }
 
     fn attr(&self, tree: &Tree, file: FileId) -> Attr {
-        let row = tree.row(file);
-        let valid = self.valid(row.checked_ms).unwrap_or_default();
-        Attr { node: NodeId::new(file, row.version), stat: row.stat, valid }
+        let valid = self.valid(tree.checked_ms(file)).unwrap_or_default();
+        Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
 
     /// A name in a directory. `None` where it must be [refreshed](Self::refresh) first, which
@@ -163,9 +166,10 @@ impl Catalog {
             Err(errno) => return Some(Err(errno)),
         };
         let Some(file) = tree.child(directory, name) else {
-            let row = tree.row(directory);
-            let fresh = believe || self.valid(row.checked_ms).is_some() && !row.is_unread();
-            let errno = if row.is_directory() { Errno::ENOENT } else { Errno::ENOTDIR };
+            let valid = self.valid(tree.checked_ms(directory)).is_some();
+            let fresh = believe || valid && !tree.is_unread(directory);
+            let is_directory = tree.is_directory(directory);
+            let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
             return fresh.then_some(Err(errno));
         };
         let attr = self.attr(&tree, file);
@@ -192,8 +196,8 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let row = tree.row(directory);
-        if !believe && (row.is_unread() || self.valid(row.checked_ms).is_none()) {
+        let valid = self.valid(tree.checked_ms(directory)).is_some();
+        if !believe && (tree.is_unread(directory) || !valid) {
             return None;
         }
         Some(tree.children(directory).map(|children| {
@@ -208,17 +212,15 @@ impl Catalog {
     /// A row by its name: its node, its directory's and the name there. None for one that is gone.
     pub fn name(&self, file: FileId) -> Option<(NodeId, NodeId, OsString)> {
         let tree = self.read();
-        let row = tree.row(file);
-        let name = tree.path(file).file_name()?.to_os_string();
-        let parent = NodeId::new(row.parent, tree.row(row.parent).version);
-        (!row.gone).then(|| (NodeId::new(file, row.version), parent, name))
+        let named = file != FileId(0) && tree.is_there(file);
+        let parent = tree.node(tree.row(file).parent);
+        named.then(|| (tree.node(file), parent, tree.name(file).to_os_string()))
     }
 
     /// The directory that holds a row.
     pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
         let tree = self.read();
-        let parent = tree.row(tree.resolve(node)?).parent;
-        Ok(NodeId::new(parent, tree.row(parent).version))
+        Ok(tree.node(tree.row(tree.resolve(node)?).parent))
     }
 
     /// The row's path below the root.
@@ -237,7 +239,7 @@ impl Catalog {
     pub fn file(&self, node: NodeId) -> Result<(FileId, u64), Errno> {
         let tree = self.read();
         let file = tree.resolve(node)?;
-        Ok((file, tree.row(file).stat.size))
+        Ok((file, tree.stat(file).size))
     }
 
     /// The blocks that files are cut into, as of now.
@@ -250,14 +252,13 @@ impl Catalog {
         let tree = self.read();
         let (offset, length) = tree.layout.range(block);
         let file = tree.layout.file_of(block);
-        let row = tree.row(file);
-        if length == 0 || row.gone {
+        if length == 0 || !tree.is_there(file) {
             return None;
         }
         Some(Located {
-            node: NodeId::new(file, row.version),
+            node: tree.node(file),
             path: tree.path(file).into(),
-            fingerprint: row.stat.fingerprint,
+            fingerprint: tree.stat(file).fingerprint(),
             offset,
             length: length as usize,
         })
@@ -269,50 +270,47 @@ impl Catalog {
         let Some(period) = self.period else { return false };
         let tree = self.read();
         let Ok(file) = tree.resolve(node) else { return false };
-        self.valid(tree.row(file).checked_ms).is_none_or(|left| left < period / 2)
+        self.valid(tree.checked_ms(file)).is_none_or(|left| left < period / 2)
     }
 
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
-        let now = self.now_ms();
-        let mut tree = self.write();
+        let tree = self.read();
         if let Ok(file) = tree.resolve(node) {
-            tree.seen(file, now);
+            tree.seen(file, self.now_ms());
         }
     }
 
     /// Calls `each` with path, file and attributes of every regular file or link.
     pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
         let tree = self.read();
-        for file in tree.files() {
-            let row = tree.row(file);
-            if !row.gone && matches!(row.stat.kind, Kind::File | Kind::Symlink) {
-                each(&tree.path(file), file, &row.stat);
+        let (mut directory, mut path) = (FileId(0), PathBuf::new());
+        for file in tree.files().filter(|file| tree.is_there(*file)) {
+            let stat = tree.stat(file);
+            if !matches!(stat.kind, Kind::File | Kind::Symlink) {
+                continue;
             }
+            let parent = tree.row(file).parent;
+            if parent != directory {
+                (directory, path) = (parent, tree.path(parent));
+            }
+            path.push(tree.name(file));
+            each(&path, file, &stat);
+            path.pop();
         }
     }
 
     /// Path of some regular file.
     pub fn any_file(&self) -> Option<PathBuf> {
         let tree = self.read();
-        let regular = |&file: &FileId| {
-            let row = tree.row(file);
-            row.stat.kind == Kind::File && !row.gone
-        };
-        tree.files().find(regular).map(|file| tree.path(file))
+        tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
     }
 
     /// Number of rows and of the bytes of all regular files.
     pub fn totals(&self) -> (u64, u64) {
         let tree = self.read();
-        let regular =
-            |&file: &FileId| tree.row(file).stat.kind == Kind::File && !tree.row(file).gone;
-        let (mut files, mut bytes) = (0, 0);
-        for file in tree.files().filter(regular) {
-            files += 1;
-            bytes += tree.row(file).stat.size;
-        }
-        (files, bytes)
+        let regular = tree.files().filter(|file| is_regular(&tree, *file));
+        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
     }
 
     /// Checks one name at the source. Blocks.
@@ -327,7 +325,7 @@ impl Catalog {
         let mut changes = Changes::default();
         let mut tree = self.write();
         match stat {
-            Ok(stat) => tree.found(parent, name, stat, self.now_ms(), &mut changes),
+            Ok(stat) => tree.found(parent, name, &stat, self.now_ms(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => tree.remove(parent, name, &mut changes),
             // A source that does not answer well is no reason to forget what is known.
             Err(_) => {}
@@ -340,13 +338,14 @@ impl Catalog {
         let (directory, path, before) = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(node) else { return Changes::default() };
-            (directory, tree.path(directory), tree.listed(directory))
+            let before = tree.stat(directory).fingerprint();
+            (directory, tree.path(directory), (!tree.is_unread(directory)).then_some(before))
         };
         let mut changes = Changes::default();
         let Ok(stat) = self.source.stat(&path) else { return changes };
         let now = self.now_ms();
-        if Some(stat.fingerprint) == before {
-            self.write().update(directory, stat, now, &mut changes);
+        if Some(stat.fingerprint()) == before {
+            self.write().update(directory, &stat, now, &mut changes);
             return changes;
         }
         let Ok(names) = self.source.list(&path) else { return changes };
@@ -358,10 +357,14 @@ impl Catalog {
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
-        tree.relist(directory, stat.fingerprint, found.collect(), now, &mut changes);
-        tree.update(directory, stat, now, &mut changes);
+        tree.update(directory, &stat, now, &mut changes);
+        tree.relist(directory, found.collect(), now, &mut changes);
         changes
     }
+}
+
+fn is_regular(tree: &Tree, file: FileId) -> bool {
+    tree.is_there(file) && tree.stat(file).kind == Kind::File
 }
 
 #[cfg(test)]

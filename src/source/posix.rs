@@ -24,7 +24,7 @@ use nix::sys::statvfs::fstatvfs;
 use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
-use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
+use super::{Kind, Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that only readers who wait are served by.
@@ -110,7 +110,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
     let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
     let unchanged = |file: &File| -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
-        if fingerprint(&stat) == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
+        if convert(&stat).fingerprint() == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
     };
     unchanged(&file)?;
     let mut bytes = Vec::with_capacity(request.length);
@@ -126,21 +126,6 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
     );
     Ok((bytes.len() == request.length).then_some(bytes))
-}
-
-fn fingerprint(stat: &FileStat) -> Fingerprint {
-    let mut bytes = [0; 40];
-    let fields = [
-        stat.st_dev,
-        stat.st_ino,
-        stat.st_size as u64,
-        (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64),
-        (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64),
-    ];
-    for (slot, field) in bytes.chunks_exact_mut(8).zip(fields) {
-        slot.copy_from_slice(&field.to_le_bytes());
-    }
-    Fingerprint(bytes)
 }
 
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
@@ -170,7 +155,6 @@ fn convert(stat: &FileStat) -> Stat {
         mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
         ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
         identity: (stat.st_dev, stat.st_ino),
-        fingerprint: fingerprint(stat),
     }
 }
 

@@ -1,0 +1,179 @@
+//! How the rows follow what the source turns out to have.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use super::Changes;
+use super::node::NodeId;
+use super::row::State;
+use super::tree::{Children, Tree, content};
+use crate::ids::FileId;
+use crate::source::{Kind, Stat};
+
+impl Tree {
+    /// Takes what the source says of a row now.
+    pub(super) fn update(&mut self, file: FileId, stat: &Stat, now: u32, changes: &mut Changes) {
+        let before = self.stat(file);
+        let same = before.fingerprint() == stat.fingerprint();
+        self.set(file, stat, now);
+        if same {
+            return;
+        }
+        if let Some(directory) = self.directory_mut(file) {
+            // A directory is no content: its names are compared, its node stays.
+            directory.current = false;
+            return;
+        }
+        let row = &mut self.tables.rows[file.index()];
+        row.version = row.version.wrapping_add(1);
+        let parent = row.parent;
+        changes.changed.push(file);
+        changes.names.push((self.node(parent), self.name(file).to_os_string()));
+        if content(&before) != content(stat) {
+            Arc::make_mut(&mut self.layout).resize(file, content(stat));
+        }
+    }
+
+    /// Whether what a name stands for now is not the row's thing: another kind, or another file
+    /// where the row's own may still be there by another name.
+    fn is_another(&self, file: FileId, stat: &Stat) -> bool {
+        let before = self.stat(file);
+        let linked = before.kind != Kind::Directory && before.links > 1;
+        before.kind != stat.kind || linked && before.identity != stat.identity
+    }
+
+    /// A directory's names, to be changed.
+    fn list_mut(&mut self, directory: FileId) -> Option<&mut Vec<FileId>> {
+        let children = &mut self.directory_mut(directory)?.children;
+        if let Children::Run(..) = children {
+            *children = Children::List(children.iter().collect());
+        }
+        match children {
+            Children::List(rows) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// Where a name is in a directory, and the row that is the name's own.
+    fn entry(&self, directory: FileId, name: &OsStr) -> Option<(usize, FileId)> {
+        let children = &self.directory(directory)?.children;
+        let index = self.place(children, name).ok()?;
+        Some((index, children.at(index)))
+    }
+
+    /// A name that is known has been looked at again.
+    pub(super) fn found(
+        &mut self,
+        parent: NodeId,
+        name: &OsStr,
+        stat: &Stat,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some((index, entry)) = self.entry(directory, name) else { return };
+        let before = self.target(entry);
+        if !self.is_another(before, stat) {
+            return self.update(before, stat, now, changes);
+        }
+        let Some(file) = self.add(directory, name, stat, now) else { return };
+        changes.added = true;
+        changes.names.push((parent, name.to_os_string()));
+        if let Some(rows) = self.list_mut(directory) {
+            rows[index] = file;
+        }
+        self.vanish(entry, changes);
+    }
+
+    /// A name is gone.
+    pub(super) fn remove(&mut self, parent: NodeId, name: &OsStr, changes: &mut Changes) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some((index, entry)) = self.entry(directory, name) else { return };
+        if let Some(rows) = self.list_mut(directory) {
+            rows.remove(index);
+        }
+        changes.names.push((parent, name.to_os_string()));
+        self.vanish(entry, changes);
+    }
+
+    /// The row of a name that is no longer there: the file's row lives on by another name of the
+    /// file, or is gone with all that is below it.
+    fn vanish(&mut self, entry: FileId, changes: &mut Changes) {
+        let row = &mut self.tables.rows[entry.index()];
+        match std::mem::replace(&mut row.state, State::Gone) {
+            State::Gone | State::Alias => return,
+            State::There => {}
+        }
+        if self.stat(entry).links > 1 && self.take_other_name(entry) {
+            return;
+        }
+        changes.changed.push(entry);
+        let Some(directory) = self.directory_mut(entry) else { return };
+        directory.current = false;
+        let below = std::mem::replace(&mut directory.children, Children::Unread);
+        for child in below.iter() {
+            self.vanish(child, changes);
+        }
+    }
+
+    /// Has a file go by another of its names, if it has one.
+    fn take_other_name(&mut self, file: FileId) -> bool {
+        let mut aliases = self.tables.aliases.iter();
+        let live = |(alias, target): &&(FileId, FileId)| {
+            *target == file && self.row(*alias).state == State::Alias
+        };
+        let Some(&(alias, _)) = aliases.find(live) else { return false };
+        let (parent, name) = (self.row(alias).parent, self.row(alias).name);
+        self.tables.rows[alias.index()].state = State::Gone;
+        let row = &mut self.tables.rows[file.index()];
+        (row.parent, row.name, row.state) = (parent, name, State::There);
+        if let Some(rows) = self.list_mut(parent)
+            && let Some(slot) = rows.iter_mut().find(|row| **row == alias)
+        {
+            *slot = file;
+        }
+        true
+    }
+
+    /// Takes a directory's names as they are in the version that its row has.
+    pub(super) fn relist(
+        &mut self,
+        directory: FileId,
+        mut found: Vec<(OsString, Stat)>,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let parent = self.node(directory);
+        let Some(known) = self.directory_mut(directory) else { return };
+        let before = std::mem::replace(&mut known.children, Children::Unread);
+        let mut left = before.iter().peekable();
+        let (mut lost, mut told) = (Vec::new(), false);
+        let mut children = Vec::with_capacity(found.len());
+        for (name, stat) in found {
+            while let Some(gone) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
+                lost.push(gone);
+            }
+            let known = left.next_if(|row| self.name(*row) == name.as_os_str());
+            let file = known.map(|row| self.target(row));
+            if let (Some(row), Some(file)) = (known, file.filter(|f| !self.is_another(*f, &stat))) {
+                self.update(file, &stat, now, changes);
+                children.push(row);
+                continue;
+            }
+            lost.extend(known);
+            // Whoever has listed the directory must list it again.
+            if !std::mem::replace(&mut told, true) {
+                changes.names.push((parent, name.clone()));
+            }
+            changes.added = true;
+            children.extend(self.add(directory, &name, &stat, now));
+        }
+        lost.extend(left);
+        self.set_children(directory, Children::List(children));
+        for row in lost {
+            changes.names.push((parent, self.name(row).to_os_string()));
+            self.vanish(row, changes);
+        }
+    }
+}
