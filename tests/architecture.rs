@@ -54,7 +54,7 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
     ("lru::", &["fuse", "plan"]),
-    ("crc32c::", &["cache"]),
+    ("crc32c::", &["cache", "catalog"]),
 ];
 
 /// Lines of a source file without its tests.

@@ -103,6 +103,9 @@ impl Local {
     pub(super) fn adopt(self: &Arc<Self>) -> Vec<BlockId> {
         let layout = self.catalog.layout();
         let mut found = Vec::new();
+        if self.store.totals().0 == 0 {
+            return found;
+        }
         let mut keys = vec![None; layout.blocks()];
         self.catalog.for_each_file(|path, file, stat| {
             if stat.kind != Kind::File {

@@ -82,7 +82,7 @@ impl Tree {
         if let Some(rows) = self.list_mut(directory) {
             rows[index] = file;
         }
-        self.vanish(entry, changes);
+        self.vanish(vec![entry], changes);
     }
 
     /// A name is gone.
@@ -93,36 +93,40 @@ impl Tree {
             rows.remove(index);
         }
         changes.names.push((parent, name.to_os_string()));
-        self.vanish(entry, changes);
+        self.vanish(vec![entry], changes);
     }
 
-    /// The row of a name that is no longer there: the file's row lives on by another name of the
-    /// file, or is gone with all that is below it.
-    fn vanish(&mut self, entry: FileId, changes: &mut Changes) {
-        let row = &mut self.tables.rows[entry.index()];
-        match std::mem::replace(&mut row.state, State::Gone) {
-            State::Gone | State::Alias => return,
-            State::There => {}
+    /// Takes rows of names that are no longer there, with all that is below them. A file's row
+    /// lives on by another name of the file, or is gone.
+    fn vanish(&mut self, entries: Vec<FileId>, changes: &mut Changes) {
+        let (mut entries, mut lost) = (entries, Vec::new());
+        while let Some(entry) = entries.pop() {
+            let state = &mut self.tables.rows[entry.index()].state;
+            if std::mem::replace(state, State::Gone) != State::There {
+                continue;
+            }
+            lost.push(entry);
+            if let Some(directory) = self.directory_mut(entry) {
+                directory.current = false;
+                let below = std::mem::replace(&mut directory.children, Children::Unread);
+                entries.extend(below.iter());
+            }
         }
-        if self.stat(entry).links > 1 && self.take_other_name(entry) {
-            return;
-        }
-        changes.changed.push(entry);
-        let Some(directory) = self.directory_mut(entry) else { return };
-        directory.current = false;
-        let below = std::mem::replace(&mut directory.children, Children::Unread);
-        for child in below.iter() {
-            self.vanish(child, changes);
+        // Only now is it known which names are left.
+        for file in lost {
+            if !self.take_other_name(file) {
+                changes.changed.push(file);
+                changes.removed = true;
+            }
         }
     }
 
     /// Has a file go by another of its names, if it has one.
     fn take_other_name(&mut self, file: FileId) -> bool {
-        let mut aliases = self.tables.aliases.iter();
-        let live = |(alias, target): &&(FileId, FileId)| {
-            *target == file && self.row(*alias).state == State::Alias
-        };
-        let Some(&(alias, _)) = aliases.find(live) else { return false };
+        let mut others = self.other_names.remove(&file).unwrap_or_default();
+        others.retain(|alias| self.row(*alias).state == State::Alias);
+        let Some(alias) = others.pop() else { return false };
+        self.other_names.insert(file, others);
         let (parent, name) = (self.row(alias).parent, self.row(alias).name);
         self.tables.rows[alias.index()].state = State::Gone;
         let row = &mut self.tables.rows[file.index()];
@@ -171,9 +175,7 @@ impl Tree {
         }
         lost.extend(left);
         self.set_children(directory, Children::List(children));
-        for row in lost {
-            changes.names.push((parent, self.name(row).to_os_string()));
-            self.vanish(row, changes);
-        }
+        changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
+        self.vanish(lost, changes);
     }
 }

@@ -1,7 +1,9 @@
 //! What is in the dataset: names, attributes and versions, in memory.
 //!
-//! 1. At mount the tree is scanned once. Rows are numbered from the root down, directory
-//!    by directory, names sorted: the same tree gives the same numbers after a restart.
+//! 1. At the first mount the tree is scanned. Rows are numbered from the root down, directory
+//!    by directory, names sorted: the same tree gives the same numbers after a restart. The catalog
+//!    is saved; a later mount takes it up without asking the source, and has it checked behind its
+//!    readers. What it says counts as seen when that mount began.
 //! 2. Lookups and listings are answered from here, without the source.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
@@ -14,12 +16,14 @@ mod change;
 mod names;
 mod node;
 mod row;
+mod saved;
 mod scan;
+mod sweep;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -75,12 +79,19 @@ pub struct Changes {
     pub names: Vec<(NodeId, OsString)>,
     /// Whether rows were added.
     pub added: bool,
+    /// Whether rows are gone.
+    pub removed: bool,
 }
 
 impl Changes {
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.names.is_empty() && !self.added
+    }
+
+    /// Whether names came or went.
+    pub fn are_of_names(&self) -> bool {
+        self.added || self.removed
     }
 }
 
@@ -91,6 +102,12 @@ pub struct Catalog {
     /// How old a check may be; none: the source is taken to be immutable.
     period: Option<Duration>,
     start: Instant,
+    /// Whether it comes from an earlier mount.
+    reopened: bool,
+    /// Whether nothing is left of it that only an earlier mount has seen.
+    swept: AtomicBool,
+    /// Whether it is as it was saved last.
+    saved: AtomicBool,
 }
 
 /// How long the kernel may believe what can never change.
@@ -116,8 +133,72 @@ impl Catalog {
         }
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
         let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
-        let tree = RwLock::new(tree);
-        Ok(Catalog { source, tree, period, start: Instant::now() })
+        scan::give_back();
+        Ok(Self::of(tree, source, period, false))
+    }
+
+    fn of(tree: Tree, source: Arc<dyn Source>, period: Option<Duration>, reopened: bool) -> Self {
+        Catalog {
+            source,
+            tree: RwLock::new(tree),
+            period,
+            start: Instant::now(),
+            reopened,
+            swept: AtomicBool::new(!reopened),
+            saved: AtomicBool::new(reopened),
+        }
+    }
+
+    /// Takes up a catalog that was [saved](Self::save). The source is asked of its root alone; all
+    /// else counts as seen at this moment, and is to be checked by a [sweep](Self::sweep).
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, `PermissionDenied` where others than us and root could have
+    /// written it, `InvalidData` where it is damaged, of another directory or format, or mostly of
+    /// files that are gone.
+    pub fn open(
+        source: Arc<dyn Source>,
+        period: Option<Duration>,
+        path: &Path,
+    ) -> std::io::Result<Self> {
+        let mut tables = saved::read(path)?;
+        let root = source.stat(Path::new(""))?;
+        let wrong = |what| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+        if !tables.rebase(&root) {
+            return wrong("it is of another directory");
+        }
+        if tables.is_worn() {
+            return wrong("most files in it are gone");
+        }
+        let mut tree = Tree::of(tables);
+        tree.update(FileId(0), &root, 0, &mut Changes::default());
+        Ok(Self::of(tree, source, period, true))
+    }
+
+    /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
+    /// Nothing happens where it is there as it is.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        if self.saved.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // A copy, so that nobody has to wait for the disk.
+        let tables = self.read().tables.clone();
+        let outcome = saved::write(&tables, path);
+        self.saved.fetch_and(outcome.is_ok(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Where it comes from: `scanned` at this mount, or from an earlier one, which is being
+    /// `checking` or is `checked`.
+    pub fn state(&self) -> &'static str {
+        match (self.reopened, self.swept.load(Ordering::Relaxed)) {
+            (false, _) => "scanned",
+            (true, false) => "checking",
+            (true, true) => "checked",
+        }
     }
 
     /// The source behind the catalog.
@@ -129,12 +210,15 @@ impl Catalog {
         self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To change something.
     fn write(&self) -> RwLockWriteGuard<'_, Tree> {
+        self.saved.store(false, Ordering::Relaxed);
         self.tree.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Milliseconds since the catalog began, never 0: that stands for what was known then.
     fn now_ms(&self) -> u32 {
-        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX)
+        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX).max(1)
     }
 
     /// For how long a row checked at `checked_ms` may still be believed; none: no longer.
@@ -318,36 +402,44 @@ impl Catalog {
         let known = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
-            tree.child(directory, name).map(|_| tree.path(directory).join(name))
+            tree.child(directory, name).map(|file| (tree.path(directory).join(name), file))
         };
-        let Some(path) = known else { return self.refresh_directory(parent) };
+        let Some((path, file)) = known else { return self.refresh_directory(parent) };
         let stat = self.source.stat(&path);
         let mut changes = Changes::default();
-        let mut tree = self.write();
         match stat {
-            Ok(stat) => tree.found(parent, name, &stat, self.now_ms(), &mut changes),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => tree.remove(parent, name, &mut changes),
+            Ok(stat) if self.is_as_seen(file, &stat) => {}
+            Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
             // A source that does not answer well is no reason to forget what is known.
             Err(_) => {}
         }
         changes
     }
 
+    /// Whether a row is as the source says now. If so, that is noted.
+    fn is_as_seen(&self, file: FileId, stat: &Stat) -> bool {
+        let tree = self.read();
+        let same = tree.stat(file).fingerprint() == stat.fingerprint();
+        if same {
+            tree.seen(file, self.now_ms());
+        }
+        same
+    }
+
     /// Checks a directory at the source, and its names if it changed. Blocks.
     pub fn refresh_directory(&self, node: NodeId) -> Changes {
-        let (directory, path, before) = {
+        let (directory, path, unread) = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(node) else { return Changes::default() };
-            let before = tree.stat(directory).fingerprint();
-            (directory, tree.path(directory), (!tree.is_unread(directory)).then_some(before))
+            (directory, tree.path(directory), tree.is_unread(directory))
         };
         let mut changes = Changes::default();
         let Ok(stat) = self.source.stat(&path) else { return changes };
-        let now = self.now_ms();
-        if Some(stat.fingerprint()) == before {
-            self.write().update(directory, &stat, now, &mut changes);
+        if self.is_as_seen(directory, &stat) && !unread {
             return changes;
         }
+        let now = self.now_ms();
         let Ok(names) = self.source.list(&path) else { return changes };
         let stats = self.source.stat_all(&path, &names);
         if stats.iter().flat_map(|stat| stat.as_ref().err()).any(|errno| !scan::is_certain(*errno))

@@ -26,6 +26,7 @@ impl Names {
     }
 
     /// Bytes of all names.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.0.len()
     }

@@ -88,6 +88,8 @@ pub(super) struct Tree {
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
     links: HashMap<(u64, u64), FileId>,
+    /// Rows of the further names of a file.
+    pub(super) other_names: HashMap<FileId, Vec<FileId>>,
 }
 
 /// Bytes of content that blocks are cut from: only regular files have any.
@@ -142,6 +144,9 @@ impl Tree {
         tree.checked_ms.resize_with(tree.tables.rows.len(), AtomicU32::default);
         let sizes = tree.files().map(|file| tree.size_of(file)).collect::<Vec<_>>();
         tree.layout = Arc::new(Layout::new(sizes));
+        for (alias, target) in &tree.tables.aliases {
+            tree.other_names.entry(*target).or_default().push(*alias);
+        }
         for file in tree.files() {
             let stat = tree.stat(file);
             if tree.row(file).state == State::There && is_linked(&stat) {
@@ -189,6 +194,7 @@ impl Tree {
             let file = self.push(parent, name, &Stat { size: 0, ..*stat }, now)?;
             self.tables.rows[file.index()].state = State::Alias;
             self.tables.aliases.push((file, target));
+            self.other_names.entry(target).or_default().push(file);
             return Some(file);
         }
         let file = self.push(parent, name, stat, now)?;

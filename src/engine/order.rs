@@ -17,6 +17,9 @@ const STREAMS_MAX: usize = 1024;
 /// How the names of streams begin whose orders were learnt. No configured name has a colon.
 const LEARNT: &str = "learnt:";
 
+/// What is shown for an order that came as a list of its own.
+const WRITTEN: &str = "written";
+
 /// The streams of an engine, by number.
 pub(super) type Streams = Arc<Mutex<Vec<StreamInfo>>>;
 
@@ -109,7 +112,7 @@ impl Engine {
         let mountpoints: Vec<PathBuf> =
             lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, "written", &mountpoints, resolve).map(|received| self.follow(received))
+        self.receive(name, WRITTEN, &mountpoints, resolve).map(|received| self.follow(received))
     }
 
     /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
@@ -166,6 +169,21 @@ impl Engine {
         }
         self.inbox.put(Event::Ordered { stream, order }, None);
         words
+    }
+
+    /// Gives the streams their orders anew: there are other files than when they were given.
+    pub(super) fn renew_orders(&self) {
+        let given: Vec<(String, String)> = lock(&self.streams)
+            .iter()
+            .filter(|stream| !stream.is_learnt())
+            .filter_map(|stream| Some((stream.name.clone(), stream.spec.clone()?)))
+            .filter(|(_, spec)| spec != WRITTEN)
+            .collect();
+        for (name, spec) in given {
+            if let Err(error) = self.set_order(&name, &spec) {
+                tracing::warn!(stream = name, %error, "the order does not fit the files any more");
+            }
+        }
     }
 
     /// Takes a stream's order away.

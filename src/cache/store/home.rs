@@ -6,6 +6,7 @@
 //!     3f09c2.../                      one store, named after the identity of its source
 //!         owner                       whose it is; locked as long as a daemon uses it
 //!         index-00000001 segment-...  the store
+//!         catalog                     what the last mount knew of the source's names
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
@@ -35,6 +36,7 @@ const VERSION: u32 = 2;
 const STORES: &str = "belady-store-v";
 const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
+const CATALOG: &str = "catalog";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
@@ -85,6 +87,11 @@ impl Home {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where the catalog of the source is saved.
+    pub fn catalog(&self) -> PathBuf {
+        self.path.join(CATALOG)
     }
 }
 
