@@ -8,21 +8,21 @@ use super::node::NodeId;
 use super::row::State;
 use super::tree::{Children, Tree, content};
 use crate::ids::FileId;
-use crate::source::{Kind, Stat};
+use crate::source::Stat;
 
 impl Tree {
-    /// Takes what the source says of a row now.
-    pub(super) fn update(&mut self, file: FileId, stat: &Stat, now: u32, changes: &mut Changes) {
+    /// Takes what the source says of a row now. Says whether it is another version.
+    pub(super) fn update(&mut self, file: FileId, stat: &Stat, changes: &mut Changes) -> bool {
         let before = self.stat(file);
         let same = before.fingerprint() == stat.fingerprint();
-        self.set(file, stat, now);
+        self.set(file, stat);
         if same {
-            return;
+            return false;
         }
         if let Some(directory) = self.directory_mut(file) {
             // A directory is no content: its names are compared, its node stays.
             directory.current = false;
-            return;
+            return true;
         }
         let row = &mut self.tables.rows[file.index()];
         row.version = row.version.wrapping_add(1);
@@ -32,14 +32,18 @@ impl Tree {
         if content(&before) != content(stat) {
             Arc::make_mut(&mut self.layout).resize(file, content(stat));
         }
+        true
     }
 
-    /// Whether what a name stands for now is not the row's thing: another kind, or another file
+    /// Whether what a name stands for now is not its row's thing: another kind, or another file
     /// where the row's own may still be there by another name.
-    fn is_another(&self, file: FileId, stat: &Stat) -> bool {
+    fn is_another(&self, entry: FileId, stat: &Stat) -> bool {
+        let file = self.target(entry);
         let before = self.stat(file);
-        let linked = before.kind != Kind::Directory && before.links > 1;
-        before.kind != stat.kind || linked && before.identity != stat.identity
+        let is_alias = |row: &FileId| self.row(*row).state == State::Alias;
+        let others = self.other_names.get(&file);
+        let shared = entry != file || others.is_some_and(|others| others.iter().any(is_alias));
+        before.kind != stat.kind || shared && before.identity != stat.identity
     }
 
     /// A directory's names, to be changed.
@@ -55,7 +59,7 @@ impl Tree {
     }
 
     /// Where a name is in a directory, and the row that is the name's own.
-    fn entry(&self, directory: FileId, name: &OsStr) -> Option<(usize, FileId)> {
+    fn find(&self, directory: FileId, name: &OsStr) -> Option<(usize, FileId)> {
         let children = &self.directory(directory)?.children;
         let index = self.place(children, name).ok()?;
         Some((index, children.at(index)))
@@ -71,10 +75,13 @@ impl Tree {
         changes: &mut Changes,
     ) {
         let Ok(directory) = self.resolve(parent) else { return };
-        let Some((index, entry)) = self.entry(directory, name) else { return };
-        let before = self.target(entry);
-        if !self.is_another(before, stat) {
-            return self.update(before, stat, now, changes);
+        let Some((index, entry)) = self.find(directory, name) else { return };
+        if !self.is_another(entry, stat) {
+            self.seen(entry, now);
+            if self.update(self.target(entry), stat, changes) {
+                self.go_by(entry);
+            }
+            return;
         }
         let Some(file) = self.add(directory, name, stat, now) else { return };
         changes.added = true;
@@ -88,7 +95,7 @@ impl Tree {
     /// A name is gone.
     pub(super) fn remove(&mut self, parent: NodeId, name: &OsStr, changes: &mut Changes) {
         let Ok(directory) = self.resolve(parent) else { return };
-        let Some((index, entry)) = self.entry(directory, name) else { return };
+        let Some((index, entry)) = self.find(directory, name) else { return };
         if let Some(rows) = self.list_mut(directory) {
             rows.remove(index);
         }
@@ -121,6 +128,32 @@ impl Tree {
         }
     }
 
+    /// Has a file go by the name that a row leads to it by: the name that it went by may be gone.
+    fn go_by(&mut self, alias: FileId) {
+        let file = self.target(alias);
+        if file == alias {
+            return;
+        }
+        let [a, b] = [alias, file].map(|row| (self.row(row).parent, self.row(row).name));
+        for (row, (parent, name)) in [(alias, b), (file, a)] {
+            let row = &mut self.tables.rows[row.index()];
+            (row.parent, row.name) = (parent, name);
+        }
+        let now = self.checked_ms(alias);
+        self.seen(alias, self.checked_ms(file));
+        self.seen(file, now);
+        let directories = if a.0 == b.0 { vec![a.0] } else { vec![a.0, b.0] };
+        for directory in directories {
+            for row in self.list_mut(directory).into_iter().flatten() {
+                match *row {
+                    found if found == alias => *row = file,
+                    found if found == file => *row = alias,
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Has a file go by another of its names, if it has one.
     fn take_other_name(&mut self, file: FileId) -> bool {
         let mut others = self.other_names.remove(&file).unwrap_or_default();
@@ -131,6 +164,7 @@ impl Tree {
         self.tables.rows[alias.index()].state = State::Gone;
         let row = &mut self.tables.rows[file.index()];
         (row.parent, row.name, row.state) = (parent, name, State::There);
+        self.seen(file, self.checked_ms(alias));
         if let Some(rows) = self.list_mut(parent)
             && let Some(slot) = rows.iter_mut().find(|row| **row == alias)
         {
@@ -152,16 +186,18 @@ impl Tree {
         let Some(known) = self.directory_mut(directory) else { return };
         let before = std::mem::replace(&mut known.children, Children::Unread);
         let mut left = before.iter().peekable();
-        let (mut lost, mut told) = (Vec::new(), false);
+        let (mut lost, mut moved, mut told) = (Vec::new(), Vec::new(), false);
         let mut children = Vec::with_capacity(found.len());
         for (name, stat) in found {
             while let Some(gone) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
                 lost.push(gone);
             }
             let known = left.next_if(|row| self.name(*row) == name.as_os_str());
-            let file = known.map(|row| self.target(row));
-            if let (Some(row), Some(file)) = (known, file.filter(|f| !self.is_another(*f, &stat))) {
-                self.update(file, &stat, now, changes);
+            if let Some(row) = known.filter(|row| !self.is_another(*row, &stat)) {
+                self.seen(row, now);
+                if self.update(self.target(row), &stat, changes) {
+                    moved.push(row);
+                }
                 children.push(row);
                 continue;
             }
@@ -177,5 +213,6 @@ impl Tree {
         self.set_children(directory, Children::List(children));
         changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
         self.vanish(lost, changes);
+        moved.into_iter().for_each(|row| self.go_by(row));
     }
 }

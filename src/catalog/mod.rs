@@ -171,7 +171,7 @@ impl Catalog {
             return wrong("most files in it are gone");
         }
         let mut tree = Tree::of(tables);
-        tree.update(FileId(0), &root, 0, &mut Changes::default());
+        tree.update(FileId(0), &root, &mut Changes::default());
         Ok(Self::of(tree, source, period, true))
     }
 
@@ -184,11 +184,19 @@ impl Catalog {
         if self.saved.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // A copy, so that nobody has to wait for the disk.
-        let tables = self.read().tables.clone();
-        let outcome = saved::write(&tables, path);
+        let outcome = self.export(path);
         self.saved.fetch_and(outcome.is_ok(), Ordering::Relaxed);
         outcome
+    }
+
+    /// As [`save`](Self::save), whatever is there.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn export(&self, path: &Path) -> std::io::Result<()> {
+        // A copy, so that nobody has to wait for the disk.
+        let tables = self.read().tables.clone();
+        saved::write(&tables, path)
     }
 
     /// Where it comes from: `scanned` at this mount, or from an earlier one, which is being
@@ -228,8 +236,10 @@ impl Catalog {
         period.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    fn attr(&self, tree: &Tree, file: FileId) -> Attr {
-        let valid = self.valid(tree.checked_ms(file)).unwrap_or_default();
+    /// What a row's name stands for, which may be believed as long as the name.
+    fn attr(&self, tree: &Tree, entry: FileId) -> Attr {
+        let valid = self.valid(tree.checked_ms(entry)).unwrap_or_default();
+        let file = tree.target(entry);
         Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
 
@@ -249,14 +259,14 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let Some(file) = tree.child(directory, name) else {
+        let Some(entry) = tree.entry(directory, name) else {
             let valid = self.valid(tree.checked_ms(directory)).is_some();
             let fresh = believe || valid && !tree.is_unread(directory);
             let is_directory = tree.is_directory(directory);
             let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
             return fresh.then_some(Err(errno));
         };
-        let attr = self.attr(&tree, file);
+        let attr = self.attr(&tree, entry);
         (believe || !attr.valid.is_zero()).then_some(Ok(attr))
     }
 
@@ -284,12 +294,12 @@ impl Catalog {
         if !believe && (tree.is_unread(directory) || !valid) {
             return None;
         }
-        Some(tree.children(directory).map(|children| {
-            let listed = |(name, file): (&OsStr, FileId)| Listed {
-                name: name.to_os_string(),
-                attr: self.attr(&tree, file),
+        Some(tree.entries(directory).map(|entries| {
+            let listed = |entry| Listed {
+                name: tree.name(entry).to_os_string(),
+                attr: self.attr(&tree, entry),
             };
-            children.map(listed).collect()
+            entries.map(listed).collect()
         }))
     }
 
@@ -402,13 +412,13 @@ impl Catalog {
         let known = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
-            tree.child(directory, name).map(|file| (tree.path(directory).join(name), file))
+            tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
-        let Some((path, file)) = known else { return self.refresh_directory(parent) };
+        let Some((path, entry)) = known else { return self.refresh_directory(parent) };
         let stat = self.source.stat(&path);
         let mut changes = Changes::default();
         match stat {
-            Ok(stat) if self.is_as_seen(file, &stat) => {}
+            Ok(stat) if self.is_as_seen(entry, &stat) => {}
             Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
             // A source that does not answer well is no reason to forget what is known.
@@ -417,12 +427,12 @@ impl Catalog {
         changes
     }
 
-    /// Whether a row is as the source says now. If so, that is noted.
-    fn is_as_seen(&self, file: FileId, stat: &Stat) -> bool {
+    /// Whether a name stands for what the source says now. If so, that is noted.
+    fn is_as_seen(&self, entry: FileId, stat: &Stat) -> bool {
         let tree = self.read();
-        let same = tree.stat(file).fingerprint() == stat.fingerprint();
+        let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
         if same {
-            tree.seen(file, self.now_ms());
+            tree.seen(entry, self.now_ms());
         }
         same
     }
@@ -449,7 +459,8 @@ impl Catalog {
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
-        tree.update(directory, &stat, now, &mut changes);
+        tree.update(directory, &stat, &mut changes);
+        tree.seen(directory, now);
         tree.relist(directory, found.collect(), now, &mut changes);
         changes
     }

@@ -231,8 +231,8 @@ mod tests {
             tables.rows.iter_mut().for_each(|row| row.class = 0);
             let mut tree = crate::catalog::tree::Tree::of(tables);
             for file in tree.files() {
-                let _ = (tree.path(file), tree.child(file, tree.name(file)));
-                let _ = tree.children(file).map(|children| children.count());
+                let _ = (tree.path(file), tree.entry(file, tree.name(file)));
+                let _ = tree.entries(file).map(|rows| rows.map(|row| tree.target(row)).count());
             }
             let mut changes = crate::catalog::Changes::default();
             tree.relist(FileId(0), Vec::new(), 1, &mut changes);

@@ -102,11 +102,10 @@ impl Catalog {
         {
             let tree = self.read();
             for (name, stat) in names.into_iter().zip(stats) {
-                let Some(file) = tree.child(portion.directory, &name) else { continue };
+                let Some(entry) = tree.entry(portion.directory, &name) else { continue };
+                let known = tree.stat(tree.target(entry)).fingerprint();
                 match stat {
-                    Ok(stat) if stat.fingerprint() == tree.stat(file).fingerprint() => {
-                        tree.seen(file, now);
-                    }
+                    Ok(stat) if stat.fingerprint() == known => tree.seen(entry, now),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
                     Err(_) => {}
                 }
@@ -127,10 +126,7 @@ impl Catalog {
 
 /// The names of a portion that nobody has checked since the mount.
 fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
-    let Ok(children) = tree.children(portion.directory) else { return Vec::new() };
-    let portion = children.skip(portion.from).take(CHUNK);
-    portion
-        .filter(|(_, file)| tree.checked_ms(*file) == 0)
-        .map(|(name, _)| name.to_os_string())
-        .collect()
+    let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
+    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked_ms(*row) == 0);
+    unchecked.map(|row| tree.name(row).to_os_string()).collect()
 }

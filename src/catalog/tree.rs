@@ -82,7 +82,7 @@ pub(super) struct Tables {
 pub(super) struct Tree {
     pub(super) tables: Tables,
     pub(super) layout: Arc<Layout>,
-    /// By row, milliseconds since the catalog began, when it was last seen at the source.
+    /// By row, milliseconds since the catalog began, when its name was last looked at.
     pub(super) checked_ms: Vec<AtomicU32>,
     /// Numbers of classes.
     classes: HashMap<Class, u32>,
@@ -213,10 +213,9 @@ impl Tree {
     }
 
     /// Gives a row other attributes.
-    pub(super) fn set(&mut self, file: FileId, stat: &Stat, now: u32) {
+    pub(super) fn set(&mut self, file: FileId, stat: &Stat) {
         let class = self.class(stat);
         self.tables.rows[file.index()].set(class, stat);
-        self.seen(file, now);
     }
 
     pub(super) fn row(&self, file: FileId) -> &Row {
@@ -305,25 +304,25 @@ impl Tree {
         Err(low)
     }
 
-    /// The row that a name in a directory stands for.
-    pub(super) fn child(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
+    /// The row of a name in a directory, which may lead to the [file's](Self::target).
+    pub(super) fn entry(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
         let children = &self.directory(directory)?.children;
-        let index = self.place(children, name).ok()?;
-        Some(self.target(children.at(index)))
+        self.place(children, name).ok().map(|index| children.at(index))
     }
 
-    /// The names of a directory in byte order, each with the row that it stands for.
-    pub(super) fn children(
+    /// The rows of a directory's names, in byte order of the names.
+    ///
+    /// # Errors
+    /// Why it could not be read, and `ENOTDIR` for what is no directory.
+    pub(super) fn entries(
         &self,
         directory: FileId,
-    ) -> Result<impl ExactSizeIterator<Item = (&OsStr, FileId)> + '_, Errno> {
+    ) -> Result<impl ExactSizeIterator<Item = FileId> + '_, Errno> {
         let children = &self.directory(directory).ok_or(Errno::ENOTDIR)?.children;
         match children {
             Children::Failed(errno) => Err(Errno::from_raw(*errno)),
             Children::Unread => Err(Errno::EIO),
-            Children::Run(..) | Children::List(_) => {
-                Ok(children.iter().map(|row| (self.name(row), self.target(row))))
-            }
+            Children::Run(..) | Children::List(_) => Ok(children.iter()),
         }
     }
 
@@ -337,12 +336,12 @@ impl Tree {
         names.iter().rev().collect()
     }
 
-    /// A row was found as it is known.
+    /// A row's name has been looked at. Of a file with several names each has its own time.
     pub(super) fn seen(&self, file: FileId, now: u32) {
         self.checked_ms[file.index()].store(now, Ordering::Relaxed);
     }
 
-    /// When a row was last seen, in milliseconds since the catalog began.
+    /// When a row's name was last looked at, in milliseconds since the catalog began.
     pub(super) fn checked_ms(&self, file: FileId) -> u32 {
         self.checked_ms[file.index()].load(Ordering::Relaxed)
     }

@@ -39,19 +39,25 @@ pub(super) fn catalog(
 }
 
 impl Engine {
+    /// Whether the catalog is that of an earlier mount, and not all of it was checked since.
+    pub(super) fn is_unchecked(&self) -> bool {
+        self.catalog.state() == "checking"
+    }
+
+    /// Checks what only an earlier mount has seen. Says whether names came or went.
+    pub(super) fn check_catalog(&self, threads: u32) -> bool {
+        self.catalog.sweep(threads as usize, &self.over, &|found| self.dataset.report(found))
+    }
+
     /// Checks a catalog that was taken up and saves one that is new, behind the readers.
     pub fn keep_catalog(self: &Arc<Self>) {
-        let engine = Arc::downgrade(self);
-        let (catalog, dataset) = (Arc::clone(&self.catalog), Arc::clone(&self.dataset));
-        let (threads, over) = (self.settings.source.scan_threads, Arc::clone(&self.over));
+        let engine = Arc::clone(self);
         let keep = move || {
-            let threads = (threads / SWEEP_SHARE).max(1) as usize;
-            let unchecked = catalog.state() == "checking";
-            let renamed =
-                unchecked && catalog.sweep(threads, &over, &|found| dataset.report(found));
-            let Some(engine) = engine.upgrade().filter(|_| !over.load(Ordering::Relaxed)) else {
+            let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
+            let renamed = engine.is_unchecked() && engine.check_catalog(threads);
+            if engine.over.load(Ordering::Relaxed) {
                 return;
-            };
+            }
             if renamed {
                 engine.renew_orders();
             }
@@ -74,7 +80,7 @@ impl Engine {
     /// What is known of the source since earlier mounts, in words.
     pub fn taken_up(&self) -> Option<String> {
         let files = self.catalog.totals().0;
-        let old = self.catalog.state() != "scanned";
-        old.then(|| format!("catalog: {files} files from an earlier mount, being checked"))
+        let unchecked = self.is_unchecked();
+        unchecked.then(|| format!("catalog: {files} files from an earlier mount, being checked"))
     }
 }

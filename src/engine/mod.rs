@@ -73,7 +73,7 @@ pub struct Engine {
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
     /// Whether it is being stopped.
-    over: Arc<AtomicBool>,
+    over: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -127,7 +127,7 @@ impl Engine {
             Engine {
                 budget,
                 home: Mutex::new(home),
-                over: Arc::default(),
+                over: AtomicBool::new(false),
                 settings,
                 source_path: source_path.to_path_buf(),
                 dataset,

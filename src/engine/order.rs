@@ -134,7 +134,7 @@ impl Engine {
         name: &str,
         given: &str,
         mountpoints: &[PathBuf],
-        resolve: impl FnOnce(&Listing<'_>) -> Result<Order>,
+        resolve: impl Fn(&Listing<'_>) -> Result<Order>,
     ) -> Result<Received> {
         if name.starts_with(LEARNT) {
             let message = format!("stream {name}: such names are for what belady learns itself");
@@ -143,7 +143,12 @@ impl Engine {
         let stream = stream(&self.streams, name)?;
         let mut prefixes = vec![self.source_path.clone()];
         prefixes.extend_from_slice(mountpoints);
-        let resolved = with_listing(&self.catalog, &prefixes, resolve);
+        let mut resolved = with_listing(&self.catalog, &prefixes, &resolve);
+        if resolved.is_err() && self.is_unchecked() {
+            // It may be of files that came since an earlier mount.
+            self.check_catalog(self.settings.source.scan_threads);
+            resolved = with_listing(&self.catalog, &prefixes, &resolve);
+        }
         let mut streams = lock(&self.streams);
         let info = &mut streams[stream.index()];
         match resolved {

@@ -26,6 +26,7 @@ mod programs;
 mod read;
 mod readonly;
 mod refused;
+mod remount;
 mod samplers;
 mod store;
 mod tree;

@@ -262,9 +262,18 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
+    cache.join(format!("{STORES}{VERSION}")).join(owner.name())
+}
+
 /// Bytes that the store of a source takes on the disk; 0 where there is none.
 pub fn held(cache: &Path, owner: &Owner) -> u64 {
-    disk_bytes(&cache.join(format!("{STORES}{VERSION}")).join(owner.name()))
+    disk_bytes(&path_of(cache, owner))
+}
+
+/// Where the catalog of a source is saved, if it is.
+pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
+    path_of(cache, owner).join(CATALOG)
 }
 
 /// Bytes that the files of a store take on the disk.
