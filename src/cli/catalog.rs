@@ -68,6 +68,11 @@ fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
         )
     })?;
     let source = PosixSource::open(&path, 1)?;
+    if source.is_image() {
+        let message = format!("the source {} is in an image", path.display());
+        return Err(Error::new(ErrorKind::Source, message)
+            .hint("its files do not tell which version of it they are of; a mount scans it fast"));
+    }
     let owner = Owner::new(&path, source.lasting_identity());
     Ok((path, Arc::new(source), owner))
 }

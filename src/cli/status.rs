@@ -91,14 +91,12 @@ fn render(status: &Value) -> String {
         human(status, "/window"),
         text(status, "/policy"),
     );
-    if let Some(reduced) = status["ram"]["reduced"].as_str() {
-        let configured = human(status, "/ram/configured");
-        let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
-    }
+    render_reduced(&mut out, status, "ram");
     if status["disk"].is_object() {
         let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
         let _ =
             writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
+        render_reduced(&mut out, status, "disk");
     }
     let opens = number(status, "/opens");
     let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;
@@ -127,6 +125,14 @@ fn render(status: &Value) -> String {
     );
     render_orders(&mut out, status);
     out
+}
+
+/// Why the budget of a tier is less than configured, if it is.
+fn render_reduced(out: &mut String, status: &Value, tier: &str) {
+    if let Some(reduced) = status[tier]["reduced"].as_str() {
+        let configured = human(status, &format!("/{tier}/configured"));
+        let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
+    }
 }
 
 fn render_mount(out: &mut String, status: &Value) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Period, Size};
+use super::units::{Bytes, Period, Size};
 
 /// A configuration as written; the default is a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ pub struct CacheConfig {
     pub disk: Size,
     /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
     pub min_free: Size,
+    /// From this size on a file is one file in `dir` too, not packed. Default: 64 MiB.
+    pub large_file: Bytes,
     /// What is kept when not everything fits. Default: auto.
     pub policy: PolicyChoice,
 }
@@ -75,13 +77,15 @@ pub struct PrefetchConfig {
 }
 
 /// `[order]`: finding out the orders that nobody tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrderConfig {
     /// Whether orders are found out from what is read. Default: auto.
     pub learn: Learn,
     /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
     pub learn_threads: u32,
+    /// How far these threads stand back behind all others: the nice value. Default: 19.
+    pub learn_nice: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -247,6 +251,7 @@ impl Default for CacheConfig {
             dir: PathBuf::new(),
             disk: Size::Auto,
             min_free: Size::Percent(5.0),
+            large_file: Bytes(64 << 20),
             policy: PolicyChoice::Auto,
         }
     }
@@ -255,6 +260,12 @@ impl Default for CacheConfig {
 impl Default for PrefetchConfig {
     fn default() -> Self {
         PrefetchConfig { enabled: true, inflight: 32, window: Size::Auto, start: Start::Mount }
+    }
+}
+
+impl Default for OrderConfig {
+    fn default() -> Self {
+        OrderConfig { learn: Learn::default(), learn_threads: 0, learn_nice: 19 }
     }
 }
 

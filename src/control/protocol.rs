@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::runtime::MountDirectory;
+use crate::engine::{Chosen, Pace};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a command asks of a daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
     /// The state of everything.
@@ -33,6 +34,28 @@ pub enum Request {
     WithdrawOrder {
         /// The stream's name.
         stream: String,
+    },
+    /// Begin to bring here what is chosen; answers with a number.
+    Warmup {
+        /// What.
+        chosen: Chosen,
+        /// How fast, how long.
+        pace: Pace,
+    },
+    /// How far a warm-up is.
+    WarmupProgress {
+        /// Its number.
+        number: u64,
+    },
+    /// What is here of what is chosen.
+    CountHere {
+        /// What.
+        chosen: Chosen,
+    },
+    /// Have gone what is chosen.
+    Evict {
+        /// What.
+        chosen: Chosen,
     },
     /// Show the dataset at another mount point too.
     Attach {

@@ -11,12 +11,14 @@
 //! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
 mod attach;
+mod disk;
 mod files;
 mod keeping;
 mod learning;
 mod order;
 mod planning;
 mod status;
+mod warmup;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -38,12 +40,15 @@ use crate::fs::{CONTROL_NAME, Dataset};
 use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
+use disk::DiskBudget;
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
+use warmup::Warmups;
+pub use warmup::{Chosen, Pace, Progress, Tally};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
@@ -70,6 +75,9 @@ pub struct Engine {
     started: Instant,
     /// The RAM budget of this moment.
     budget: Mutex<Budget>,
+    warmups: Mutex<Warmups>,
+    /// The budget of the local store, if there is one.
+    disk: Option<DiskBudget>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
     /// Whether it is being stopped.
@@ -128,6 +136,8 @@ impl Engine {
                 budget,
                 home: Mutex::new(home),
                 over: AtomicBool::new(false),
+                disk: settings.cache.disk.as_ref().map(|disk| DiskBudget::new(disk.bytes)),
+                warmups: Mutex::default(),
                 settings,
                 source_path: source_path.to_path_buf(),
                 dataset,
@@ -260,9 +270,11 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        self.cache.close();
-        self.save_catalog();
-        *lock(&self.home) = None;
+        // Who still writes to the store keeps it: it is free when the process has ended.
+        if self.cache.close() {
+            self.save_catalog();
+            *lock(&self.home) = None;
+        }
     }
 
     /// The settings as people read them.
@@ -350,9 +362,12 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     let home = home::claim(&disk.dir, owner)?;
     let random = || u128::from(RandomState::new().build_hasher().finish());
-    let limits = Limits::new(disk.bytes, disk.min_free_bytes);
-    let directory = Arc::new(Directory::new(home.path(), true));
-    let store = Store::open(directory, limits, random() << 64 | random()).map_err(|error| {
+    let large_bytes = disk.large_file_bytes;
+    let limits = Limits { large_bytes, ..Limits::new(disk.bytes, disk.min_free_bytes) };
+    let secret = random() << 64 | random();
+    let opened = Directory::open(home.path(), true)
+        .and_then(|directory| Store::open(Arc::new(directory), limits, secret));
+    let store = opened.map_err(|error| {
         let message = format!("cache.dir {}: {error}", disk.dir.display());
         Error::new(ErrorKind::Cache, message).hint("`belady cache rm` deletes a store")
     })?;

@@ -28,8 +28,12 @@ pub struct RamStatus {
 /// A tier below RAM.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
-    /// Bytes it may hold.
+    /// Bytes it may hold at this moment.
     pub budget: u64,
+    /// Bytes it may hold where others leave the space.
+    pub configured: u64,
+    /// Why the budget is less than that; none where it is not.
+    pub reduced: Option<String>,
     /// Bytes that stay in it.
     pub kept: u64,
 }
@@ -161,12 +165,15 @@ impl Engine {
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
             },
-            disk: self
-                .settings
-                .cache
-                .disk
-                .as_ref()
-                .map(|disk| TierStatus { budget: disk.bytes, kept: kept(super::STORE_TIER) }),
+            disk: self.disk.as_ref().map(|disk| {
+                let budget = disk.budget();
+                TierStatus {
+                    budget: budget.present(),
+                    configured: budget.configured(),
+                    reduced: budget.reduced().map(str::to_owned),
+                    kept: kept(super::STORE_TIER),
+                }
+            }),
             disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,

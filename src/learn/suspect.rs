@@ -12,8 +12,10 @@ use super::sequence::{Index, Sequence};
 const HEAD: u32 = 4096;
 const SHORT_HEAD: u32 = 128;
 
-/// After so many epochs that were not understood nothing is derived from the last that was.
+/// After so many epochs that were not understood nothing is derived from the last that was; after
+/// more of them if they have no more samples together.
 const EPOCHS_MAX: u32 = 4;
+const SAMPLES_MAX: u32 = 1 << 20;
 
 /// How many times as much a later suspect has to have for it. Within the dataset's part that a job
 /// reads, the order of the whole is the same, and has more bits for each open.
@@ -112,8 +114,11 @@ impl Sources<'_> {
     fn following(&self, suspects: &mut Vec<Suspect>) {
         let Some(past) = self.past else { return };
         let epochs = self.epoch.saturating_sub(past.epoch).max(1);
-        let Some(index) = past.index.filter(|_| epochs <= EPOCHS_MAX) else { return };
+        let Some(index) = past.index else { return };
         let n = self.indexes[index].sequence.len();
+        if epochs > EPOCHS_MAX.max(SAMPLES_MAX / n.max(1)) {
+            return;
+        }
         let known = (past.law != Law::Unknown).then(|| past.law.clone());
         let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
         for law in known.into_iter().chain(laws) {

@@ -28,8 +28,8 @@ use crate::source::PosixSource;
 pub use point::{check_apart, cut_off, is_dead, prepare};
 pub use probe::{MEASURED_BYTES, examine};
 
-/// How often limits and use of memory are looked at.
-const MEMORY_LOOK: Duration = Duration::from_secs(1);
+/// How often limits and use of memory and of the cache disk are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -155,18 +155,26 @@ impl Signals {
 }
 
 /// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
-/// the RAM budget follows what fits.
-async fn wait(engine: &Engine, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
+/// the budgets follow what fits.
+async fn wait(engine: &Arc<Engine>, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
     let mut look = tokio::time::interval(Duration::from_millis(200));
-    let mut memory = tokio::time::interval(MEMORY_LOOK);
+    let mut memory = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             () = signals.any() => return,
             _ = ended.recv() => return,
-            _ = memory.tick() => engine.fit_memory(&host::readings()),
+            _ = memory.tick() => {
+                engine.fit_memory(&host::readings());
+                engine.fit_disk();
+            }
             _ = look.tick() => if engine.is_over() { return },
         }
     }
+}
+
+fn told(answer: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(answer)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the answer: {error}")))
 }
 
 /// Answers what commands ask.
@@ -189,14 +197,25 @@ impl Handler {
 
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
-            Request::Status => serde_json::to_value(self.engine.status())
-                .map_err(|error| Error::new(ErrorKind::Internal, format!("status: {error}"))),
+            Request::Status => told(&self.engine.status()),
             Request::Config => Ok(json!(self.engine.rendered())),
             Request::SetOrder { stream, order } => {
                 self.engine.set_order(&stream, &order).map(|words| json!(words))
             }
             Request::WithdrawOrder { stream } => {
                 self.engine.withdraw_order(&stream).map(|()| Value::Null)
+            }
+            Request::Warmup { chosen, pace } => {
+                self.engine.start_warmup(&chosen, pace).map(|number| json!(number))
+            }
+            Request::WarmupProgress { number } => {
+                self.engine.warmup_progress(number).and_then(|progress| told(&progress))
+            }
+            Request::CountHere { chosen } => {
+                self.engine.count_here(&chosen).and_then(|progress| told(&progress))
+            }
+            Request::Evict { chosen } => {
+                self.engine.evict(&chosen).and_then(|progress| told(&progress))
             }
             Request::Attach { mountpoint } => self.attach(&mountpoint),
             Request::Unmount { mountpoint, force } => {

@@ -38,6 +38,7 @@ mod staging;
 mod stream;
 mod task;
 mod unread;
+mod warm;
 
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,8 @@ use stream::Stream;
 pub use stream::StreamStatus;
 use task::Task;
 use unread::Unread;
+pub use warm::Standing;
+use warm::Warming;
 
 /// Within how many positions a second open of a file is taken for the read that the order has.
 const DUE: u32 = 8;
@@ -90,6 +93,7 @@ pub struct Planner {
     /// Whether a tier below RAM has room for all the data.
     mirrored: bool,
     ticks: u64,
+    warming: Warming,
     counters: Counters,
 }
 
@@ -112,6 +116,7 @@ impl Planner {
             arrivals: VecDeque::new(),
             mirrored: false,
             ticks: 0,
+            warming: Warming::default(),
             counters: Counters::default(),
             settings,
             layout,
@@ -164,11 +169,14 @@ impl Planner {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
+            Event::Wanted { blocks } => self.wanted(&blocks),
+            Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         self.follow_up(actions);
         self.stage(actions);
+        self.warm(actions);
     }
 
     fn ordered(&mut self, stream: StreamId, follower: Stream, actions: &mut Vec<Action>) {
@@ -270,6 +278,7 @@ impl Planner {
         if !self.residency.is_placing(block) {
             return;
         }
+        self.warming.loaded(block);
         self.residency.finish_place(block, self.layout.stored_bytes(block), done);
         if done {
             self.counters.placed += 1;
@@ -354,6 +363,7 @@ impl Planner {
         self.residency.forget(block, pages);
         self.residency.finish_drop(block, pages);
         self.residency.finish_place(block, stored, false);
+        self.warming.loaded(block);
         for tier in 0..self.settings.tiers.len() {
             self.policies[tier].remove(block);
             if tier != RAM {

@@ -24,7 +24,8 @@ use nix::sys::statvfs::fstatvfs;
 use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
-use super::{Kind, Pool, ReadError, ReadRequest, Source, Stat};
+use super::image;
+use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that only readers who wait are served by.
@@ -70,11 +71,22 @@ impl PosixSource {
     }
 
     /// What tells the source from others at the same path, the same at each mount of it: the
-    /// filesystem's own number, where it has one that lasts, and the directory's.
+    /// filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
+    /// that is an image, where the number is the device's and times are what its maker wanted, the
+    /// image's own identity.
     pub fn lasting_identity(&self) -> u128 {
-        let number = fstatvfs(&self.root).map_or(0, |space| space.filesystem_id());
-        let inode = fstat(&self.root).map_or(0, |stat| stat.st_ino);
+        let (device, inode) = fstat(&self.root).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+        let number = match image::is_image(&self.root) {
+            true => image::identity(&image::device(device)),
+            false => fstatvfs(&self.root).map_or(0, |space| space.filesystem_id()),
+        };
         u128::from(number) << 64 | u128::from(inode)
+    }
+
+    /// Whether the directory is in an image: a filesystem whose inode numbers and times tell nothing
+    /// of its version.
+    pub fn is_image(&self) -> bool {
+        image::is_image(&self.root)
     }
 
     /// The descriptor that everything is reached beneath.
@@ -110,7 +122,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
     let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
     let unchanged = |file: &File| -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
-        if convert(&stat).fingerprint() == request.fingerprint {
+        if fingerprint(&stat) == request.fingerprint {
             Ok(())
         } else {
             Err(ReadError::Changed)
@@ -130,6 +142,10 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
     );
     Ok((bytes.len() == request.length).then_some(bytes))
+}
+
+pub(super) fn fingerprint(stat: &FileStat) -> Fingerprint {
+    convert(stat).fingerprint()
 }
 
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {

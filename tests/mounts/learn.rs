@@ -15,8 +15,12 @@ use crate::programs::Program;
 
 const FILES: u64 = 3000;
 
-/// So many epochs are read at most until the order is known.
-const EPOCHS_MAX: u64 = 30;
+/// So many epochs are read at most until the order is known; before each, searches may end.
+const EPOCHS_MAX: u64 = 10;
+
+/// Popular seeds alone, and searched on a busy machine too.
+const LEARN: [&str; 6] =
+    ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
 
 /// Reads whole epochs through torch, one for each line of its input; says first who it is.
 const LOADER: &str = r#"
@@ -96,6 +100,9 @@ fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
             break known;
         }
         assert!(loader.epochs < EPOCHS_MAX, "not learnt: {}", mounted.status());
+        wait_until("no search", || {
+            known(mounted, process).is_none_or(|known| known["searching"] == false)
+        });
         loader.read_an_epoch();
     };
     assert!(before["belief"].as_str().unwrap().contains(belief), "{before}");
@@ -116,7 +123,7 @@ fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
 fn the_order_of_a_distributed_sampler_is_found_out() {
     let ground = Ground::new();
     plant(&ground);
-    let mounted = Mounted::new(&ground, &["--ram", "2MiB", "--set", "order.learn=no-crack"]);
+    let mounted = Mounted::new(&ground, &LEARN);
     let mut loader = Loader::start(&mounted, "distributed");
     is_learnt(&mounted, &mut loader, "torch permutation of seed ");
     let point = mounted.point.to_str().unwrap();
@@ -131,7 +138,7 @@ fn the_order_of_a_distributed_sampler_is_found_out() {
 fn a_seeded_loader_is_found_out_beside_a_walk() {
     let ground = Ground::new();
     plant(&ground);
-    let mounted = Mounted::new(&ground, &["--ram", "2MiB", "--set", "order.learn=no-crack"]);
+    let mounted = Mounted::new(&ground, &LEARN);
     let mut loader = Loader::start(&mounted, "42");
     let walk = || {
         let mut find = Command::new("find");

@@ -29,4 +29,6 @@ mod refused;
 mod remount;
 mod samplers;
 mod store;
+mod torture;
 mod tree;
+mod warmup;

@@ -91,7 +91,7 @@ impl Owner {
     ) -> Self {
         Owner {
             settings,
-            searches: Searches::new(settings.threads, notes),
+            searches: Searches::new(&settings, notes),
             told,
             groups: Groups::default(),
             layout: around.catalog.layout(),

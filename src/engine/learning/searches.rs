@@ -1,4 +1,4 @@
-//! Searches under way: slice by slice, on threads that run when nobody else wants a processor.
+//! Searches under way: slice by slice, on threads that stand back behind all others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,11 +11,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::Note;
+use crate::config::LearnSettings;
 use crate::learn::{LoaderId, Search, SearchId};
 use crate::source::{Pool, Urgency};
-
-/// How far a search stands back behind everybody else.
-const NICE: libc::c_int = 19;
 
 /// The searches of one learner, and the threads that they run on.
 pub(super) struct Searches {
@@ -39,10 +37,12 @@ struct Job {
 }
 
 impl Searches {
-    /// Searches on so many threads, which start when there is something to search. What is found
-    /// goes to `notes`.
-    pub(super) fn new(threads: u32, notes: SyncSender<Note>) -> Self {
-        let pool = Arc::new(Pool::starting("belady-search", threads as usize, 0, stand_back));
+    /// Searches on as many threads as are set, which start when there is something to search. What
+    /// is found goes to `notes`.
+    pub(super) fn new(settings: &LearnSettings, notes: SyncSender<Note>) -> Self {
+        let LearnSettings { threads, nice, .. } = *settings;
+        let start = move || stand_back(nice);
+        let pool = Arc::new(Pool::starting("belady-search", threads as usize, 0, start));
         Searches { pool, threads, notes, jobs: Vec::new() }
     }
 
@@ -140,12 +140,8 @@ fn processor_time() -> Duration {
     Duration::from_micros(spent.num_microseconds().unsigned_abs())
 }
 
-/// Lets everyone else go before this thread, as far as that is permitted.
-fn stand_back() {
-    let idle = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `idle` is valid for the call; 0 is the calling thread.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
-        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle);
-    }
+/// Lets everyone else go before this thread.
+fn stand_back(nice: u32) {
+    // SAFETY: a call without pointers; 0 is the calling thread. To be nicer is always permitted.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };
 }
