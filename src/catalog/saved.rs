@@ -232,7 +232,7 @@ mod tests {
             let mut tree = crate::catalog::tree::Tree::of(tables);
             for file in tree.files() {
                 let _ = (tree.path(file), tree.entry(file, tree.name(file)));
-                if let Some(rows) = tree.entries(file) {
+                if let Ok(rows) = tree.entries(file) {
                     rows.for_each(|row| _ = tree.target(row));
                 }
             }
