@@ -106,7 +106,8 @@ pub struct Known {
     /// Number of its current epoch, from 0 for the first that was seen of it.
     pub epoch: u32,
     /// Its epoch 0 is what is left to read of the current one: it begins where the reader is.
-    /// After it come whole epochs; past the last of these, nothing is known.
+    /// After it come whole epochs; past the last of these nothing is known, and it
+    /// [ends](Order::ends).
     pub order: Order,
     /// How many epochs after the current one are in the order: 0 or 1. The one after that follows
     /// with the next [`Decision::EpochBegan`].

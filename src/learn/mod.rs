@@ -50,6 +50,7 @@ pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
 use loader::Loader;
+use sequence::Index;
 use shared::{Open, Shared};
 
 /// How many of a task's latest opens are remembered: a second one is of the same read.
@@ -147,6 +148,18 @@ impl Learner {
     /// What is remembered of each loader that reads.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.loaders.values().filter_map(|loader| loader.record(&self.shared))
+    }
+
+    /// The numberings in whose orders loaders are followed: these go on with them where the dataset
+    /// has other files by now.
+    pub fn in_use(&self) -> Vec<Candidate> {
+        let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
+        let indexes: BTreeSet<usize> = followed.collect();
+        let candidate = |index: usize| {
+            let Index { name, sequence } = &self.shared.indexes[index];
+            Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
+        };
+        indexes.into_iter().map(candidate).collect()
     }
 
     /// From here on loaders may read as these did.

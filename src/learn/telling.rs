@@ -17,8 +17,9 @@ impl Loader {
         let next = next_epoch(follow, shared);
         let foreseen = u32::from(next.is_some());
         epochs.extend(next.map(|samples| follow.share().of_epoch(&samples)));
-        let order =
-            Order::listed(&self.title(follow, shared), epochs, shared.samples.clone()).ok()?;
+        let order = Order::listed(&self.title(follow, shared), epochs, shared.samples.clone())
+            .ok()?
+            .ending();
         Some(Known { loader: self.id, group: self.group, epoch: self.epoch(), order, foreseen })
     }
 

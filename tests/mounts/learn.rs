@@ -8,30 +8,14 @@
 use std::process::Command;
 
 use crate::ground::{Ground, wait_until};
-use crate::loader::{FILES, Loader, known, loaders, plant, predicted};
+use crate::loader::{FILES, LEARN, Loader, known, loaders, plant, predicted, read_until};
 use crate::mounted::Mounted;
-
-/// So many epochs are read at most until the order is known; before each, searches may end.
-const EPOCHS_MAX: u64 = 10;
-
-/// Popular seeds alone, and searched on a busy machine too.
-const LEARN: [&str; 6] =
-    ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
 
 /// Has a loader read until its order is known, and then checks that what it reads is foreseen.
 #[track_caller]
 fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
     let process = loader.process;
-    let before = loop {
-        if let Some(known) = known(mounted, process).filter(|known| known["followed"] == true) {
-            break known;
-        }
-        assert!(loader.epochs < EPOCHS_MAX, "not learnt: {}", mounted.status());
-        wait_until("no search", || {
-            known(mounted, process).is_none_or(|known| known["searching"] == false)
-        });
-        loader.read_an_epoch();
-    };
+    let before = read_until(mounted, loader, |known| known["followed"] == true);
     assert!(before["belief"].as_str().unwrap().contains(belief), "{before}");
     assert!(before["bits"].as_f64() >= before["needed"].as_f64(), "{before}");
     // The first of an epoch are read before it is known to have begun.

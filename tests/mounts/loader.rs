@@ -4,12 +4,19 @@
 
 use serde_json::Value;
 
-use crate::ground::{Ground, content};
+use crate::ground::{Ground, content, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
 /// Files of the dataset, in three classes.
 pub(crate) const FILES: u64 = 3000;
+
+/// Popular seeds alone, and searched on a busy machine too.
+pub(crate) const LEARN: [&str; 6] =
+    ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
+
+/// So many epochs are read at most until an order is known; before each, searches may end.
+const EPOCHS_MAX: u64 = 10;
 
 /// Reads whole epochs through torch, one for each line of its input; says first who it is.
 const LOADER: &str = r#"
@@ -97,4 +104,24 @@ pub(crate) fn known(mounted: &Mounted, process: u64) -> Option<Value> {
 
 pub(crate) fn predicted(loader: &Value) -> u64 {
     loader["progress"]["opens_predicted"].as_u64().unwrap_or(0)
+}
+
+/// Has a loader read until what is known of it is as wanted; gives that.
+#[track_caller]
+pub(crate) fn read_until(
+    mounted: &Mounted,
+    loader: &mut Loader,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let process = loader.process;
+    loop {
+        if let Some(known) = known(mounted, process).filter(&wanted) {
+            return known;
+        }
+        assert!(loader.epochs < EPOCHS_MAX, "not learnt: {}", mounted.status());
+        wait_until("no search", || {
+            known(mounted, process).is_none_or(|known| known["searching"] == false)
+        });
+        loader.read_an_epoch();
+    }
 }

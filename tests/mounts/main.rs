@@ -25,6 +25,7 @@ mod mounted;
 mod order;
 mod programs;
 mod read;
+mod readers;
 mod readonly;
 mod record;
 mod refused;

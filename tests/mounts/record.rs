@@ -9,10 +9,8 @@ use std::fs;
 use serde_json::Value;
 
 use crate::ground::{Ground, wait_until};
-use crate::loader::{FILES, Loader, known, names, plant};
+use crate::loader::{FILES, LEARN, Loader, known, names, plant, read_until};
 use crate::mounted::Mounted;
-
-const LEARN: [&str; 4] = ["--ram", "2MiB", "--set", "order.learn=no-crack"];
 
 /// The epochs of an order file, each with its lines.
 fn epochs(text: &str) -> Vec<Vec<String>> {
@@ -83,11 +81,7 @@ fn an_order_that_was_learnt_is_recorded_as_it_is_drawn() {
     let point = mounted.point.to_str().unwrap().to_owned();
     let mut loader = Loader::start(&mounted, "distributed");
     let process = loader.process;
-    let learnt = || known(&mounted, process).is_some_and(|known| known["followed"] == true);
-    while !learnt() {
-        assert!(loader.epochs < 30, "not learnt: {}", mounted.status());
-        loader.read_an_epoch();
-    }
+    read_until(&mounted, &mut loader, |known| known["followed"] == true);
     loader.read_an_epoch();
     let order = ground.path("read.txt");
     let order = order.to_str().unwrap();

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::ground::{Ground, content, wait_until};
-use crate::loader::{FILES, Loader, known, plant, predicted};
+use crate::loader::{FILES, LEARN, Loader, known, plant, predicted, read_until};
 use crate::mounted::Mounted;
 
 /// Mounts with a cache directory, so that what is learnt is kept.
 fn mount(ground: &Ground) -> Mounted {
     let cache = ground.path("cache");
-    let options = ["--ram", "2MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
-    Mounted::new(ground, &[&options[..], &["--set", "order.learn=no-crack"]].concat())
+    let store = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    Mounted::new(ground, &[&LEARN[..], &store].concat())
 }
 
 /// The file of the journal.
@@ -73,15 +73,8 @@ fn a_seeded_job_is_known_at_the_next_mount() {
     plant(&ground);
     let mounted = mount(&ground);
     let mut loader = Loader::start(&mounted, "42");
-    let process = loader.process;
-    let law_is_known = || {
-        let loader = known(&mounted, process);
-        loader.is_some_and(|loader| belief(&loader).contains("one generator for all epochs"))
-    };
-    while !law_is_known() {
-        assert!(loader.epochs < 30, "not learnt: {}", mounted.status());
-        loader.read_an_epoch();
-    }
+    let law = "one generator for all epochs";
+    read_until(&mounted, &mut loader, |known| belief(known).contains(law));
     loader.program.finish();
     mounted.umount();
 

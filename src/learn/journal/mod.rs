@@ -135,15 +135,16 @@ impl Journal {
                 suspects.push(Suspect::listed(origin, list));
             }
             for (made, origin, law) in if understood { Vec::new() } else { run.origins() } {
-                let index = indexes.iter().position(|index| index.name == made.index);
-                let known = index.and_then(|index| {
-                    let same = indexes[index].sequence.len() == made.n;
-                    head(index, origin, if same || law.is_lasting() { law } else { Law::Unknown })
-                });
-                suspects.extend(known.map(|mut known| {
-                    known.rung = Rung::Replayed;
-                    known
-                }));
+                // Where the dataset has other files by now, in both numberings.
+                let numberings = (0..).zip(indexes).filter(|(_, index)| index.name == made.index);
+                for (at, index) in numberings {
+                    let lasts = index.sequence.len() == made.n || law.is_lasting();
+                    let law = if lasts { law.clone() } else { Law::Unknown };
+                    suspects.extend(head(at, origin.clone(), law).map(|mut known| {
+                        known.rung = Rung::Replayed;
+                        known
+                    }));
+                }
             }
         }
         suspects

@@ -16,7 +16,7 @@ use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::engine::planning::Published;
 use crate::ids::StreamId;
-use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
@@ -50,6 +50,10 @@ pub(super) struct Owner {
     heard: u64,
     groups: Groups,
     layout: Arc<Layout>,
+    /// The names that the learner knows, as the catalog counts them.
+    names: u64,
+    /// Numberings of before that loaders go on with.
+    before: Vec<Candidate>,
     /// From when on observations count their milliseconds.
     started: Instant,
     received: Vec<Received>,
@@ -57,8 +61,7 @@ pub(super) struct Owner {
     learner: Option<Learner>,
     /// Counts the learners.
     generation: u32,
-    /// How many files there were, and when, when the learner was made; and how long that took.
-    files: usize,
+    /// When the learner was made, and how long that took.
     made: Instant,
     took: Duration,
     loaders: BTreeMap<LoaderId, Loader>,
@@ -121,12 +124,13 @@ impl Owner {
             heard: 0,
             groups: Groups::default(),
             layout: around.catalog.layout(),
+            names: around.catalog.names(),
+            before: Vec::new(),
             around,
             started,
             received: Vec::new(),
             learner: None,
             generation: 0,
-            files: 0,
             made: Instant::now(),
             took: Duration::ZERO,
             loaders: BTreeMap::new(),
@@ -226,10 +230,10 @@ impl Owner {
     /// A learner for the files that there are now.
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
-        self.layout = self.around.catalog.layout();
-        self.files = self.layout.files();
+        (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
         let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
-        let (candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        candidates.append(&mut self.before);
         let seeds_per_second =
             Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let settings =
@@ -314,6 +318,7 @@ impl Owner {
     fn begin_anew(&mut self) {
         self.remember(true);
         self.kept.detach();
+        self.before = self.learner.as_ref().map(Learner::in_use).unwrap_or_default();
         self.searches.end_all();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
@@ -339,7 +344,7 @@ impl Owner {
         self.layout = self.around.catalog.layout();
         let at_work = self.searches.run() || self.loaders.values().any(|loader| loader.followed);
         let stays = STAYS.max(self.took * STAYS_TIMES);
-        let others = self.learner.is_some() && self.layout.files() != self.files;
+        let others = self.learner.is_some() && self.around.catalog.names() != self.names;
         if others && !at_work && self.made.elapsed() > stays {
             tracing::info!(files = self.layout.files(), "other files: the learner begins anew");
             self.begin_anew();
