@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::learning::Learning;
+use super::order::StreamInfo;
 use super::planning::Published;
 use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
@@ -137,14 +138,6 @@ impl Engine {
         }
         let (files, bytes) = self.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
-        let streams = lock(&self.streams).clone();
-        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
-        let orders = given.map(|(index, stream)| OrderStatus {
-            stream: stream.name.clone(),
-            spec: stream.spec.clone(),
-            refused: stream.refused.clone(),
-            progress: published.progress(StreamId(index as u16)).cloned(),
-        });
         Status {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -184,7 +177,7 @@ impl Engine {
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
             trusted_files: published.trusted,
-            orders: orders.collect(),
+            orders: self.order_statuses(&published),
             loaders: self.loaders(&published),
             journal: self.learning.as_ref().and_then(Learning::journal),
             counters: published.counters,
@@ -197,6 +190,19 @@ impl Engine {
             changed_files: traffic.changed.load(Ordering::Relaxed),
             decisions: self.settings.decisions.clone(),
         }
+    }
+
+    /// The streams that are told their orders.
+    fn order_statuses(&self, published: &Published) -> Vec<OrderStatus> {
+        let streams = lock(&self.streams).clone();
+        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
+        let status = |(index, stream): (usize, &StreamInfo)| OrderStatus {
+            stream: stream.name.clone(),
+            spec: stream.spec.clone(),
+            refused: stream.refused.clone(),
+            progress: published.progress(StreamId(index as u16)).cloned(),
+        };
+        given.map(status).collect()
     }
 
     /// The loaders of whose orders nobody told.

@@ -108,7 +108,7 @@ fn looks_of_the_process_itself_throw_no_order_away() {
         if epoch == 0 {
             // Eight at once where the workers' queues are full.
             for burst in 0..8 {
-                let at = opens.len() / 4 + burst * 90;
+                let at = opens.len() / 4 + burst * opens.len() / 16;
                 opens.splice(at..at, looks.by_ref().take(8));
             }
         }
