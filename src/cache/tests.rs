@@ -145,6 +145,19 @@ impl Stand {
         answered
     }
 
+    fn is_stored(&self) -> bool {
+        let located = self.cache.catalog.locate(BLOCK).unwrap();
+        self.cache.local.as_ref().unwrap().contains(BLOCK, &located)
+    }
+
+    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let start = std::time::Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < LIMIT, "{what}: never");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until the planner hears of such an event.
     fn hears(&self, wanted: fn(&Event) -> bool) {
         self.hears_all(&[wanted]);
@@ -260,6 +273,6 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
         }
         stand.hears_all(&[is_placed, |event| matches!(event, Event::Failed { block: BLOCK })]);
         stand.cache.displace(BLOCK);
-        stand.cache.close();
+        stand.until("it is given up", || !stand.is_stored());
     }
 }

@@ -123,7 +123,7 @@ impl Engine {
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
         let budget = lock(&self.budget).clone();
-        let known = self.known_nodes();
+        let (known, mode) = (self.known_nodes(), self.mode());
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
@@ -151,7 +151,7 @@ impl Engine {
                 .map(|path| path.display().to_string())
                 .collect(),
             uptime_s: self.started.elapsed().as_secs(),
-            mode: self.mode(),
+            mode,
             consistency: self.consistency(),
             policy: published.policy,
             files,
