@@ -18,5 +18,6 @@ pub mod learn;
 pub mod mount;
 pub mod order;
 pub mod plan;
+pub mod rehearsal;
 pub mod sim;
 pub mod source;

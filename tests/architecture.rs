@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom up. A room imports only from rooms before it; those on one line do not
 /// import each other.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &["ids", "error"],
-    &["order", "config"],
+    &["order", "rehearsal"],
+    &["config"],
     &["learn"],
     &["plan"],
     &["sim", "doctor", "source"],
@@ -26,7 +27,8 @@ const LAYERS: [&[&str]; 13] = [
 ];
 
 /// Rooms that hold values and decisions only.
-const PURE: [&str; 8] = ["ids", "error", "order", "config", "learn", "plan", "sim", "doctor"];
+const PURE: [&str; 9] =
+    ["ids", "error", "order", "rehearsal", "config", "learn", "plan", "sim", "doctor"];
 
 /// What a pure room never names.
 const IMPURE: [&str; 14] = [

@@ -30,7 +30,6 @@ mod tests;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -51,21 +50,27 @@ use store::{Lent, Store};
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
-    /// Puts bytes into the pages of a file. Blocks.
+    /// Bytes of a file will be put there soon.
+    fn expect(&self, at: &Located);
+
+    /// Puts the bytes there. Blocks.
     ///
     /// # Errors
     /// The kernel's, `ENOENT` where it does not know the file.
-    fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
+    fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Whether every page of a range is there; none where the kernel cannot tell. Blocks.
-    fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool>;
+    /// Looks whether every page is there.
+    fn look(&self, at: Located, looked: Looked);
 
     /// Makes the kernel look a file's name up at its next open. Its pages stay. Blocks.
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr);
 
-    /// Drops pages of a file. Blocks.
-    fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64);
+    /// Drops the pages; then `done` is called, or dropped where that panicked.
+    fn discard(&self, at: Located, done: Box<dyn FnOnce() + Send>);
 }
+
+/// Takes whether pages are there; none where the kernel cannot tell.
+pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
 
 /// Takes a block's bytes or the errno of its read.
 pub type Waiter = Box<dyn FnOnce(Result<Arc<Buffer>, Errno>) + Send>;
@@ -102,9 +107,7 @@ pub struct Cache {
     local: Option<Arc<Local>>,
     store_pool: Pool,
     push_pool: Pool,
-    drop_pool: Pool,
     gear_pool: Pool,
-    check_pool: Pool,
     checked: Checked,
     gears: Gears,
     /// Told of files to be looked at again at the source.
@@ -136,9 +139,7 @@ impl Cache {
             local,
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            drop_pool: Pool::new("belady-drop", 1, 0),
             gear_pool: Pool::new("belady-gear", 1, 0),
-            check_pool: Pool::new("belady-check", 1, 0),
             checked: Checked::default(),
             gears: Gears::default(),
             recheck: OnceLock::new(),
@@ -259,6 +260,9 @@ impl Cache {
             }
         }
         drop(flights);
+        if let Some(pages) = self.pages.get() {
+            pages.expect(&located);
+        }
         self.fetch(block, located, Urgency::Prefetch);
     }
 
@@ -299,27 +303,22 @@ impl Cache {
         if !self.checked.is_due(block) || !self.checked.may_look() {
             return;
         }
-        let cache = Arc::clone(self);
-        self.check_pool.submit(Urgency::Prefetch, move || {
-            let Some(pages) = cache.pages.get() else { return };
-            let length = located.length as u64;
-            match pages.is_whole(located.node, &located.path, located.offset, length) {
-                Some(false) => cache.tell(located.node, Event::Lost { block }, None),
-                // Where the kernel cannot tell, asking again soon is of no use.
-                Some(true) | None => cache.checked.note(block),
-            }
-        });
+        let Some(pages) = self.pages.get() else { return };
+        let (cache, node) = (Arc::clone(self), located.node);
+        let looked = move |whole| match whole {
+            Some(false) => cache.tell(node, Event::Lost { block }, None),
+            // Where the kernel cannot tell, asking again soon is of no use.
+            Some(true) | None => cache.checked.note(block),
+        };
+        pages.look(located, Box::new(looked));
     }
 
     /// Drops a block's pages and tells the planner when that is done.
     pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
-        let cache = Arc::clone(self);
-        self.drop_pool.submit(Urgency::Prefetch, move || {
-            let _dropped = Owed::new(&cache, Event::Dropped { block });
-            if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
-                pages.discard(at.node, &at.path, at.offset, at.length as u64);
-            }
-        });
+        let dropped = Owed::new(self, Event::Dropped { block });
+        if let (Some(pages), Some(at)) = (self.pages.get(), self.catalog.locate(block)) {
+            pages.discard(at, Box::new(move || drop(dropped)));
+        }
     }
 
     /// Writes a block to the local store and tells the planner.
@@ -431,7 +430,7 @@ impl Cache {
     /// Puts a block into the page cache and ends its flight. Blocks.
     fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
         let pushed = match self.pages.get() {
-            Some(pages) => pages.store(located.node, &located.path, located.offset, &bytes),
+            Some(pages) => pages.store(located, &bytes),
             None => Err(Errno::ENOTCONN),
         };
         self.lock().remove(&(block, located.node));

@@ -143,7 +143,7 @@ fn render_mount(out: &mut String, status: &Value) {
 
 /// What of the status is about orders.
 pub(super) fn orders_of(mut status: Value) -> Value {
-    let kept = ["source", "mountpoints", "pid", "orders", "loaders"];
+    let kept = ["source", "mountpoints", "pid", "orders", "loaders", "journal"];
     if let Some(status) = status.as_object_mut() {
         status.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -169,6 +169,9 @@ fn render_orders(out: &mut String, status: &Value) {
     }
     orders.iter().for_each(|order| render_order(out, order));
     loaders.iter().for_each(|loader| render_loader(out, loader));
+    if let Some(journal) = status["journal"].as_str() {
+        let _ = writeln!(out, "  journal  {journal}");
+    }
 }
 
 /// Where a stream's reader stands.

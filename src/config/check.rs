@@ -1,20 +1,34 @@
-//! Sections that stand for themselves: their keys need neither the host nor other sections.
+//! Sections that stand for themselves: their keys need neither the host nor, but for the disk that
+//! buffers lie on, other sections.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
 
-use super::schema::{Consistency, Control, LogConfig, MountConfig, SourceConfig, StreamConfig};
-use super::settings::{LogSettings, MountSettings, SourceSettings};
+use super::schema::{
+    Consistency, Control, LogConfig, MountConfig, RehearsalConfig, SourceConfig, StreamConfig,
+};
+use super::settings::{
+    DiskSettings, LogSettings, MountSettings, RehearsalSettings, SourceSettings,
+};
+use super::units::Bytes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rehearsal::{Capacity, Classes, Rules};
 
 /// More threads than this in a scan only queue at the metadata server.
 const SCAN_THREADS: RangeInclusive<u32> = 1..=256;
 
 /// The kernel's queue is one; threads beyond this only contend for it.
 const MOUNT_THREADS: RangeInclusive<u32> = 1..=64;
+
+/// A share of what is read.
+const OFFER_RATE: RangeInclusive<f64> = 0.0..=1.0;
+
+/// Names of buffers are names of directories.
+const NAME_BYTES: usize = 64;
 
 /// The error for a setting that cannot be.
 pub(super) fn wrong(message: String) -> Error {
@@ -91,6 +105,69 @@ pub(super) fn streams(streams: &[StreamConfig]) -> Result<Vec<StreamConfig>> {
         }
     }
     Ok(streams.to_vec())
+}
+
+pub(super) fn rehearsal(
+    buffers: &BTreeMap<String, RehearsalConfig>,
+    disk: Option<&DiskSettings>,
+) -> Result<Vec<RehearsalSettings>> {
+    let mut all = 0;
+    let resolve = |(name, buffer): (&String, &RehearsalConfig)| {
+        let key = format!("rehearsal.{name}");
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(plain) {
+            let message = format!("rehearsal.{name:?} is not a plain name");
+            return Err(wrong(message)
+                .hint("its views are a directory of this name: use letters, digits, '-' and '_'"));
+        }
+        let capacity = buffer.size.0;
+        if capacity.limit() == 0 {
+            return Err(wrong(format!("{key} has no size"))
+                .hint("write size = 5000 for samples, or size = \"2GiB\""));
+        }
+        let Some(disk) = disk else {
+            return Err(wrong(format!("{key} needs cache.dir"))
+                .hint("the samples of a buffer are kept there: name a local directory"));
+        };
+        if let Capacity::Bytes(bytes) = capacity {
+            all = u64::saturating_add(all, bytes);
+        }
+        if all > disk.bytes {
+            let (asked, tier) = (Bytes(all).human(), Bytes(disk.bytes).human());
+            return Err(wrong(format!(
+                "{key}.size: buffers of {asked} do not fit cache.disk {tier}"
+            ))
+            .hint("make the buffer smaller, or cache.disk larger"));
+        }
+        if let Classes::Labels(file) = &buffer.classes {
+            path(&format!("{key}.classes"), file)?;
+        }
+        Ok(RehearsalSettings {
+            name: name.clone(),
+            rules: Rules { policy: buffer.policy, capacity, seed: u64::from(buffer.seed) },
+            classes: buffer.classes.clone(),
+            root: inside(&format!("{key}.root"), &buffer.root)?,
+            offer_rate: within(&format!("{key}.offer-rate"), buffer.offer_rate, &OFFER_RATE)?,
+            distance: buffer.distance as usize,
+        })
+    };
+    buffers.iter().map(resolve).collect()
+}
+
+/// A path within the dataset, as it is compared with others.
+fn inside(key: &str, path: &Path) -> Result<PathBuf> {
+    let mut inside = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => inside.push(name),
+            Component::CurDir => {}
+            _ => {
+                let message = format!("{key} \"{}\" is not within the dataset", path.display());
+                return Err(wrong(message).hint("write it like root = \"train\""));
+            }
+        }
+    }
+    Ok(inside)
 }
 
 /// `value`, if it is in `range`.

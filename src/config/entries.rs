@@ -6,19 +6,20 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use super::keys::{self, KEYS, STREAM, STREAM_KEYS};
+use super::keys::{self, KEYS, REHEARSAL, REHEARSAL_KEYS, STREAM, STREAM_KEYS};
 use super::layers::Origin;
-use super::schema::Config;
+use super::schema::{Config, RehearsalConfig};
 use super::units::shown;
 use crate::error::{Error, ErrorKind, Result};
 
 /// toml's complaints about a value that is no text where one of several names is needed.
 const NOT_A_NAME: [&str; 2] = ["expected string only", "wanted exactly 1 element"];
 
-/// One leaf: `cache.ram`, or `stream[0].order`.
+/// One leaf: `cache.ram`, `rehearsal.old.size` or `stream[0].order`.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
@@ -85,6 +86,8 @@ impl Entry {
         let leaf = self.key.rsplit_once('.').map_or("", |(_, leaf)| leaf);
         let known = if stream {
             STREAM_KEYS.contains(&leaf)
+        } else if let Some(leaf) = keys::leaf_of_buffer(&self.key) {
+            REHEARSAL_KEYS.iter().any(|key| key.name == leaf)
         } else {
             KEYS.iter().any(|key| key.name == self.key)
         };
@@ -110,6 +113,8 @@ fn alone(key: &str, leaf: &str, value: Value) -> std::result::Result<Config, tom
     let section = Value::Table(Table::from_iter([(leaf.to_owned(), value)]));
     let (name, section) = if key.starts_with("stream[") {
         (STREAM, Value::Array(vec![section]))
+    } else if keys::leaf_of_buffer(key).is_some() {
+        (REHEARSAL, Value::Table(Table::from_iter([("name".to_owned(), section)])))
     } else {
         (key.split('.').next().unwrap_or_default(), section)
     };
@@ -124,6 +129,7 @@ fn reword(value: &Value, message: &str) -> String {
     let expected = match expected {
         "u32" if value.is_integer() => "a whole number from 0 to 4294967295",
         "u32" => "a whole number",
+        "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list like [\"a\", \"b\"]",
         "path string" => "a path in quotes",
@@ -155,6 +161,21 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
             _ if name == STREAM => {
                 return Err(wrong("`stream` is a list of streams".to_owned())
                     .hint("begin each stream with [[stream]]"));
+            }
+            Value::Table(buffers) if name == REHEARSAL => {
+                for (buffer, value) in buffers {
+                    let key = format!("{REHEARSAL}.{buffer}");
+                    plain(&buffer, &key, origin)?;
+                    match value {
+                        Value::Table(leaves) if !leaves.is_empty() => {
+                            push(&mut entries, &key, leaves, origin)?;
+                        }
+                        _ => {
+                            return Err(wrong(format!("`{key}` is not a buffer with a size"))
+                                .hint("begin each buffer with [rehearsal.NAME]"));
+                        }
+                    }
+                }
             }
             Value::Table(section) => push(&mut entries, &name, section, origin)?,
             _ if leaves.is_empty() => push_leaf(&mut entries, name, value, origin),
@@ -215,7 +236,14 @@ fn lines(text: &str, table: &DeTable<'_>) -> BTreeMap<String, usize> {
     add("", table);
     for (name, value) in table {
         match value.get_ref() {
-            DeValue::Table(section) => add(&format!("{}.", name.get_ref()), section),
+            DeValue::Table(section) => {
+                add(&format!("{}.", name.get_ref()), section);
+                for (buffer, value) in section.iter().filter(|_| name.get_ref() == REHEARSAL) {
+                    if let DeValue::Table(leaves) = value.get_ref() {
+                        add(&format!("{REHEARSAL}.{}.", buffer.get_ref()), leaves);
+                    }
+                }
+            }
             DeValue::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
                     if let DeValue::Table(item) = item.get_ref() {
@@ -247,7 +275,11 @@ fn free(text: &str) -> Value {
 fn typed(key: &str, text: &str) -> Result<Option<Value>> {
     let defaults = defaults()?;
     let Some((section, leaf)) = key.split_once('.') else { return Ok(None) };
-    let default = defaults.get(section).and_then(|section| section.get(leaf));
+    let buffer = table(&RehearsalConfig::default())?;
+    let default = match keys::leaf_of_buffer(key) {
+        Some(leaf) => buffer.get(leaf),
+        None => defaults.get(section).and_then(|section| section.get(leaf)),
+    };
     let bare = || Value::String(text.to_owned());
     Ok(default.map(|default| match (default, free(text)) {
         (Value::String(_), value) if !value.is_str() => bare(),
@@ -264,10 +296,10 @@ pub(super) fn defaults() -> Result<Table> {
     table(&Config::default())
 }
 
-/// A configuration as a TOML table.
+/// A configuration, or a section of one, as a TOML table.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] for a path that is not UTF-8, which TOML cannot hold.
-pub(super) fn table(config: &Config) -> Result<Table> {
+pub(super) fn table(config: &impl Serialize) -> Result<Table> {
     Table::try_from(config).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))
 }

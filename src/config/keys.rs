@@ -17,7 +17,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
     Key { name, help }
 }
 
-/// Every key outside `[[stream]]`, in the order in which they are shown.
+/// Every key outside `[rehearsal.NAME]` and `[[stream]]`, in the order in which they are shown.
 pub const KEYS: &[Key] = &[
     key(
         "source.consistency",
@@ -93,6 +93,35 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
+/// The name of the table of buffers.
+pub(super) const REHEARSAL: &str = "rehearsal";
+
+/// The keys of a `[rehearsal.NAME]`, with their help.
+pub(super) const REHEARSAL_KEYS: &[Key] = &[
+    key("size", "How much is kept: 5000 samples, or \"2GiB\" of encoded files."),
+    key(
+        "policy",
+        "Who is kept: \"reservoir\", \"class-balanced\", \"ring\", \"gdumb\", \"random-replace\",\n\
+         \"uniform-balanced\", \"largest-class\", or by what the trainer says of samples: \"herding\",\n\
+         \"max-loss\", \"min-margin\", \"min-replay\", \"prototypical\", \"mir\".",
+    ),
+    key("seed", "Where all chance comes from: the same seed and samples give the same buffer."),
+    key(
+        "classes",
+        "How the class of a sample is known: \"directory\" (the one that it is in), a pattern such as\n\
+         \"train/{class}/*.jpg\", or the absolute path of a file of lines path,class.",
+    ),
+    key("root", "The directory of the dataset of which samples are offered; empty: all of it."),
+    key("offer-rate", "The share of the samples read that is offered, 0 to 1; 0: only by command."),
+    key("distance", "Draws that follow each other and are all different."),
+];
+
+/// The leaf of a key `rehearsal.NAME.leaf`.
+pub(super) fn leaf_of_buffer(key: &str) -> Option<&str> {
+    let (name, leaf) = key.strip_prefix(REHEARSAL)?.strip_prefix('.')?.split_once('.')?;
+    (!name.is_empty() && !leaf.contains('.')).then_some(leaf)
+}
+
 /// The name of the array of streams.
 pub(super) const STREAM: &str = "stream";
 
@@ -116,11 +145,11 @@ impl Key {
     }
 }
 
-/// The sections, `stream` last.
+/// The sections, those with names of their own last.
 pub(super) fn sections() -> Vec<&'static str> {
     let mut sections: Vec<_> = KEYS.iter().map(Key::section).collect();
     sections.dedup();
-    sections.push(STREAM);
+    sections.extend([REHEARSAL, STREAM]);
     sections
 }
 
@@ -128,6 +157,9 @@ pub(super) fn sections() -> Vec<&'static str> {
 pub(super) fn leaves(section: &str) -> Vec<&'static str> {
     if section == STREAM {
         return STREAM_KEYS.to_vec();
+    }
+    if section == REHEARSAL {
+        return REHEARSAL_KEYS.iter().map(Key::leaf).collect();
     }
     KEYS.iter().filter(|key| key.section() == section).map(Key::leaf).collect()
 }
@@ -160,6 +192,10 @@ fn meant(name: &str) -> Option<String> {
     if section.starts_with("stream[") {
         let near = STREAM_KEYS.into_iter().find(|key| far(leaf, key) <= 2)?;
         return Some(format!("{section}.{near}"));
+    }
+    if let Some(leaf) = leaf_of_buffer(name) {
+        let near = REHEARSAL_KEYS.iter().find(|key| far(leaf, key.name) <= 2)?;
+        return Some(format!("{section}.{}", near.name));
     }
     let closest = KEYS.iter().map(|key| (far(name, key.name), key)).min_by_key(|(far, _)| *far);
     let slip = closest.filter(|(far, key)| *far <= 2.min(key.leaf().len() - 1)).map(|(_, key)| key);

@@ -10,7 +10,7 @@ use std::fmt;
 use toml::{Table, Value};
 
 use super::entries::{self, Entries, Entry};
-use super::keys::{self, KEYS, STREAM};
+use super::keys::{self, KEYS, REHEARSAL, STREAM};
 use super::schema::Config;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -207,10 +207,15 @@ fn key_of_variable(name: &str) -> Result<Option<&'static str>> {
     }
     let lower = rest.to_lowercase();
     let Some((section, leaf)) = lower.split_once('_') else { return Ok(None) };
-    if section == STREAM {
-        return Err(Error::new(ErrorKind::Config, "streams cannot be set by variables")
-            .context(name)
-            .hint("write [[stream]] in a file"));
+    for (named, what, header) in
+        [(STREAM, "streams", "[[stream]]"), (REHEARSAL, "buffers", "[rehearsal.NAME]")]
+    {
+        if section == named {
+            let message = format!("{what} cannot be set by variables");
+            return Err(Error::new(ErrorKind::Config, message)
+                .context(name)
+                .hint(format!("write {header} in a file")));
+        }
     }
     if keys::leaves(section).is_empty() {
         return Ok(None);
@@ -242,9 +247,14 @@ impl Merge {
         Ok(())
     }
 
-    /// The table that holds `key`: a section, or one of the streams.
+    /// The table that holds `key`: a section, one of the buffers, or one of the streams.
     fn section(&mut self, key: &str) -> Option<&mut Table> {
         let (section, _) = key.rsplit_once('.')?;
+        if let Some((REHEARSAL, name)) = section.split_once('.') {
+            let buffers = self.table.get_mut(REHEARSAL)?.as_table_mut()?;
+            let buffer = buffers.entry(name).or_insert_with(|| Value::Table(Table::new()));
+            return buffer.as_table_mut();
+        }
         let index = section.strip_prefix("stream[").and_then(|rest| rest.strip_suffix(']'));
         let Some(index) = index else { return self.table.get_mut(section)?.as_table_mut() };
         let index: usize = index.parse().ok()?;

@@ -32,11 +32,11 @@ pub use keys::{KEYS, Key};
 pub use layers::{Layers, Origin, Origins};
 pub use schema::{
     CacheConfig, Config, Consistency, Control, Learn, LogConfig, Mode, MountConfig, OrderConfig,
-    PolicyChoice, PrefetchConfig, SourceConfig, Start, StreamConfig,
+    PolicyChoice, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{
     CacheSettings, DiskSettings, Host, LearnSettings, LogSettings, MountSettings, PolicyName,
-    PrefetchSettings, Settings, SourceSettings,
+    PrefetchSettings, RehearsalSettings, Settings, SourceSettings,
 };
 pub use show::{default_toml, render_show};
-pub use units::{Bytes, Period, Size};
+pub use units::{BufferSize, Bytes, Period, Size};

@@ -56,9 +56,10 @@ impl Config {
         let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
         Ok(Settings {
             source: check::source(&self.source)?,
-            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk, policy },
             learn: learn(&self.order, host)?,
             prefetch,
+            rehearsal: check::rehearsal(&self.rehearsal, disk.as_ref())?,
+            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk, policy },
             mount: check::mount(&self.mount)?,
             log: check::log(&self.log)?,
             streams: check::streams(&self.streams)?,

@@ -3,13 +3,15 @@
 //! Fields hold what was written, `"auto"` included; nothing is checked against other keys or the
 //! host here. See [`Config::resolve`](super::Config::resolve) for that.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Bytes, Period, Size};
+use super::units::{BufferSize, Bytes, Period, Size};
+use crate::rehearsal::{Classes, Policy};
 
 /// A configuration as written; the default is a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,8 @@ pub struct Config {
     pub prefetch: PrefetchConfig,
     /// `[order]`: what is done where nobody tells an order.
     pub order: OrderConfig,
+    /// `[rehearsal.NAME]`: buffers of samples that are shown again. Default: none.
+    pub rehearsal: BTreeMap<String, RehearsalConfig>,
     /// `[mount]`: the kernel's side.
     pub mount: MountConfig,
     /// `[log]`: what is logged and where.
@@ -86,6 +90,26 @@ pub struct OrderConfig {
     pub learn_threads: u32,
     /// How far these threads stand back behind all others: the nice value. Default: 19.
     pub learn_nice: u32,
+}
+
+/// `[rehearsal.NAME]`: one buffer of samples that are shown again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RehearsalConfig {
+    /// How much it holds. There is no default.
+    pub size: BufferSize,
+    /// Who is kept. Default: `class-balanced`.
+    pub policy: Policy,
+    /// Where all chance comes from. Default: 0.
+    pub seed: u32,
+    /// How the class of a sample is known. Default: `directory`.
+    pub classes: Classes,
+    /// The directory of the dataset of which samples are offered; empty: all. Default: empty.
+    pub root: PathBuf,
+    /// The share of what is read that is offered, 0 to 1. Default: 1.
+    pub offer_rate: f64,
+    /// Draws that follow each other and are all different. Default: 64.
+    pub distance: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -281,6 +305,20 @@ impl Default for MountConfig {
             control: Control::Auto,
             threads: 2,
             options: Vec::new(),
+        }
+    }
+}
+
+impl Default for RehearsalConfig {
+    fn default() -> Self {
+        RehearsalConfig {
+            size: BufferSize::default(),
+            policy: Policy::default(),
+            seed: 0,
+            classes: Classes::default(),
+            root: PathBuf::new(),
+            offer_rate: 1.0,
+            distance: 64,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::{Control, Mode, Start, StreamConfig};
+use crate::rehearsal::{Classes, Rules};
 
 /// What was found on the host; detected elsewhere, invented in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Host {
 }
 
 /// A configuration with every choice made and every relation checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The directory that is served.
     pub source: SourceSettings,
@@ -32,6 +33,8 @@ pub struct Settings {
     pub prefetch: PrefetchSettings,
     /// Finding out orders that nobody tells; `None`: it is not done.
     pub learn: Option<LearnSettings>,
+    /// Buffers of samples that are shown again, sorted by name.
+    pub rehearsal: Vec<RehearsalSettings>,
     /// The kernel's side.
     pub mount: MountSettings,
     /// What is logged and where.
@@ -114,6 +117,23 @@ pub struct LearnSettings {
     pub threads: u32,
     /// Their nice value, 0 to 19.
     pub nice: u32,
+}
+
+/// One buffer of samples that are shown again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RehearsalSettings {
+    /// Its name: letters, digits, `-` and `_`.
+    pub name: String,
+    /// Who is kept, how much, and by which chance; the capacity is not 0.
+    pub rules: Rules,
+    /// How the class of a sample is known.
+    pub classes: Classes,
+    /// The directory of the dataset of which samples are offered; empty: all. Relative.
+    pub root: PathBuf,
+    /// The share of what is read that is offered, 0 to 1.
+    pub offer_rate: f64,
+    /// Draws that follow each other and are all different.
+    pub distance: usize,
 }
 
 /// The kernel's side.

@@ -5,9 +5,16 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 use super::entries;
-use super::keys::{KEYS, STREAM, STREAM_KEYS, sections};
+use super::keys::{KEYS, Key, REHEARSAL, REHEARSAL_KEYS, STREAM, STREAM_KEYS, sections};
 use super::layers::Origins;
-use super::schema::Config;
+use super::schema::{Config, RehearsalConfig};
+
+/// The beginning of the example of a buffer.
+const REHEARSAL_EXAMPLE: &str = "
+# A buffer of old samples that are shown again, for continual learning; one [rehearsal.NAME] each.
+# It is kept in cache.dir.
+# [rehearsal.old]
+";
 
 /// The example of a stream at the end of the file of defaults.
 const STREAM_EXAMPLE: &str = "\
@@ -22,7 +29,7 @@ const ALIGNED_VALUE_CHARS_MAX: usize = 32;
 
 /// The configuration, aligned, one line a key; `with_origin` adds where each value came from.
 ///
-/// A line reads `cache.ram = "16GiB"   (flag --ram)`. Streams come last.
+/// A line reads `cache.ram = "16GiB"   (flag --ram)`. Buffers and streams come last.
 pub fn render_show(config: &Config, origins: &Origins, with_origin: bool) -> String {
     let lines = values(config);
     let key_width = lines.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
@@ -48,15 +55,26 @@ pub fn default_toml() -> String {
          # Sizes: \"64GiB\" (binary), \"500MB\" (decimal), \"25%\", \"auto\". Durations: \"200ms\", \"60s\".\n",
     );
     let values = values(&Config::default());
-    for section in sections().into_iter().filter(|section| *section != STREAM) {
+    let help = |out: &mut String, key: &Key, mark: &str| {
+        for line in key.help.lines() {
+            let _ = writeln!(out, "{mark}# {line}");
+        }
+    };
+    for section in sections().into_iter().filter(|section| ![REHEARSAL, STREAM].contains(section)) {
         let _ = write!(out, "\n[{section}]\n");
         for key in KEYS.iter().filter(|key| key.section() == section) {
-            for line in key.help.lines() {
-                let _ = writeln!(out, "# {line}");
-            }
+            help(&mut out, key, "");
             let value = values.iter().find(|(name, _)| name == key.name);
             let _ = writeln!(out, "{} = {}", key.leaf(), value.map_or("", |(_, value)| value));
         }
+    }
+    out.push_str(REHEARSAL_EXAMPLE);
+    let buffer = entries::table(&RehearsalConfig::default()).unwrap_or_default();
+    for key in REHEARSAL_KEYS {
+        help(&mut out, key, "# ");
+        let value = buffer.get(key.leaf()).filter(|_| key.leaf() != "size");
+        let _ =
+            writeln!(out, "# {} = {}", key.leaf(), value.map_or("5000".into(), Value::to_string));
     }
     out.push('\n');
     out.push_str(STREAM_EXAMPLE);
@@ -75,6 +93,12 @@ fn values(config: &Config) -> Vec<(String, String)> {
         .iter()
         .map(|key| (key.name.to_owned(), text(section(key.section()), key.leaf())))
         .collect();
+    let buffers = section(REHEARSAL).into_iter().flatten();
+    for (name, buffer) in buffers {
+        values.extend(REHEARSAL_KEYS.iter().map(|key| {
+            (format!("{REHEARSAL}.{name}.{}", key.leaf()), text(buffer.as_table(), key.leaf()))
+        }));
+    }
     let streams = table.get(STREAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     for (index, stream) in streams.iter().enumerate() {
         for leaf in STREAM_KEYS {

@@ -1,4 +1,4 @@
-//! Quantities as people write them: [`Bytes`], [`Size`] and [`Period`].
+//! Quantities as people write them: [`Bytes`], [`Size`], [`BufferSize`] and [`Period`].
 //!
 //! A text is split into a decimal number and a unit. The arithmetic is in integers, so a quantity
 //! is exactly what was written. Display chooses the largest unit that keeps the value exact, so
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use crate::error::{Error, ErrorKind};
+use crate::rehearsal::Capacity;
 
 /// Units of bytes, largest first within each family; Display prefers the binary family.
 const BYTE_UNITS: [(&str, u64); 11] = [
@@ -63,6 +64,17 @@ pub enum Size {
     Bytes(Bytes),
     /// A share, `"25%"`; 0 to 100. Of which whole, each key says.
     Percent(f64),
+}
+
+/// How much a rehearsal buffer holds: samples, written `5000`, or bytes, written `"2GiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "String")]
+pub struct BufferSize(pub Capacity);
+
+impl Default for BufferSize {
+    fn default() -> Self {
+        BufferSize(Capacity::Samples(0))
+    }
 }
 
 /// A length of time, written `"200ms"`, `"60s"`, `"5m"`, `"1h"` or `"2d"`.
@@ -126,6 +138,23 @@ impl FromStr for Size {
             bytes(trimmed).map(Size::Bytes)
         };
         size.ok_or_else(|| not(text, "a size", "\"64GiB\", \"500MB\", \"25%\" or \"auto\""))
+    }
+}
+
+impl FromStr for BufferSize {
+    type Err = Error;
+
+    /// Reads how much a buffer holds: a bare number is of samples.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] when the text is neither a whole number nor what [`Bytes`] reads.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let capacity = match text.trim().parse() {
+            Ok(samples) => Some(Capacity::Samples(samples)),
+            Err(_) => bytes(text).map(|bytes| Capacity::Bytes(bytes.0)),
+        };
+        let size = capacity.map(BufferSize);
+        size.ok_or_else(|| not(text, "the size of a buffer", "5000 samples or \"2GiB\""))
     }
 }
 
@@ -236,6 +265,17 @@ impl fmt::Display for Size {
     }
 }
 
+impl fmt::Display for BufferSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Capacity::Samples(samples) => samples.fmt(f),
+            // Nothing has no unit, and would be read back as samples.
+            Capacity::Bytes(0) => f.write_str("0B"),
+            Capacity::Bytes(limit) => Bytes(limit).fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_nanos() {
@@ -275,5 +315,7 @@ macro_rules! from_value {
 from_value! {
     Bytes: "a number of bytes", "\"64GiB\" or \"500MB\"", |n| Some(Bytes(n));
     Size: "a size", "\"64GiB\", \"500MB\", \"25%\" or \"auto\"", |n| Some(Size::Bytes(Bytes(n)));
+    BufferSize: "the size of a buffer", "5000 samples or \"2GiB\"",
+        |n| Some(BufferSize(Capacity::Samples(n)));
     Period: "a duration", "\"200ms\", \"60s\", \"5m\" or \"1h\"", |_| None;
 }

@@ -16,6 +16,7 @@ mod files;
 mod learning;
 mod order;
 mod planning;
+mod record;
 mod status;
 mod warmup;
 
@@ -45,6 +46,7 @@ use learning::{Learning, Surroundings};
 use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
+pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use warmup::Warmups;
 pub use warmup::{Chosen, Pace, Progress, Tally};
@@ -117,7 +119,14 @@ impl Engine {
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
-        let learning = learn(&settings, &catalog, &inbox, &streams, &published)?;
+        let around = Surroundings {
+            catalog: Arc::clone(&catalog),
+            inbox: Arc::clone(&inbox),
+            streams: Arc::clone(&streams),
+            published: Arc::clone(&published),
+            home: home.as_ref().map(|home| home.path().to_path_buf()),
+        };
+        let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
@@ -321,22 +330,10 @@ impl Engine {
 }
 
 /// Starts to find orders out, if that is wanted and anything is read ahead at all.
-fn learn(
-    settings: &Settings,
-    catalog: &Arc<Catalog>,
-    inbox: &Arc<Inbox>,
-    streams: &Streams,
-    published: &Arc<Mutex<Published>>,
-) -> Result<Option<Learning>> {
+fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> {
     let ahead = settings.prefetch.enabled && settings.mount.mode != Mode::Plain;
-    let Some(learn) = settings.learn.filter(|_| ahead) else { return Ok(None) };
-    let around = Surroundings {
-        catalog: Arc::clone(catalog),
-        inbox: Arc::clone(inbox),
-        streams: Arc::clone(streams),
-        published: Arc::clone(published),
-    };
-    Learning::start(learn, around).map(Some)
+    let learn = settings.learn.filter(|_| ahead);
+    learn.map(|learn| Learning::start(learn, around)).transpose()
 }
 
 /// Tells an engine what has changed at the source.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
+use super::learning::Learning;
 use super::planning::Published;
 use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
@@ -97,6 +98,8 @@ pub struct Status {
     pub orders: Vec<OrderStatus>,
     /// Loaders of whose orders nobody told.
     pub loaders: Vec<LoaderStatus>,
+    /// What was found in the journal of what earlier mounts learnt; none where there was none.
+    pub journal: Option<String>,
     /// What was decided and seen.
     #[serde(flatten)]
     pub counters: Counters,
@@ -180,6 +183,7 @@ impl Engine {
             trusted_files: published.trusted,
             orders: orders.collect(),
             loaders: self.loaders(&published),
+            journal: self.learning.as_ref().and_then(Learning::journal),
             counters: published.counters,
             requests,
             reads: traffic.reads.load(Ordering::Relaxed),

@@ -64,9 +64,7 @@ impl Attempt {
     ) -> Option<Attempt> {
         let known = self.readers.iter().any(|reader| reader.task == task);
         // Loaders without persistent workers start new ones for each epoch.
-        let left =
-            !known && !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone);
-        if left {
+        if !known && self.is_left() {
             let over = std::mem::take(self);
             self.add(at_ms, Recent { task, sample, exact, again: false, first: true });
             return Some(over);
@@ -151,6 +149,11 @@ impl Attempt {
     /// What the task opened here was nothing to go by: it goes on with what is known.
     pub(super) fn forget(&mut self, task: u32) {
         self.readers.retain(|reader| reader.task != task);
+    }
+
+    /// Whether all tasks that opened something have ended.
+    pub(super) fn is_left(&self) -> bool {
+        !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone)
     }
 
     /// Whether nothing was opened.

@@ -110,6 +110,22 @@ impl Share {
     fn has(self, place: u32) -> bool {
         place % self.stride == self.first
     }
+
+    /// How many places a rank has of so many.
+    pub(super) fn len_of(self, places: u32) -> u32 {
+        places.div_ceil(self.stride)
+    }
+
+    /// The share of a whole epoch; the last round is filled up from the beginning, as
+    /// `DistributedSampler` does.
+    pub(super) fn of_epoch(self, samples: &Arc<[u32]>) -> Arc<[u32]> {
+        if self.stride == 1 {
+            return Arc::clone(samples);
+        }
+        let (len, stride) = (samples.len(), self.stride as usize);
+        let rounds = 0..self.len_of(len as u32) as usize;
+        rounds.map(|round| samples[(self.first as usize + round * stride) % len]).collect()
+    }
 }
 
 impl Follow {
@@ -149,7 +165,7 @@ impl Follow {
         }
         follow.start = follow.front;
         // In the order of arrival nobody has every so manyth place.
-        if origin != Origin::Recorded {
+        if !origin.is_as_seen() {
             follow.share = Share::of(&all);
             follow.shared = all.len() as u32;
         }
@@ -258,16 +274,10 @@ impl Follow {
         self.share
     }
 
-    /// The loader's share of a whole epoch; the last round is filled up from the beginning, as
-    /// `DistributedSampler` does.
-    pub(super) fn share_of(&self, samples: &Arc<[u32]>) -> Arc<[u32]> {
-        let Share { stride, first } = self.share;
-        if stride == 1 {
-            return Arc::clone(samples);
-        }
-        let (len, stride) = (samples.len(), stride as usize);
-        let places = (0..len.div_ceil(stride)).map(|round| (first as usize + round * stride) % len);
-        places.map(|place| samples[place]).collect()
+    /// What has been read of it, in its order.
+    pub(super) fn done(&self) -> Arc<[u32]> {
+        let samples = self.sequence.samples().iter().zip(0..);
+        samples.filter(|(_, place)| self.read.has(*place)).map(|(sample, _)| *sample).collect()
     }
 
     /// What is left to be read of the epoch, from where the readers are.
@@ -324,7 +334,7 @@ mod tests {
         assert_eq!(follow.share(), Share { stride: 8, first: 3 });
         assert!(!follow.knows_share());
         assert_eq!(follow.rest()[..3], [27, 35, 43]);
-        let whole = follow.share_of(&(0..1_021).collect());
+        let whole = follow.share().of_epoch(&(0..1_021).collect());
         assert_eq!((whole.len(), whole[0], whole[127]), (128, 3, 1_019));
         assert_eq!(follow.see(2, 524), Seen::Outside);
         assert_eq!(follow.see(2, 531), Seen::Next);

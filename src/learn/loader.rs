@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::attempt::Attempt;
-use super::event::{Belief, Decision, Known, LoaderId, Rung, SearchId, Why};
+use super::event::{Decision, LoaderId, Rung, SearchId, Why};
 use super::evidence::{Weight, weigh};
 use super::follow::{Follow, Seen, Share};
+use super::history::History;
 use super::ladder::{Purpose, Running, Stage};
 use super::origin::{Law, Origin, Outputs};
 use super::search::Finding;
 use super::sequence::{Index, Sequence};
 use super::shared::{Open, Shared};
 use super::suspect::{Other, Past, Sources, Suspect, best, sequence_of};
-use crate::order::Order;
 
 /// Bits of evidence for an order beyond those that say which of all orders tried it is: one loader
 /// in a million is followed in an order that it does not read.
@@ -45,6 +45,7 @@ pub(super) struct Loader {
     /// The samples of the loader, once it has been understood.
     scope: Option<Arc<Sequence>>,
     recorded: Option<Arc<Sequence>>,
+    pub(super) history: History,
     /// Whether the attempt began with its epoch.
     whole: bool,
     /// The share of an order of so many samples, once it is known.
@@ -70,7 +71,7 @@ pub(super) struct Loader {
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
-    grounds: (Rung, f64, f64),
+    pub(super) grounds: (Rung, f64, f64),
 }
 
 impl Loader {
@@ -83,6 +84,7 @@ impl Loader {
             past: None,
             scope: None,
             recorded: None,
+            history: History::default(),
             whole: true,
             share: None,
             defaults: Vec::new(),
@@ -140,13 +142,15 @@ impl Loader {
             if self.whole && over.log().len() >= RECORDED_MIN {
                 self.recorded = Some(over.sequence());
             }
+            self.history.seen(self.epoch, over.log());
+            shared.news += 1;
             self.begin_epoch();
         }
         self.streak = self.streak.saturating_add(1);
         if self.is_time() && self.reads() {
             self.reconsider(shared, out);
         }
-        self.give_up(out);
+        self.give_up(shared, out);
         self.seek(shared, out);
     }
 
@@ -184,7 +188,7 @@ impl Loader {
         let readers = || self.attempt.samples();
         let needed = SURE + (suspects.len().max(1) as f64).log2();
         let derived = best(suspects.iter(), &shared.indexes, read, readers)
-            .map(|(suspect, weight)| (suspect, weight, (Rung::Derived, needed)));
+            .map(|(suspect, weight)| (suspect, weight, (suspect.rung, needed)));
         let leads = self.leads.iter().map(|lead| &lead.1);
         let lead = best(leads, &shared.indexes, read, readers)
             .map(|(suspect, weight)| (suspect, weight, self.leads_need));
@@ -234,6 +238,7 @@ impl Loader {
             epoch: self.epoch + u32::from(self.follow.is_some()),
             recorded: self.recorded.as_ref(),
             defaults: &self.defaults,
+            journal: &shared.journal,
         }
     }
 
@@ -256,6 +261,10 @@ impl Loader {
             None => {}
         }
         let goes_on = self.follow.is_some();
+        shared.news += 1;
+        if let Some(over) = &self.follow {
+            self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
+        }
         self.epoch += u32::from(goes_on);
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
@@ -265,7 +274,7 @@ impl Loader {
         self.past =
             Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
         self.scope = Some(self.scope_of(index, &sequence, shared));
-        self.recorded = (origin == Origin::Recorded).then(|| Arc::clone(&sequence));
+        self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
         self.attempt = Attempt::default();
         self.begin_attempt();
@@ -314,43 +323,16 @@ impl Loader {
         found.unwrap_or(Law::Unknown)
     }
 
-    /// The order as it is told.
-    fn known(&self, shared: &Shared) -> Option<Known> {
-        let follow = self.follow.as_ref()?;
-        let mut epochs = vec![follow.rest()];
-        let next = match follow.index {
-            None => Some(Arc::clone(follow.sequence.samples())),
-            Some(index) => {
-                let index = &shared.indexes[index];
-                let next = follow.origin.clone().after(&follow.law, index.sequence.len());
-                next.and_then(|(origin, _)| epoch_of(origin, follow, index))
-            }
-        };
-        let foreseen = u32::from(next.is_some());
-        epochs.extend(next.map(|samples| follow.share_of(&samples)));
-        let order =
-            Order::listed(&self.title(follow, shared), epochs, shared.samples.clone()).ok()?;
-        Some(Known { loader: self.id, group: self.group, epoch: self.epoch, order, foreseen })
-    }
-
-    fn title(&self, follow: &Follow, shared: &Shared) -> String {
-        let Share { stride, first } = follow.share();
-        let share = if stride > 1 { format!(", rank {first} of {stride}") } else { String::new() };
-        let index = follow.index.map_or_else(String::new, |index| {
-            let index = &shared.indexes[index];
-            format!(" over {} samples in {} order", index.sequence.len(), index.name)
-        });
-        format!("learnt: {}{index}{share}; {}", follow.origin, follow.law)
-    }
-
     /// Stops following an order that is not read any more.
-    fn give_up(&mut self, out: &mut Vec<Decision>) {
+    fn give_up(&mut self, shared: &Shared, out: &mut Vec<Decision>) {
         let Some(follow) = self.follow.take_if(|follow| follow.is_lost()) else { return };
         let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
+            self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
             self.begin_epoch();
         } else {
+            self.history.leave(&follow);
             if let Some(past) = &mut self.past {
                 past.law = Law::Unknown;
             }
@@ -415,7 +397,7 @@ impl Loader {
         if weight.bits < needed {
             if here && weight.bits > 0.0 {
                 let n = sequence.len();
-                let suspect = Suspect::whole(index, origin, sequence);
+                let suspect = Suspect::whole(Some(index), origin, sequence);
                 self.keep_lead(weight.bits, suspect, n, (rung, needed));
             }
             return false;
@@ -424,7 +406,7 @@ impl Loader {
             let told = (Some(index), origin.clone(), Law::Unknown);
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(index, origin, Arc::clone(&sequence));
+                let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
                 self.keep_lead(weight.bits, suspect, sequence.len(), (rung, needed));
                 return false;
             }
@@ -438,43 +420,4 @@ impl Loader {
         }
         true
     }
-
-    /// What is believed, in words.
-    pub(super) fn belief(&self, shared: &Shared) -> Belief {
-        let (rung, bits, needed, text) = match &self.follow {
-            Some(follow) => {
-                let (rung, bits, needed) = self.grounds;
-                let title = self.title(follow, shared);
-                let text = format!(
-                    "{title} ({rung}; {bits:.0} bits of evidence where {needed:.0} are asked for; \
-                     {} samples read as foreseen)",
-                    follow.matched()
-                );
-                (rung, bits, needed, text)
-            }
-            None => {
-                let rung = if self.attempt.repeats { Rung::Unknown } else { Rung::Unread };
-                let seeks = match (self.searching, self.stage) {
-                    (Some(_), Stage::All) => "; all seeds are being searched",
-                    (Some(_), _) => "; popular seeds are being searched",
-                    (None, Stage::Done) => "; no seed was found that gives it",
-                    (None, _) => "",
-                };
-                let text = format!("{rung}{seeks} ({} opens unexplained)", self.attempt.opens());
-                (rung, 0.0, 0.0, text)
-            }
-        };
-        let (loader, group, epoch) = (self.id, self.group, self.epoch);
-        Belief { loader, group, epoch, rung, bits, needed, text }
-    }
-}
-
-/// The samples of an origin's epoch, without their places.
-fn epoch_of(origin: Origin, follow: &Follow, index: &Index) -> Option<Arc<[u32]>> {
-    if origin == follow.origin {
-        return Some(Arc::clone(follow.sequence.samples()));
-    }
-    let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
-    Some(positions.into_iter().map(|at| samples[at as usize]).collect())
 }

@@ -26,6 +26,8 @@ pub mod crack;
 mod event;
 mod evidence;
 mod follow;
+mod history;
+mod journal;
 mod ladder;
 mod loader;
 mod origin;
@@ -33,6 +35,7 @@ mod search;
 mod sequence;
 mod shared;
 mod suspect;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +43,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
+pub use history::{Epoch, Record};
+pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
@@ -104,6 +109,8 @@ impl Learner {
             others: Vec::new(),
             version: 0,
             cached: false,
+            journal: Journal::default(),
+            news: 0,
         };
         Learner {
             shared,
@@ -137,6 +144,35 @@ impl Learner {
     /// What is believed of each loader at this moment.
     pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
         self.loaders.values().map(|loader| loader.belief(&self.shared))
+    }
+
+    /// What is remembered of each loader that reads.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.loaders.values().filter_map(|loader| loader.record(&self.shared))
+    }
+
+    /// The numberings in whose orders loaders are followed: these go on with them where the dataset
+    /// has other files by now.
+    pub fn in_use(&self) -> Vec<Candidate> {
+        let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
+        let indexes: BTreeSet<usize> = followed.collect();
+        let candidate = |index: usize| {
+            let Index { name, sequence } = &self.shared.indexes[index];
+            Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
+        };
+        indexes.into_iter().map(candidate).collect()
+    }
+
+    /// From here on loaders may read as these did.
+    pub fn recall(&mut self, journal: Journal) {
+        self.shared.journal = journal;
+        self.shared.version = self.shared.version.wrapping_add(1);
+    }
+
+    /// A number that changes when there is more to be [remembered](Self::records) of some loader
+    /// than an open.
+    pub fn news(&self) -> u64 {
+        self.shared.news
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
@@ -197,6 +233,7 @@ impl Learner {
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
                 loader.leave(task);
+                self.shared.news += 1;
             }
         }
     }

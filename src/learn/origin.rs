@@ -23,7 +23,22 @@ pub(super) enum Origin {
     Sampler { sampler: Sampler, epoch: u32 },
     /// As it was read before.
     Recorded,
+    /// As an earlier run read it.
+    Listed { lists: Lists, at: u32 },
 }
+
+/// Epochs as a run read them, one after the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists(pub(super) Arc<[Arc<[u32]>]>);
+
+impl PartialEq for Lists {
+    /// Without a look at every sample, where both are of one run.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for Lists {}
 
 /// Outputs of torch's default generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +78,20 @@ pub(super) enum Law {
     Default { outputs: Outputs, at: u64, stride: u64 },
     /// A sampler's own epochs.
     Sampler,
+    /// The epochs of an earlier run.
+    Listed,
+}
+
+impl Law {
+    /// Whether it says the same of a dataset of another size.
+    pub(super) fn is_lasting(&self) -> bool {
+        !matches!(self, Law::Continued { .. })
+    }
+
+    /// Whether it says the same of another seed.
+    pub(super) fn is_of_seed(&self) -> bool {
+        matches!(self, Law::Same | Law::Counting | Law::Continued { .. })
+    }
 }
 
 impl Origin {
@@ -76,8 +105,21 @@ impl Origin {
                 Some(randperm(n, &mut rng))
             }
             Origin::Sampler { ref sampler, epoch } => sampler.epochs(n, epoch).next(),
-            Origin::Recorded => None,
+            Origin::Recorded | Origin::Listed { .. } => None,
         }
+    }
+
+    /// The samples of an epoch that an earlier run read.
+    pub(super) fn listed(&self) -> Option<&Arc<[u32]>> {
+        match self {
+            Origin::Listed { lists, at } => lists.0.get(*at as usize),
+            _ => None,
+        }
+    }
+
+    /// Whether it is an order of arrival, not that of a sampler.
+    pub(super) fn is_as_seen(&self) -> bool {
+        matches!(self, Origin::Recorded | Origin::Listed { .. })
     }
 
     /// The first `count` positions of it, at the cost of these and of what is skipped.
@@ -119,9 +161,37 @@ impl Origin {
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
                 Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
             }
+            (Origin::Listed { lists, at }, Law::Listed) => {
+                // A run of one list reads it again and again.
+                let at = if lists.0.len() == 1 { 0 } else { at + 1 };
+                lists.0.get(at as usize)?;
+                Origin::Listed { lists: lists.clone(), at }
+            }
             _ => return None,
         };
         Some((next, law.clone()))
+    }
+
+    /// The origin of the epoch that was so many before this one over `n` samples, and the law from
+    /// there on, where the law leads back so far.
+    pub(super) fn back(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
+        let Origin::Draw { seed, skip } = *self else { return None };
+        let many = u64::from(epochs);
+        let origin = match law {
+            Law::Same => self.clone(),
+            Law::Counting => Origin::Draw { seed: seed.checked_sub(epochs)?, skip },
+            Law::Continued { gap } => {
+                let skip = skip.checked_sub(many.checked_mul(randperm_draws(n) + gap)?)?;
+                Origin::Draw { seed, skip }
+            }
+            Law::Default { outputs, at, stride } => {
+                let at = at.checked_sub(stride * many)?;
+                let law = Law::Default { outputs: outputs.clone(), at, stride: *stride };
+                return Some((Origin::Draw { seed: outputs.get(at), skip: 0 }, law));
+            }
+            _ => return None,
+        };
+        Some((origin, law.clone()))
     }
 
     /// The laws that the next epoch of `n` samples may follow, where none is known.
@@ -137,6 +207,7 @@ impl Origin {
                 laws.extend(gaps.map(|gap| Law::Continued { gap }));
             }
             Origin::Sampler { .. } => laws.insert(0, Law::Sampler),
+            Origin::Listed { .. } => laws.insert(0, Law::Listed),
             Origin::Sequential | Origin::Recorded => {}
         }
         laws
@@ -164,6 +235,7 @@ impl fmt::Display for Origin {
             }
             Origin::Sampler { sampler, .. } => write!(f, "{sampler}"),
             Origin::Recorded => f.write_str("as in the epoch before"),
+            Origin::Listed { at, .. } => write!(f, "as in epoch {at} of an earlier run"),
         }
     }
 }
@@ -179,6 +251,7 @@ impl fmt::Display for Law {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
+            Law::Listed => f.write_str("epoch after epoch of that run"),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::origin::Origin;
+
 const NONE: u32 = u32::MAX;
 
 /// Samples in an order, and the way back: 8 bytes a sample.
@@ -42,6 +44,18 @@ impl Sequence {
 pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
+}
+
+impl Index {
+    /// The samples of an origin's epoch over it; `None` where that is no sampler's.
+    pub(super) fn epoch(&self, origin: &Origin) -> Option<Arc<[u32]>> {
+        let samples = self.sequence.samples();
+        if *origin == Origin::Sequential {
+            return Some(Arc::clone(samples));
+        }
+        let positions = origin.positions(self.sequence.len())?;
+        Some(positions.into_iter().map(|at| samples[at as usize]).collect())
+    }
 }
 
 /// A set of small numbers, a bit each.

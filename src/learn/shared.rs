@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::event::{SearchId, Settings};
+use super::journal::Journal;
 use super::ladder::Running;
 use super::sequence::Index;
 use super::suspect::Other;
@@ -34,6 +35,10 @@ pub(super) struct Shared {
     pub(super) version: u32,
     /// Whether everything is cached.
     pub(super) cached: bool,
+    /// What earlier loaders read.
+    pub(super) journal: Journal,
+    /// Counts what has become worth to be remembered.
+    pub(super) news: u64,
 }
 
 impl Shared {

@@ -20,8 +20,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
-use crate::control::{self, MountDirectory, Request, Running};
-use crate::engine::Engine;
+use crate::control::{self, MountDirectory, Reply, Request, Running};
+use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
@@ -193,47 +193,43 @@ impl Handler {
         Ok(Value::Null)
     }
 
-    fn answer(&self, request: Request) -> Result<Value> {
-        match request {
-            Request::Status => told(&self.engine.status()),
-            Request::Config => Ok(json!(self.engine.rendered())),
-            Request::SetOrder { stream, order } => {
-                self.engine.set_order(&stream, &order).map(|words| json!(words))
-            }
-            Request::WithdrawOrder { stream } => {
-                self.engine.withdraw_order(&stream).map(|()| Value::Null)
-            }
-            Request::Warmup { chosen, pace } => {
-                self.engine.start_warmup(&chosen, pace).map(|number| json!(number))
-            }
-            Request::WarmupProgress { number } => {
-                self.engine.warmup_progress(number).and_then(|progress| told(&progress))
-            }
-            Request::CountHere { chosen } => {
-                self.engine.count_here(&chosen).and_then(|progress| told(&progress))
-            }
-            Request::Evict { chosen } => {
-                self.engine.evict(&chosen).and_then(|progress| told(&progress))
-            }
-            Request::Attach { mountpoint } => self.attach(&mountpoint),
-            Request::Unmount { mountpoint, force } => {
-                if self.engine.detach(&mountpoint, force)? {
-                    MountDirectory::of(&mountpoint).clear();
-                    return Ok(Value::Null);
-                }
-                let attached = self.engine.attached();
-                self.engine.unmount(force)?;
-                for path in &attached {
-                    MountDirectory::of(path).clear();
-                }
-                // The next mount finds everything stored, and nobody at it.
-                self.engine.stop();
-                MountDirectory::of(&self.running.mountpoint).clear_own();
-                // The receiver is gone only when the mount is ending already.
-                let _ = self.end.try_send(());
-                Ok(Value::Null)
-            }
+    fn unmount(&self, mountpoint: &Path, force: bool) -> Result<()> {
+        if self.engine.detach(mountpoint, force)? {
+            MountDirectory::of(mountpoint).clear();
+            return Ok(());
         }
+        let attached = self.engine.attached();
+        self.engine.unmount(force)?;
+        for path in &attached {
+            MountDirectory::of(path).clear();
+        }
+        // The next mount finds everything stored, and nobody at it.
+        self.engine.stop();
+        MountDirectory::of(&self.running.mountpoint).clear_own();
+        // The receiver is gone only when the mount is ending already.
+        let _ = self.end.try_send(());
+        Ok(())
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply> {
+        let value = match request {
+            Request::Status => told(&self.engine.status())?,
+            Request::Config => json!(self.engine.rendered()),
+            Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
+            Request::Record { loader, process, epochs } => {
+                let recording = self.engine.record(&Wanted { loader, process, epochs })?;
+                let summary = json!(recording.summary);
+                return Ok(Reply::with_text(summary, Box::new(|out| recording.write(out))));
+            }
+            Request::WithdrawOrder { stream } => json!(self.engine.withdraw_order(&stream)?),
+            Request::Warmup { chosen, pace } => json!(self.engine.start_warmup(&chosen, pace)?),
+            Request::WarmupProgress { number } => told(&self.engine.warmup_progress(number)?)?,
+            Request::CountHere { chosen } => told(&self.engine.count_here(&chosen)?)?,
+            Request::Evict { chosen } => told(&self.engine.evict(&chosen)?)?,
+            Request::Attach { mountpoint } => self.attach(&mountpoint)?,
+            Request::Unmount { mountpoint, force } => json!(self.unmount(&mountpoint, force)?),
+        };
+        Ok(value.into())
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Planner {
     /// The gear of each file.
     gears: Vec<Gear>,
     trusted_files: u64,
+    /// Whether a stream is at the end of what is known of its order.
+    ending: bool,
     unread: Unread,
     window: u64,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
@@ -113,6 +115,7 @@ impl Planner {
             seen_at: BTreeMap::new(),
             gears: vec![Gear::default(); layout.files()],
             trusted_files: 0,
+            ending: false,
             unread: Unread::new(layout.blocks()),
             window: 0,
             arrivals: VecDeque::new(),
@@ -211,6 +214,11 @@ impl Planner {
         for block in turning {
             self.regear(self.layout.file_of(block), actions);
         }
+        let ending = self.streams.iter().flatten().any(Stream::is_ending);
+        if ending && !self.ending {
+            self.regear_all(actions);
+        }
+        self.ending = ending;
     }
 
     /// Totals since the start.

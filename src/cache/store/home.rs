@@ -6,6 +6,7 @@
 //!     3f09c2.../                      one store, named after the identity of its source
 //!         owner                       whose it is; locked as long as a daemon uses it
 //!         index-00000001 segment-... file-...  the store
+//!         journal                     what was learnt of the orders in which loaders read
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!

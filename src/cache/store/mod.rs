@@ -25,6 +25,7 @@
 pub mod disk;
 mod health;
 pub mod home;
+pub mod journal;
 mod large;
 mod lend;
 mod log;

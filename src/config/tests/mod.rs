@@ -2,6 +2,7 @@
 
 mod budget;
 mod layers;
+mod rehearsal;
 mod resolve;
 mod show;
 mod texts;

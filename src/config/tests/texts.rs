@@ -15,6 +15,8 @@ fn nearly() -> impl Strategy<Value = String> {
         "}",
         "cache",
         "stream",
+        "rehearsal",
+        "rehearsal.a.size=",
         "mount",
         ".",
         "ram",

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
 use super::groups::{Groups, program, runs};
+use super::journal::{Kept, Numbering};
 use super::searches::Searches;
-use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
+use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::ids::StreamId;
-use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
-use crate::order::{Order, SampleTable};
+use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
 /// How often is looked what has changed around: while something happens, and else.
@@ -35,9 +36,16 @@ pub(super) struct Owner {
     settings: LearnSettings,
     around: Surroundings,
     searches: Searches,
-    told: Arc<Mutex<Vec<LoaderStatus>>>,
+    told: Arc<Mutex<Told>>,
+    kept: Kept,
+    /// Up to which news of the learner is kept.
+    heard: u64,
     groups: Groups,
     layout: Arc<Layout>,
+    /// The names that the learner knows, as the catalog counts them.
+    names: u64,
+    /// Numberings of before that loaders go on with.
+    before: Vec<Candidate>,
     received: Vec<Received>,
     /// None until something is read.
     learner: Option<Learner>,
@@ -65,12 +73,14 @@ struct Loader {
     /// Since when it has been followed, or not.
     since: Instant,
     cpu: Duration,
+    /// The name of its program, which is known as long as that runs.
+    program: String,
 }
 
 impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
-        Loader { stream, followed, since, cpu: Duration::ZERO }
+        Loader { stream, followed, since, cpu: Duration::ZERO, program: String::new() }
     }
 }
 
@@ -87,14 +97,20 @@ impl Owner {
         settings: LearnSettings,
         around: Surroundings,
         notes: SyncSender<Note>,
-        told: Arc<Mutex<Vec<LoaderStatus>>>,
+        told: Arc<Mutex<Told>>,
     ) -> Self {
+        let kept = Kept::open(around.home.clone());
+        lock(&told).journal = kept.words();
         Owner {
             settings,
             searches: Searches::new(&settings, notes),
             told,
+            kept,
+            heard: 0,
             groups: Groups::default(),
             layout: around.catalog.layout(),
+            names: around.catalog.names(),
+            before: Vec::new(),
             around,
             received: Vec::new(),
             learner: None,
@@ -119,13 +135,16 @@ impl Owner {
                     due = due.min(Instant::now() + LOOK_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= due {
                 self.look();
                 due = Instant::now() + IDLE_LOOK_EVERY;
             }
         }
+        // What was seen last belongs to it, too.
+        notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
+        self.remember(true);
     }
 
     fn take(&mut self, note: Note) {
@@ -155,6 +174,15 @@ impl Owner {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
             }
+            Note::Records(answer) => {
+                let records = self.learner.iter().flat_map(Learner::records);
+                let named = records.map(|record| {
+                    let loader = self.loaders.get(&record.loader);
+                    (record, loader.map_or_else(String::new, |loader| loader.program.clone()))
+                });
+                // Who asked may have gone.
+                let _ = answer.try_send(named.collect());
+            }
             Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
         }
     }
@@ -183,13 +211,18 @@ impl Owner {
     /// A learner for the files that there are now.
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
-        self.layout = self.around.catalog.layout();
-        let candidates = with_listing(&self.around.catalog, &[], candidates);
+        (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
+        let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
+        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        candidates.append(&mut self.before);
         let seeds_per_second =
             Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let settings =
             Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
-        let learner = Learner::new(settings, candidates, SampleTable::Files);
+        let mut learner = Learner::new(settings, candidates, SampleTable::Files);
+        self.kept.number(numbering);
+        learner.recall(self.kept.journal());
+        self.heard = learner.news();
         (self.made, self.took) = (Instant::now(), began.elapsed());
         learner
     }
@@ -249,8 +282,20 @@ impl Owner {
         self.begin_anew();
     }
 
-    /// Forgets everything that was learnt.
+    /// Keeps what loaders have read; with `partial` also of epochs that are not over.
+    fn remember(&mut self, partial: bool) {
+        let Some(learner) = &mut self.learner else { return };
+        self.heard = learner.news();
+        self.kept.add(learner.records(), partial);
+        learner.recall(self.kept.journal());
+        self.kept.write();
+    }
+
+    /// Forgets everything that was learnt, but for what is kept.
     fn begin_anew(&mut self) {
+        self.remember(true);
+        self.kept.detach();
+        self.before = self.learner.as_ref().map(Learner::in_use).unwrap_or_default();
         self.searches.end_all();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
@@ -267,12 +312,12 @@ impl Owner {
             let progress = published.progress(received.stream);
             received.followed = progress.is_none_or(|progress| progress.following);
         }
-        let layout = self.around.catalog.layout();
         let stays = STAYS.max(self.took * STAYS_TIMES);
-        if layout.files() != self.layout.files() && self.made.elapsed() > stays {
-            tracing::info!(files = layout.files(), "other files: what was learnt is forgotten");
+        if self.around.catalog.names() != self.names && self.made.elapsed() > stays {
+            tracing::info!("the dataset has other files: learning begins anew");
             self.begin_anew();
-            self.layout = layout;
+            self.layout = self.around.catalog.layout();
+            self.names = self.around.catalog.names();
         }
         if self.learner.is_some() {
             for task in self.groups.take_gone() {
@@ -281,6 +326,10 @@ impl Owner {
             let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();
             let all = kept >= self.layout.pages_bytes_of_all();
             self.observe(Observation::Cached { all });
+        }
+        let has_news = self.learner.as_ref().is_some_and(|learner| learner.news() != self.heard);
+        if has_news && self.kept.is_due() {
+            self.remember(false);
         }
         self.tell();
     }
@@ -297,10 +346,13 @@ impl Owner {
         }
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
+            if loader.program.is_empty() {
+                loader.program = program(belief.group);
+            }
             LoaderStatus {
                 loader: belief.loader.0,
                 process: belief.group,
-                program: program(belief.group),
+                program: loader.program.clone(),
                 epoch: belief.epoch,
                 belief: belief.text,
                 followed: loader.followed,
@@ -313,6 +365,7 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        *lock(&self.told) = beliefs.into_iter().map(status).collect();
+        let loaders = beliefs.into_iter().map(status).collect();
+        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }

@@ -8,7 +8,7 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, reader, unknowable};
 use super::trials::learner;
-use crate::learn::{Decision, Observation, Rung};
+use crate::learn::{Decision, Epoch, Observation, Record, Rung};
 use crate::order::samplers::torch::{Distributed, generator, randperm};
 
 const N: u32 = 5_000;
@@ -188,4 +188,36 @@ fn beside_a_reader_of_everything() {
     }
     let texts = beliefs(&shell, 100);
     assert!(texts[0].0 == Rung::Cracked && texts[0].1.contains("seed 4000000000"), "{texts:?}");
+}
+
+#[test]
+fn what_was_read_is_remembered() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let known = loader(100, &[perm(40), perm(41), perm(42)]);
+    let unknown = loader(200, &[unknowable(N, &mut rng), unknowable(N, &mut rng)]);
+    let mut steps = known.run(1_000, &mut rng);
+    steps.extend(unknown.run(2_000, &mut rng));
+    let truths = [(&known, &[40, 41, 42][..]), (&unknown, &[])];
+    let truths = truths.map(|(one, seeds)| (one.group, truth(one, seeds)));
+    let mut shell = Shell::new(learner(N), truths.into(), 60);
+    shell.run(&steps);
+    let records: Vec<Record> = shell.learner.records().collect();
+    let [first, second] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!((first.group, second.group), (100, 200));
+    let numbers: Vec<u32> = first.epochs.iter().map(Epoch::number).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    for (epoch, truth) in first.epochs.iter().zip(&known.epochs) {
+        assert!(epoch.is_learnt() && *epoch.samples() == **truth && epoch.len() == N);
+    }
+    // By two workers, of which either may be ahead, but each goes forward.
+    for (epoch, truth) in second.epochs.iter().zip(&unknown.epochs) {
+        let (mut seen, mut all) = (epoch.samples().to_vec(), truth.clone());
+        assert!(!epoch.is_learnt() && seen != all);
+        let near = |at: usize| truth[at.saturating_sub(600)..N as usize].contains(&seen[at]);
+        assert!((0..N as usize).all(near));
+        seen.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(seen, all);
+    }
+    assert_eq!(second.epochs.iter().map(Epoch::is_over).collect::<Vec<_>>(), [true, true]);
 }

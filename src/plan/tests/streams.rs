@@ -8,13 +8,17 @@ fn world(files: u32, pages: u64) -> World {
 }
 
 fn world_of(files: u32, pages: u64, epochs: Vec<Arc<[u32]>>) -> World {
-    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
     let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
-    let settings = settings(pages * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, settings(pages * 4096, None, PolicyKind::Auto));
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world
+}
+
+fn untold(files: u32, settings: Settings) -> World {
+    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
     let mut world = World::new(settings.clone());
     world.planner = Planner::new(settings, layout.clone());
     world.layout = layout;
-    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
     world
 }
 
@@ -52,6 +56,29 @@ fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
     assert_eq!((status.epoch, status.position), (1, 100));
     // Until the reader is trusted anew.
     assert_eq!((status.opens_predicted, status.opens_strayed), (2100, 2));
+}
+
+#[test]
+fn where_an_order_ends_everything_is_watched_and_nothing_guessed() {
+    let files = 2000;
+    let settings = settings(4000 * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, Settings { gears: true, ..settings });
+    let known = vec![shuffled(files, 0)];
+    let order = Order::listed("test", known, SampleTable::Files).unwrap().ending();
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    let epoch = shuffled(files, 0);
+    read_all(&mut world, 1, epoch.iter().copied().take(1500));
+    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
+    read_all(&mut world, 1, epoch[1500..1950].iter().copied());
+    assert_eq!(world.trusted.len(), 0);
+    read_all(&mut world, 1, epoch[1950..].iter().copied());
+    let fetched = world.fetched;
+    // An epoch that nobody knows: all is kept from the first one.
+    read_all(&mut world, 2, shuffled(files, 5).iter().copied());
+    assert_eq!((world.fetched, world.trusted.len()), (fetched, 0));
+    let order = Arc::new(Order::listed("test", vec![epoch], SampleTable::Files).unwrap());
+    world.tell(Event::Continued { stream: StreamId(0), order });
+    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! `[rehearsal.NAME]`: buffers as they are written and resolved.
+
+use super::*;
+use crate::rehearsal::{Capacity, Classes, Policy};
+
+const DIR: &str = "cache.dir=/var/cache/belady";
+
+#[test]
+fn a_buffer_is_what_files_and_flags_say_of_it() {
+    let file = "[cache]\ndir = \"/c\"\n[rehearsal.old]\nsize = 10\nseed = 4\n[rehearsal.a]\nsize = \"1GiB\"\n";
+    let (config, origins) = Layers::new()
+        .file("a.toml", file)
+        .set("rehearsal.old.size=500")
+        .set("rehearsal.old.root=./train/")
+        .set("rehearsal.a.offer-rate=0.5")
+        .build()
+        .unwrap();
+    let origin = |key| origins.of(key).to_string();
+    assert_eq!(origin("rehearsal.old.size"), "flag --set");
+    assert_eq!(origin("rehearsal.old.seed"), "file a.toml:5");
+    assert_eq!(origin("rehearsal.old.policy"), "default");
+    let buffers = config.resolve(&HOST).unwrap().rehearsal;
+    let [a, old] = &buffers[..] else { panic!("{buffers:?}") };
+    assert_eq!((a.name.as_str(), a.rules.capacity), ("a", Capacity::Bytes(GIB)));
+    assert_eq!((a.offer_rate, a.root.to_str()), (0.5, Some("")));
+    assert_eq!((old.name.as_str(), old.rules.capacity), ("old", Capacity::Samples(500)));
+    assert_eq!((old.rules.seed, old.rules.policy), (4, Policy::ClassBalanced));
+    assert_eq!((old.root.to_str(), &old.classes), (Some("train"), &Classes::Directory));
+}
+
+#[test]
+fn what_is_shown_of_a_buffer_can_be_set_again() {
+    let config = set(&[
+        DIR,
+        "rehearsal.x.size=0B",
+        "rehearsal.y.size=3",
+        "rehearsal.y.policy=min-replay",
+        "rehearsal.y.classes=/etc/labels",
+        "rehearsal.z-1.classes=a/{class}/*",
+    ]);
+    let config = config.unwrap();
+    let shown = render_show(&config, &Origins::default(), false);
+    let (again, _) = Layers::new().file("shown", &shown).build().unwrap();
+    assert_eq!(again, config, "{shown}");
+}
+
+#[test]
+fn the_example_of_the_file_of_defaults_is_a_buffer() {
+    let text = default_toml();
+    let example = text.split_once("# [rehearsal.old]\n").unwrap().1;
+    let example = example.split_once("\n\n").unwrap().0;
+    let lines = example.lines().filter_map(|line| line.strip_prefix("# "));
+    let buffer: String = lines.map(|line| format!("{line}\n")).collect();
+    let text = format!("cache.dir = \"/c\"\n[rehearsal.old]\n{buffer}");
+    let (config, _) = Layers::new().file("f", &text).build().unwrap();
+    let set = set(&["cache.dir=/c", "rehearsal.old.size=5000"]).unwrap();
+    assert_eq!(config, set, "{text}");
+}
+
+#[test]
+fn buffers_share_the_disk() {
+    let two = [DIR, "cache.disk=10GiB", "rehearsal.a.size=6GiB", "rehearsal.b.size=6GiB"];
+    assert_eq!(settings(&two[..3]).unwrap().rehearsal.len(), 1);
+    let error = settings(&two).unwrap_err();
+    let words = "rehearsal.b.size: buffers of 12 GiB do not fit cache.disk 10 GiB";
+    assert_eq!(error.message(), words);
+    let huge = format!("rehearsal.c.size={}", u64::MAX);
+    let sizes = [DIR, "rehearsal.a.size=16383PiB", "rehearsal.b.size=16383PiB", &huge];
+    assert!(settings(&sizes).is_err());
+}
+
+#[test]
+fn what_cannot_be_a_buffer_is_named() {
+    let env = Layers::new().env([("BELADY_REHEARSAL_SIZE", "3")]);
+    assert!(refused(env).contains("buffers cannot be set by variables"));
+    for (text, words) in [
+        ("rehearsal=3", "`rehearsal` is a section, not a key"),
+        ("rehearsal.old=3", "unknown key `rehearsal.old`"),
+        ("rehearsal.old.size=-3", "\"-3\" is not the size of a buffer"),
+        ("rehearsal.old.seed=-1", "expected a whole number"),
+        ("rehearsal.old.offer-rate=often", "expected a number"),
+        ("rehearsal.old.size.x=3", "unknown key"),
+    ] {
+        let said = refused(Layers::new().set(text));
+        assert!(said.contains(words), "{text}: {said}");
+    }
+    let nan = settings(&[DIR, "rehearsal.a.size=3", "rehearsal.a.offer-rate=nan"]).unwrap_err();
+    assert_eq!(nan.message(), "rehearsal.a.offer-rate NaN is not from 0 to 1");
+}

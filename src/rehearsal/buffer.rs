@@ -1,0 +1,271 @@
+//! A rehearsal buffer: offers in, samples kept and given up out.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::features::{self, Feature};
+use super::luck::{Luck, Purpose};
+use super::members::{Capacity, ClassId, Member, Members, SampleId};
+use super::policies::{Evicted, Keeper, Newcomer, Policy, Victim};
+
+/// What decides over a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rules {
+    /// Who is kept and who must go.
+    pub policy: Policy,
+    /// How much is kept.
+    pub capacity: Capacity,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+/// A sample that is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its class.
+    pub class: ClassId,
+    /// The task of this time.
+    pub task: u32,
+    /// Size of the encoded file in bytes.
+    pub bytes: u64,
+}
+
+/// What came of an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The number that the sample has from now on, kept or not.
+    pub sample: SampleId,
+    /// Whether it is in the buffer.
+    pub kept: bool,
+    /// Who had to go.
+    pub evicted: Vec<SampleId>,
+}
+
+/// Why something said of a sample was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The buffer does not hold it.
+    NotHeld,
+    /// A score or a feature is not a finite number.
+    NotFinite,
+    /// A feature has not as many numbers as the others.
+    Dimension {
+        /// As many as it has.
+        found: usize,
+        /// As many as the first one has.
+        expected: usize,
+    },
+}
+
+/// A buffer of samples.
+///
+/// An offer takes O(log n). Samples are to be offered once each: a sample is known by the number
+/// of its offer, so who offers must know which ones were offered already.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "State", into = "State")]
+pub struct Buffer {
+    rules: Rules,
+    offers: u32,
+    members: Members,
+    evicted: Evicted,
+}
+
+/// A buffer as it is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct State {
+    rules: Rules,
+    offers: u32,
+    classes: Vec<ClassId>,
+    members: Vec<(Member, usize)>,
+    evicted: Evicted,
+}
+
+impl From<Buffer> for State {
+    fn from(buffer: Buffer) -> State {
+        State {
+            rules: buffer.rules,
+            offers: buffer.offers,
+            classes: buffer.members.classes().collect(),
+            members: buffer.members.ordered().collect(),
+            evicted: buffer.evicted,
+        }
+    }
+}
+
+impl TryFrom<State> for Buffer {
+    type Error = String;
+
+    fn try_from(state: State) -> Result<Buffer, String> {
+        let mut buffer = Buffer::new(state.rules);
+        buffer.offers = state.offers;
+        buffer.evicted = state.evicted;
+        state.classes.into_iter().for_each(|class| buffer.members.meet(class));
+        let mut indices = BTreeMap::new();
+        for (member, at_class) in state.members {
+            let sample = member.sample;
+            if sample.0 >= buffer.offers || indices.insert(sample, at_class).is_some() {
+                return Err(format!("sample {} was never offered, or is held twice", sample.0));
+            }
+            if !buffer.members.fits(member.bytes) {
+                return Err("more is held than the buffer can hold".to_owned());
+            }
+            let rank = buffer.rank(&member);
+            buffer.members.insert(member, rank);
+        }
+        buffer.members.reorder(&indices);
+        Ok(buffer)
+    }
+}
+
+impl Buffer {
+    /// An empty buffer.
+    pub fn new(rules: Rules) -> Buffer {
+        let members = Members::new(rules.capacity, rules.policy.keeper().by_class());
+        Buffer { rules, offers: 0, members, evicted: Evicted::default() }
+    }
+
+    fn keeper(&self) -> &'static dyn Keeper {
+        self.rules.policy.keeper()
+    }
+
+    fn rank(&self, member: &Member) -> u64 {
+        let luck = Luck::new(self.rules.seed, Purpose::Rank, u64::from(member.sample.0)).next();
+        self.keeper().rank(member, luck)
+    }
+
+    /// Offers a sample. None where 2^32 were offered, which is as many as have numbers.
+    pub fn offer(&mut self, candidate: Candidate) -> Option<Offered> {
+        let Candidate { class, task, bytes } = candidate;
+        let sample = SampleId(self.offers);
+        self.offers = self.offers.checked_add(1)?;
+        self.members.meet(class);
+        let member = Member { sample, class, task, bytes, score: None, replays: 0 };
+        let newcomer = Newcomer { member, rank: self.rank(&member) };
+        let mut offered = Offered { sample, kept: false, evicted: Vec::new() };
+        let capacity = self.rules.capacity;
+        let mut luck = Luck::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
+        let keeper = self.keeper();
+        if capacity.share(bytes) > capacity.limit()
+            || !keeper.admits(&self.members, &self.evicted, &newcomer, &mut luck)
+        {
+            return Some(offered);
+        }
+        while !self.members.fits(bytes) {
+            match keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck) {
+                Victim::Newcomer => {
+                    self.evicted.note(class, newcomer.rank);
+                    return Some(offered);
+                }
+                Victim::Held(victim) => {
+                    let Some(gone) = self.members.remove(victim) else { return Some(offered) };
+                    self.evicted.note(gone.class, self.rank(&gone));
+                    offered.evicted.push(victim);
+                }
+            }
+        }
+        self.members.insert(member, newcomer.rank);
+        offered.kept = true;
+        Some(offered)
+    }
+
+    /// Takes what the trainer found out about a sample; what it means is the policy's.
+    ///
+    /// # Errors
+    /// Where the score is not finite or the sample is not in the buffer; nothing is changed then.
+    pub fn score(&mut self, sample: SampleId, score: f32) -> Result<(), Refused> {
+        if !score.is_finite() {
+            return Err(Refused::NotFinite);
+        }
+        self.update(sample, |member| member.score = Some(score))
+    }
+
+    /// Takes features of samples and makes scores of them, as [`Policy::Herding`] and
+    /// [`Policy::Prototypical`] need them; with other policies they say nothing.
+    ///
+    /// What is compared are the samples of one class in this list, so all of a class belong in it.
+    /// Those that the buffer does not hold count for the mean of their class.
+    ///
+    /// # Errors
+    /// Where features are not finite or not of one length; nothing is changed then.
+    pub fn feed(&mut self, list: &[Feature]) -> Result<(), Refused> {
+        for (sample, score) in features::scores(self.rules.policy, list)? {
+            // Those that are not held were there to be compared with.
+            let _ = self.score(sample, score);
+        }
+        Ok(())
+    }
+
+    /// Notes that a sample was shown again.
+    ///
+    /// # Errors
+    /// Where the sample is not in the buffer.
+    pub fn replayed(&mut self, sample: SampleId) -> Result<(), Refused> {
+        self.update(sample, |member| member.replays = member.replays.saturating_add(1))
+    }
+
+    fn update(
+        &mut self,
+        sample: SampleId,
+        change: impl FnOnce(&mut Member),
+    ) -> Result<(), Refused> {
+        let (keeper, seed) = (self.keeper(), self.rules.seed);
+        let rank = |member: &Member| {
+            let luck = Luck::new(seed, Purpose::Rank, u64::from(member.sample.0)).next();
+            keeper.rank(member, luck)
+        };
+        if self.members.update(sample, change, rank) { Ok(()) } else { Err(Refused::NotHeld) }
+    }
+
+    /// Gives a sample up whose bytes are lost. Says whether it was there.
+    pub fn remove(&mut self, sample: SampleId) -> bool {
+        self.members.remove(sample).is_some()
+    }
+
+    /// What decides over the buffer.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// How many samples were offered: the age of a member is this less its number.
+    pub fn offers(&self) -> u32 {
+        self.offers
+    }
+
+    /// How many samples are held.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.members.len() == 0
+    }
+
+    /// How much of the capacity is taken: samples or bytes.
+    pub fn used(&self) -> u64 {
+        self.members.used()
+    }
+
+    /// A sample that is held.
+    pub fn get(&self, sample: SampleId) -> Option<&Member> {
+        self.members.get(sample)
+    }
+
+    /// What is held, by the number of its offer.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter()
+    }
+
+    /// How many samples of a class are held.
+    pub fn count(&self, class: ClassId) -> usize {
+        self.members.count(class)
+    }
+
+    /// Every class of which something was offered.
+    pub fn classes(&self) -> impl ExactSizeIterator<Item = ClassId> {
+        self.members.classes()
+    }
+}

@@ -1,0 +1,148 @@
+//! The samples that are shown again in an epoch, in their order, known ahead.
+//!
+//! Draws go in rounds: each round shows every sample once, so after any number of draws no sample
+//! was shown twice more often than another. The first round is a random permutation. Each further
+//! one draws from a window that slides over the round before: at place `j` a sample may be drawn
+//! that stood at `j + n - distance` or earlier, so two draws of one sample are `distance` apart at
+//! least. No sample is favoured: all of this is the same under any renaming of samples.
+
+use super::luck::{Luck, Purpose};
+use super::members::SampleId;
+
+/// The draws of an epoch from a fixed set of samples.
+///
+/// [`Draws::at`] is a function of the seed, the epoch, the samples and `k` alone.
+pub struct Draws {
+    samples: Vec<SampleId>,
+    distance: usize,
+    seed: u64,
+    epoch: u64,
+    luck: Luck,
+    round: u64,
+    order: Vec<SampleId>,
+}
+
+impl Draws {
+    /// The draws of an epoch, none of which repeats within any `distance` that follow each other;
+    /// with fewer samples than that, they repeat only after all of them.
+    pub fn new(
+        seed: u64,
+        epoch: u64,
+        samples: impl IntoIterator<Item = SampleId>,
+        distance: usize,
+    ) -> Draws {
+        let mut samples: Vec<SampleId> = samples.into_iter().collect();
+        samples.sort_unstable();
+        samples.dedup();
+        let luck = Luck::new(seed, Purpose::Draws, epoch);
+        let distance = distance.min(samples.len());
+        let mut draws = Draws { order: Vec::new(), samples, distance, seed, epoch, luck, round: 0 };
+        draws.restart();
+        draws
+    }
+
+    /// Goes back to the first round.
+    fn restart(&mut self) {
+        self.luck = Luck::new(self.seed, Purpose::Draws, self.epoch);
+        self.round = 0;
+        self.order.clone_from(&self.samples);
+        self.luck.shuffle(&mut self.order);
+    }
+
+    /// Goes on to the next round.
+    fn advance(&mut self) {
+        let window = self.order.len() - self.distance + 1;
+        let mut entering = std::mem::take(&mut self.order).into_iter();
+        let mut open: Vec<SampleId> = entering.by_ref().take(window).collect();
+        while !open.is_empty() {
+            self.order.push(open.swap_remove(self.luck.index(open.len())));
+            open.extend(entering.next());
+        }
+        self.round += 1;
+    }
+
+    /// Draw `k` of the epoch, from 0; none without samples.
+    ///
+    /// Draws that go on take O(1) each; a draw of an earlier round takes O(k).
+    pub fn at(&mut self, k: u64) -> Option<SampleId> {
+        let n = u64::try_from(self.samples.len()).ok().filter(|n| *n > 0)?;
+        let (round, place) = (k / n, k % n);
+        if round < self.round {
+            self.restart();
+        }
+        while self.round < round {
+            self.advance();
+        }
+        self.order.get(usize::try_from(place).ok()?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::tests::chi_square::uniform;
+    use super::super::tests::{buffer_of, fill};
+    use super::super::{Capacity, Policy};
+    use super::*;
+
+    fn draws(n: u32, distance: usize, epoch: u64) -> Draws {
+        Draws::new(11, epoch, (0..n).map(SampleId), distance)
+    }
+
+    #[test]
+    fn a_draw_is_the_same_whenever_it_is_asked_for() {
+        let mut straight = draws(50, 20, 3);
+        let expected: Vec<_> = (0..500).map(|k| straight.at(k)).collect();
+        let mut other = draws(50, 20, 3);
+        for k in [499, 3, 3, 120, 119, 0, 251, 499] {
+            assert_eq!(other.at(k as u64), expected[k]);
+        }
+        let next: Vec<_> = (0..500).map(|k| draws(50, 20, 4).at(k)).collect();
+        assert_ne!(next, expected, "another epoch has other draws");
+        let backwards = Draws::new(11, 3, (0..50).rev().map(SampleId), 20).at(77);
+        assert_eq!(backwards, expected[77]);
+    }
+
+    /// Classes of 100, 37 and no samples, as they were when Neomem's draws were 3 to 1.
+    #[test]
+    fn inclusion_is_even_over_uneven_classes() {
+        let mut buffer = buffer_of(Policy::Reservoir, Capacity::Samples(200), 1);
+        fill(&mut buffer, &[(0, 100), (1, 37)]);
+        let samples = buffer.members().map(|member| member.sample);
+        let mut draws = Draws::new(5, 0, samples, 7);
+        let mut counts = vec![0_u64; 137];
+        for k in 0..1_000_000 {
+            counts[draws.at(k).unwrap().0 as usize] += 1;
+        }
+        let (most, least) = (counts.iter().max().unwrap(), counts.iter().min().unwrap());
+        println!("draw.max_over_min = {:.4}", *most as f64 / *least as f64);
+        assert!(*most as f64 <= 1.1 * *least as f64, "{most} {least}");
+    }
+
+    #[test]
+    fn nothing_repeats_within_the_distance() {
+        for (n, distance) in [(137, 7), (20, 19), (20, 20), (5, 7), (64, 56), (3, 0), (1, 4)] {
+            let mut draws = draws(n, distance, 0);
+            let mut last: HashMap<SampleId, u64> = HashMap::new();
+            for k in 0..5000 {
+                let sample = draws.at(k).unwrap();
+                let gap = last.insert(sample, k).map_or(u64::MAX, |before| k - before);
+                assert!(gap >= distance.min(n as usize) as u64, "{n} {distance}: {gap} at {k}");
+            }
+        }
+        assert_eq!(draws(0, 3, 0).at(0), None);
+    }
+
+    /// At any place of an epoch each sample is as likely, also just after a border of rounds.
+    #[test]
+    fn each_sample_is_as_likely_at_each_place() {
+        for place in [0, 9, 10, 14, 29, 30, 101] {
+            let mut counts = vec![0; 10];
+            for epoch in 0..5000 {
+                counts[draws(10, 6, epoch).at(place).unwrap().0 as usize] += 1;
+            }
+            uniform(&format!("draw {place} of 10 samples"), &counts);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Scores from features: how far a sample is from the mean of its class, or how early a mean like
+//! that of the class needs it.
+
+use std::collections::BTreeMap;
+
+use super::buffer::Refused;
+use super::members::{ClassId, SampleId};
+use super::policies::Policy;
+
+/// The feature of a sample, as the trainer's network gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feature {
+    /// The sample; none for one that was never offered and counts for the mean of its class alone.
+    pub sample: Option<SampleId>,
+    /// Its class.
+    pub class: ClassId,
+    /// The feature.
+    pub values: Vec<f32>,
+}
+
+/// The scores that follow from features under a policy; none where it does not go by them.
+pub(super) fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, Refused> {
+    let expected = list.first().map_or(0, |feature| feature.values.len());
+    for Feature { values, .. } in list {
+        if values.len() != expected {
+            return Err(Refused::Dimension { found: values.len(), expected });
+        }
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(Refused::NotFinite);
+        }
+    }
+    let score: fn(&[Vec<f64>]) -> Vec<f64> = match policy {
+        Policy::Herding => herding,
+        Policy::Prototypical => distances,
+        _ => return Ok(Vec::new()),
+    };
+    let mut classes: BTreeMap<ClassId, Vec<&Feature>> = BTreeMap::new();
+    list.iter().for_each(|feature| classes.entry(feature.class).or_default().push(feature));
+    let mut scores = Vec::new();
+    for features in classes.values() {
+        let units: Vec<Vec<f64>> = features.iter().map(|feature| unit(&feature.values)).collect();
+        for (feature, score) in features.iter().zip(score(&units)) {
+            scores.extend(feature.sample.map(|sample| (sample, score as f32)));
+        }
+    }
+    Ok(scores)
+}
+
+/// The feature with length 1; one without length stays as it is.
+fn unit(values: &[f32]) -> Vec<f64> {
+    let length = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let by = if length > 0.0 { length } else { 1.0 };
+    values.iter().map(|value| f64::from(*value) / by).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(to: &mut [f64], other: &[f64], times: f64) {
+    to.iter_mut().zip(other).for_each(|(to, other)| *to += other * times);
+}
+
+fn mean(units: &[Vec<f64>]) -> Vec<f64> {
+    let mut mean = vec![0.0; units.first().map_or(0, Vec::len)];
+    units.iter().for_each(|unit| add(&mut mean, unit, 1.0 / units.len() as f64));
+    mean
+}
+
+/// Cosine distances from the mean, 0 to 2 (SIESTA's prototypical rehearsal, Harun et al. 2023).
+fn distances(units: &[Vec<f64>]) -> Vec<f64> {
+    let mean = mean(units);
+    let length = dot(&mean, &mean).sqrt().max(f64::MIN_POSITIVE);
+    units.iter().map(|unit| 1.0 - dot(&mean, unit) / length).collect()
+}
+
+/// The place of each sample in the order in which herding takes them (iCaRL, Rebuffi et al. 2017,
+/// algorithm 4): the next one is that which brings the mean of those taken nearest to the mean of
+/// all. Takes O(n^2 d) for n samples of d numbers.
+fn herding(units: &[Vec<f64>]) -> Vec<f64> {
+    let mean = mean(units);
+    let squares: Vec<f64> = units.iter().map(|unit| dot(unit, unit)).collect();
+    let mut places = vec![f64::INFINITY; units.len()];
+    // The mean times the number of those taken with the next one, less the sum of those taken:
+    // what the next one should be.
+    let mut wanted = mean.clone();
+    for place in 0..units.len() {
+        let far = |at: usize| squares[at] - 2.0 * dot(&units[at], &wanted);
+        let open = (0..units.len()).filter(|at| places[*at].is_infinite());
+        let next = open.map(|at| (far(at), at)).min_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((_, next)) = next else { break };
+        places[next] = place as f64;
+        add(&mut wanted, &units[next], -1.0);
+        add(&mut wanted, &mean, 1.0);
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::luck::{Luck, Purpose};
+    use super::*;
+
+    fn random_features(class: u32, first: u32, n: u32) -> Vec<Feature> {
+        let mut luck = Luck::new(u64::from(class), Purpose::Offer, 1);
+        let mut value = || luck.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
+        let feature = |sample| Feature {
+            sample: Some(SampleId(sample)),
+            class: ClassId(class),
+            values: (0..8).map(|_| value()).collect(),
+        };
+        (first..first + n).map(feature).collect()
+    }
+
+    /// iCaRL as it is written: the mean of those taken and each other one, compared with the mean.
+    #[test]
+    fn herding_takes_what_icarl_takes() {
+        let list = random_features(1, 100, 60);
+        let units: Vec<Vec<f64>> = list.iter().map(|feature| unit(&feature.values)).collect();
+        let all = mean(&units);
+        let mut taken: Vec<usize> = Vec::new();
+        for k in 1..=60_u32 {
+            let distance = |candidate: &usize| {
+                let sum = |d: usize| -> f64 {
+                    taken.iter().chain([candidate]).map(|at| units[*at][d]).sum()
+                };
+                (0..8).map(|d| (all[d] - sum(d) / f64::from(k)).powi(2)).sum::<f64>()
+            };
+            let open = (0..60).filter(|at| !taken.contains(at));
+            let next = open.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+            taken.extend(next);
+        }
+        let mut scores = scores(Policy::Herding, &list).unwrap();
+        scores.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let order: Vec<usize> = scores.iter().map(|(sample, _)| sample.0 as usize - 100).collect();
+        assert_eq!(order, taken);
+    }
+
+    #[test]
+    fn distances_are_from_the_mean_of_the_own_class() {
+        let feature = |sample, class, values: [f32; 2]| Feature {
+            sample,
+            class: ClassId(class),
+            values: values.to_vec(),
+        };
+        let list = [
+            feature(Some(SampleId(0)), 0, [1.0, 0.0]),
+            feature(Some(SampleId(1)), 1, [0.0, 5.0]),
+            feature(Some(SampleId(2)), 0, [0.0, 3.0]),
+            feature(None, 0, [2.0, 0.0]),
+            feature(Some(SampleId(3)), 2, [0.0, 0.0]),
+        ];
+        let scores = scores(Policy::Prototypical, &list).unwrap();
+        let of = |id| scores.iter().find(|(s, _)| s.0 == id).map(|(_, score)| f64::from(*score));
+        let near = |found: Option<f64>, right: f64| found.is_some_and(|f| (f - right).abs() < 1e-6);
+        let five = 5.0_f64.sqrt();
+        assert!(near(of(0), 1.0 - 2.0 / five) && near(of(2), 1.0 - 1.0 / five));
+        assert!(near(of(1), 0.0) && near(of(3), 1.0), "{scores:?}");
+        assert_eq!(scores.len(), 4);
+    }
+
+    #[test]
+    fn features_that_cannot_be_compared_are_refused() {
+        let mut list = random_features(0, 0, 3);
+        assert_eq!(scores(Policy::MaxLoss, &list), Ok(Vec::new()));
+        list[1].values[3] = f32::NAN;
+        assert_eq!(scores(Policy::Herding, &list), Err(Refused::NotFinite));
+        list[1].values.pop();
+        let refused = Refused::Dimension { found: 7, expected: 8 };
+        assert_eq!(scores(Policy::Herding, &list), Err(refused));
+        assert_eq!(scores(Policy::Herding, &[]), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,104 @@
+//! Chance from a counter: what is decided names its own random numbers.
+//!
+//! ChaCha8 (Bernstein 2008) is a function of a key and a counter. The key is the seed with the
+//! purpose, the stream is the number of what is decided; nothing has to be remembered from one
+//! decision to the next, and any of them can be made ahead or again.
+
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+/// What chance is needed for; numbers are part of the format of what is reproducible.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// The rank of an offered sample.
+    Rank = 1,
+    /// Who must go for it.
+    Offer = 2,
+    /// The draws of an epoch.
+    Draws = 3,
+    /// A sleep set.
+    Sleep = 4,
+}
+
+/// The random numbers of one decision.
+pub(super) struct Luck(ChaCha8Rng);
+
+impl Luck {
+    /// The numbers of decision `number`.
+    pub(super) fn new(seed: u64, purpose: Purpose, number: u64) -> Self {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8] = purpose as u8;
+        let mut generator = ChaCha8Rng::from_seed(key);
+        generator.set_stream(number);
+        Luck(generator)
+    }
+
+    /// Any number.
+    pub(super) fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `n`, each as likely as the others (Lemire 2019); 0 where `n` is 0.
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        loop {
+            let product = u128::from(self.next()) * u128::from(n);
+            if n == 0 || product as u64 >= n.wrapping_neg() % n {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// An index of a list of this length.
+    pub(super) fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// Shuffles a list (Fisher and Yates).
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.index(last + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::chi_square::uniform;
+    use super::*;
+
+    #[test]
+    fn a_decision_has_its_own_numbers_whenever_it_is_made() {
+        let of = |seed, purpose, number| Luck::new(seed, purpose, number).next();
+        assert_eq!(of(1, Purpose::Rank, 2), of(1, Purpose::Rank, 2));
+        let others = [
+            of(1, Purpose::Rank, 2),
+            of(2, Purpose::Rank, 2),
+            of(1, Purpose::Offer, 2),
+            of(1, Purpose::Rank, 1 << 40),
+        ];
+        assert!((1..4).all(|other| others[..other].iter().all(|one| *one != others[other])));
+    }
+
+    /// The numbers are part of what is reproducible: another version must give the same.
+    #[test]
+    fn the_numbers_stay_what_they_are() {
+        let mut luck = Luck::new(7, Purpose::Draws, 3);
+        let first: Vec<u64> = (0..4).map(|_| luck.below(1000)).collect();
+        assert_eq!(first, [619, 353, 291, 605]);
+    }
+
+    #[test]
+    fn each_number_below_a_bound_is_as_likely() {
+        let mut luck = Luck::new(1, Purpose::Draws, 0);
+        let mut counts = vec![0; 37];
+        (0..100_000).for_each(|_| counts[luck.index(37)] += 1);
+        uniform("below 37", &counts);
+        assert_eq!((luck.below(1), luck.below(0)), (0, 0));
+        let mut list: Vec<u32> = (0..100).collect();
+        luck.shuffle(&mut list);
+        assert!(!list.is_sorted());
+        list.sort_unstable();
+        assert_eq!(list, (0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,306 @@
+//! The samples that a buffer holds, found by everything that policies ask for: any of them, any of
+//! a class, the one of the highest rank, the largest class. Each answer and each change takes
+//! O(log n).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::luck::Luck;
+
+/// A sample that was offered: the number of its offer, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SampleId(pub u32);
+
+/// A class of samples. Dense from 0, in the order in which classes were met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClassId(pub u32);
+
+/// How much a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Capacity {
+    /// So many samples.
+    Samples(u64),
+    /// So many bytes of encoded files.
+    Bytes(u64),
+}
+
+impl Capacity {
+    /// What it limits: samples or bytes.
+    pub fn limit(self) -> u64 {
+        match self {
+            Capacity::Samples(limit) | Capacity::Bytes(limit) => limit,
+        }
+    }
+
+    /// What a sample of so many bytes takes of it.
+    pub fn share(self, bytes: u64) -> u64 {
+        match self {
+            Capacity::Samples(_) => 1,
+            Capacity::Bytes(_) => bytes,
+        }
+    }
+}
+
+/// A sample in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Which.
+    pub sample: SampleId,
+    /// Its class.
+    pub class: ClassId,
+    /// The task during which it was offered.
+    pub task: u32,
+    /// Size of the encoded file in bytes.
+    pub bytes: u64,
+    /// What the trainer said of it last; what it means is the policy's.
+    pub score: Option<f32>,
+    /// How often it was shown again.
+    pub replays: u32,
+}
+
+/// A member, and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    member: Member,
+    rank: u64,
+    /// Index in `all`.
+    at: usize,
+    /// Index in its class.
+    at_class: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Class {
+    samples: Vec<SampleId>,
+    /// What its samples take of the capacity.
+    used: u64,
+}
+
+/// The samples of a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Members {
+    pub(super) capacity: Capacity,
+    /// Ranks are compared within a class, or else among all.
+    by_class: bool,
+    places: BTreeMap<SampleId, Place>,
+    all: Vec<SampleId>,
+    /// Every class that was ever offered.
+    classes: BTreeMap<ClassId, Class>,
+    by_rank: BTreeSet<(ClassId, u64, SampleId)>,
+    by_count: BTreeSet<(usize, Reverse<ClassId>)>,
+    used: u64,
+}
+
+impl Members {
+    pub(super) fn new(capacity: Capacity, by_class: bool) -> Self {
+        Members {
+            capacity,
+            by_class,
+            places: BTreeMap::new(),
+            all: Vec::new(),
+            classes: BTreeMap::new(),
+            by_rank: BTreeSet::new(),
+            by_count: BTreeSet::new(),
+            used: 0,
+        }
+    }
+
+    /// What is compared with what is of this class.
+    fn group(&self, class: ClassId) -> ClassId {
+        if self.by_class { class } else { ClassId(0) }
+    }
+
+    /// A class was offered; it counts as one even while nothing of it is held.
+    pub(super) fn meet(&mut self, class: ClassId) {
+        self.classes.entry(class).or_default();
+    }
+
+    /// Whether a sample of so many bytes fits beside those that are there.
+    pub(super) fn fits(&self, bytes: u64) -> bool {
+        self.capacity.share(bytes) <= self.capacity.limit().saturating_sub(self.used)
+    }
+
+    pub(super) fn insert(&mut self, member: Member, rank: u64) {
+        let Member { sample, class, bytes, .. } = member;
+        self.remove(sample);
+        let share = self.capacity.share(bytes);
+        let held = self.classes.entry(class).or_default();
+        self.by_count.remove(&(held.samples.len(), Reverse(class)));
+        let place = Place { member, rank, at: self.all.len(), at_class: held.samples.len() };
+        held.samples.push(sample);
+        held.used += share;
+        self.by_count.insert((held.samples.len(), Reverse(class)));
+        self.used += share;
+        self.all.push(sample);
+        self.by_rank.insert((self.group(class), rank, sample));
+        self.places.insert(sample, place);
+    }
+
+    pub(super) fn remove(&mut self, sample: SampleId) -> Option<Member> {
+        let Place { member, rank, at, at_class } = self.places.remove(&sample)?;
+        let class = member.class;
+        let share = self.capacity.share(member.bytes);
+        self.used -= share;
+        self.by_rank.remove(&(self.group(class), rank, sample));
+        self.all.swap_remove(at);
+        if let Some(moved) = self.all.get(at).and_then(|moved| self.places.get_mut(moved)) {
+            moved.at = at;
+        }
+        if let Some(held) = self.classes.get_mut(&class) {
+            self.by_count.remove(&(held.samples.len(), Reverse(class)));
+            held.used -= share;
+            held.samples.swap_remove(at_class);
+            if let Some(moved) = held.samples.get(at_class).and_then(|s| self.places.get_mut(s)) {
+                moved.at_class = at_class;
+            }
+            if !held.samples.is_empty() {
+                self.by_count.insert((held.samples.len(), Reverse(class)));
+            }
+        }
+        Some(member)
+    }
+
+    /// Changes what is known of a member, and its rank by that.
+    pub(super) fn update(
+        &mut self,
+        sample: SampleId,
+        change: impl FnOnce(&mut Member),
+        rank: impl FnOnce(&Member) -> u64,
+    ) -> bool {
+        let Some(place) = self.places.get_mut(&sample) else { return false };
+        let (class, before) = (place.member.class, place.rank);
+        change(&mut place.member);
+        place.rank = rank(&place.member);
+        let after = place.rank;
+        let group = self.group(class);
+        self.by_rank.remove(&(group, before, sample));
+        self.by_rank.insert((group, after, sample));
+        true
+    }
+
+    pub(super) fn get(&self, sample: SampleId) -> Option<&Member> {
+        Some(&self.places.get(&sample)?.member)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// What is taken of the capacity.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// What samples of a class take of the capacity.
+    pub(super) fn used_by(&self, class: ClassId) -> u64 {
+        self.classes.get(&class).map_or(0, |class| class.used)
+    }
+
+    /// Samples of a class.
+    pub(super) fn count(&self, class: ClassId) -> usize {
+        self.classes.get(&class).map_or(0, |class| class.samples.len())
+    }
+
+    /// Classes that were ever offered.
+    pub(super) fn classes(&self) -> impl ExactSizeIterator<Item = ClassId> {
+        self.classes.keys().copied()
+    }
+
+    /// The class with the most samples, of several the first one, and how many it has.
+    pub(super) fn largest(&self) -> Option<(ClassId, usize)> {
+        self.by_count.last().map(|(count, Reverse(class))| (*class, *count))
+    }
+
+    /// The sample of the highest rank of those that `class` is compared with.
+    pub(super) fn last(&self, class: ClassId) -> Option<(u64, SampleId)> {
+        let group = self.group(class);
+        let range = (group, 0, SampleId(0))..=(group, u64::MAX, SampleId(u32::MAX));
+        self.by_rank.range(range).next_back().map(|(_, rank, sample)| (*rank, *sample))
+    }
+
+    /// Any sample.
+    pub(super) fn any(&self, luck: &mut Luck) -> Option<SampleId> {
+        self.all.get(luck.index(self.all.len())).copied()
+    }
+
+    /// The sample of a class at an index.
+    pub(super) fn of_class(&self, class: ClassId, index: usize) -> Option<SampleId> {
+        self.classes.get(&class)?.samples.get(index).copied()
+    }
+
+    /// All members, by the number of their offer.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.places.values().map(|place| &place.member)
+    }
+
+    /// All members in the order in which [`Members::any`] counts them, each with its index among
+    /// its class: from these the same members can be made again.
+    pub(super) fn ordered(&self) -> impl Iterator<Item = (Member, usize)> {
+        let places = self.all.iter().filter_map(|sample| self.places.get(sample));
+        places.map(|place| (place.member, place.at_class))
+    }
+
+    /// Brings the samples of each class into this order of indices.
+    pub(super) fn reorder(&mut self, indices: &BTreeMap<SampleId, usize>) {
+        for class in self.classes.values_mut() {
+            class.samples.sort_by_key(|sample| indices.get(sample));
+            for (at, sample) in class.samples.iter().enumerate() {
+                if let Some(place) = self.places.get_mut(sample) {
+                    place.at_class = at;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::luck::Purpose;
+    use super::*;
+
+    fn member(sample: u32, class: u32, bytes: u64) -> Member {
+        let (sample, class) = (SampleId(sample), ClassId(class));
+        Member { sample, class, task: 0, bytes, score: None, replays: 0 }
+    }
+
+    /// Every answer is what a list of the members would give, whatever was done before.
+    #[test]
+    fn the_answers_are_those_of_a_plain_list() {
+        let mut luck = Luck::new(5, Purpose::Offer, 0);
+        let mut members = Members::new(Capacity::Bytes(1 << 20), true);
+        let mut list: Vec<(Member, u64)> = Vec::new();
+        for sample in 0..2000 {
+            if luck.below(5) < 3 {
+                let new = member(sample, luck.below(7) as u32, 1 + luck.below(100));
+                let rank = luck.below(50);
+                members.insert(new, rank);
+                list.push((new, rank));
+            } else if let Some(gone) = members.any(&mut luck) {
+                assert_eq!(members.remove(gone).map(|member| member.sample), Some(gone));
+                assert_eq!(members.remove(gone), None);
+                list.retain(|(member, _)| member.sample != gone);
+            }
+            assert_eq!((members.len(), members.iter().count()), (list.len(), list.len()));
+            assert_eq!(members.used(), list.iter().map(|(m, _)| m.bytes).sum::<u64>());
+            let counts = (0..7).map(|class| {
+                let held = list.iter().filter(|(m, _)| m.class.0 == class);
+                let count = held.clone().count();
+                let last = held.map(|(m, rank)| (*rank, m.sample)).max();
+                assert_eq!(members.count(ClassId(class)), count);
+                assert_eq!(members.last(ClassId(class)), last);
+                let found = (0..count).filter_map(|at| members.of_class(ClassId(class), at));
+                assert!(
+                    found.map(|s| members.get(s)).all(|m| m.is_some_and(|m| m.class.0 == class))
+                );
+                (count, Reverse(class))
+            });
+            let largest = counts.max().filter(|(count, _)| *count > 0);
+            let largest = largest.map(|(count, Reverse(class))| (ClassId(class), count));
+            assert_eq!(members.largest(), largest);
+        }
+        assert!(list.len() > 100);
+    }
+}

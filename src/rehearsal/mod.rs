@@ -1,0 +1,33 @@
+//! Rehearsal for continual learning: which old samples are kept, and which are shown again.
+//!
+//! 1. A [`Buffer`] is offered samples one by one, as they are read or as somebody lists them. Its
+//!    [`Policy`] says whether a sample is kept, and which must go for it.
+//! 2. What the trainer finds out about samples comes back as scores ([`Buffer::score`]) or as
+//!    features ([`Buffer::feed`]), and counts when the next sample must go.
+//! 3. [`Draws`] of an epoch are known ahead: what is shown again is fetched like everything else
+//!    whose order is known. [`Mix`] spreads them among new samples, [`sleep_set`] chooses many at
+//!    once.
+//!
+//! All chance is a function of the seed and of what is decided (`luck.rs`), never of when or how
+//! often it is asked: the same seed and the same offers give the same buffer.
+
+mod buffer;
+mod classes;
+mod draws;
+mod features;
+mod luck;
+mod members;
+mod mix;
+mod policies;
+mod sleep;
+#[cfg(test)]
+mod tests;
+
+pub use buffer::{Buffer, Candidate, Offered, Refused, Rules};
+pub use classes::{Classes, Labels, Pattern};
+pub use draws::Draws;
+pub use features::Feature;
+pub use members::{Capacity, ClassId, Member, SampleId};
+pub use mix::{Mix, Part};
+pub use policies::Policy;
+pub use sleep::{Chooser, SleepSet, sleep_set};

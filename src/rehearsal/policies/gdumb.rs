@@ -1,0 +1,49 @@
+//! Greedy balance (GDumb, Prabhu, Torr and Dokania, ECCV 2020): a sample is taken as long as its
+//! class has less than an equal share of the room, and takes the place of a random sample of the
+//! largest class where there is none. What is once balanced stays as it is.
+
+use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+
+pub(super) struct Gdumb;
+
+impl Keeper for Gdumb {
+    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+        let used = u128::from(held.used_by(newcomer.member.class));
+        used * (held.classes().len() as u128) < u128::from(held.capacity.limit())
+    }
+
+    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, luck: &mut Luck) -> Victim {
+        let any = |(class, count)| held.of_class(class, luck.index(count));
+        held.largest().and_then(any).map_or(Victim::Newcomer, Victim::Held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Policy;
+    use super::super::super::tests::reference::{Item, Stream, compare, random_largest};
+
+    #[test]
+    fn keeps_what_gdumb_keeps() {
+        let stream = Stream::of_tasks(&[(0, 30), (1, 8), (2, 20), (0, 15), (1, 12)]);
+        compare(Policy::Gdumb, &stream, 20, |stream, capacity, random| {
+            let mut kept: Vec<Item> = Vec::new();
+            let mut classes: Vec<u32> = Vec::new();
+            for item in stream {
+                if !classes.contains(&item.class) {
+                    classes.push(item.class);
+                }
+                let count = kept.iter().filter(|k| k.class == item.class).count();
+                if count * classes.len() >= capacity {
+                    continue;
+                }
+                if kept.len() >= capacity {
+                    let at = random_largest(&kept, random);
+                    kept.swap_remove(at);
+                }
+                kept.push(*item);
+            }
+            kept
+        });
+    }
+}

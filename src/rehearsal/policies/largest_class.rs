@@ -1,0 +1,43 @@
+//! The buffer of REMIND (Hayes et al., ECCV 2020) and SIESTA: every newcomer is added, then a random
+//! sample of the largest class must go.
+
+use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+
+pub(super) struct LargestClass;
+
+impl Keeper for LargestClass {
+    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, luck: &mut Luck) -> Victim {
+        let class = newcomer.member.class;
+        let own = held.count(class);
+        let (largest, count) = match held.largest() {
+            // With the newcomer its class counts one more; of several the first is the largest.
+            Some((largest, count)) if own + 1 < count || (own + 1 == count && largest < class) => {
+                (largest, count)
+            }
+            _ => (class, own + 1),
+        };
+        held.of_class(largest, luck.index(count)).map_or(Victim::Newcomer, Victim::Held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Policy;
+    use super::super::super::tests::reference::{Item, Stream, compare, random_largest};
+
+    #[test]
+    fn keeps_what_remind_keeps() {
+        let stream = Stream::of_tasks(&[(0, 30), (1, 8), (2, 20), (0, 15), (1, 12)]);
+        compare(Policy::LargestClass, &stream, 20, |stream, capacity, random| {
+            let mut kept: Vec<Item> = Vec::new();
+            for item in stream {
+                kept.push(*item);
+                if kept.len() > capacity {
+                    let at = random_largest(&kept, random);
+                    kept.swap_remove(at);
+                }
+            }
+            kept
+        });
+    }
+}

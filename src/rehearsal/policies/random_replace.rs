@@ -1,0 +1,53 @@
+//! The update of Neomem: a full buffer takes a newcomer with a fixed probability, in the place of
+//! any sample. What is old goes as fast as what is new, so the tasks of late prevail.
+
+use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+
+/// One in so many newcomers is taken: 14 candidates of a batch of 56.
+const ONE_IN: u64 = 4;
+
+pub(super) struct RandomReplace;
+
+impl Keeper for RandomReplace {
+    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, luck: &mut Luck) -> bool {
+        held.fits(newcomer.member.bytes) || luck.below(ONE_IN) == 0
+    }
+
+    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, luck: &mut Luck) -> Victim {
+        held.any(luck).map_or(Victim::Newcomer, Victim::Held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Policy;
+    use super::super::super::tests::reference::{Item, Stream, compare};
+    use super::super::super::tests::shares_of_tasks;
+
+    #[test]
+    fn keeps_what_neomem_keeps() {
+        let stream = Stream::of_tasks(&[(0, 30), (1, 20), (0, 20)]);
+        compare(Policy::RandomReplace, &stream, 12, |stream, capacity, random| {
+            let mut kept: Vec<Item> = Vec::new();
+            for item in stream {
+                if kept.len() < capacity {
+                    kept.push(*item);
+                } else if random.index(56) < 14 {
+                    let at = random.index(capacity);
+                    kept[at] = *item;
+                }
+            }
+            kept
+        });
+    }
+
+    /// What is known of Neomem: the last of four equal tasks has nearly half of the buffer.
+    #[test]
+    fn tasks_of_one_size_have_unequal_shares() {
+        let shares = shares_of_tasks(Policy::RandomReplace, 4, 2500, 1000, 20);
+        println!("shares of four equal tasks under random-replace: {shares:.3?}");
+        let known = [0.15, 0.13, 0.25, 0.47];
+        let near = |(share, known): (&f64, f64)| (share - known).abs() < 0.02;
+        assert!(shares.iter().zip(known).all(near), "{shares:?}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Classes held alike: each a uniform sample of itself, none larger than need be.
+//!
+//! Unlike CBRS, a class that was cut takes room from a larger one when its turn comes again.
+
+use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim, highest_of_largest};
+
+pub(super) struct UniformBalanced;
+
+impl Keeper for UniformBalanced {
+    fn admits(&self, _: &Members, evicted: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+        evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
+    }
+
+    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+        highest_of_largest(held, newcomer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::reference::{Item, Stream, compare};
+    use super::super::super::tests::{buffer_of, fill};
+    use super::super::super::{Capacity, Policy};
+
+    /// Classes that are alike in number: each gets its share, drawn at once when all is known.
+    #[test]
+    fn keeps_an_equal_share_of_each_class() {
+        let stream = Stream::of_tasks(&[(0, 30), (1, 30), (2, 30)]);
+        compare(Policy::UniformBalanced, &stream, 15, |stream, capacity, random| {
+            let mut kept = Vec::new();
+            for class in 0..3 {
+                let mut own: Vec<Item> =
+                    stream.iter().filter(|i| i.class == class).copied().collect();
+                random.shuffle(&mut own);
+                kept.extend_from_slice(&own[..capacity / 3]);
+            }
+            kept
+        });
+    }
+
+    /// A class has what there is of it, or as much as the largest, give or take one.
+    #[test]
+    fn scarce_classes_are_held_whole() {
+        for seed in 0..50 {
+            let mut buffer = buffer_of(Policy::UniformBalanced, Capacity::Samples(100), seed);
+            fill(&mut buffer, &[(0, 500), (1, 7), (2, 300), (3, 60)]);
+            let counts: Vec<usize> = buffer.classes().map(|class| buffer.count(class)).collect();
+            assert_eq!((buffer.len(), counts[1]), (100, 7), "{counts:?}");
+            assert!(
+                [0, 2, 3].iter().all(|class| (30..=32).contains(&counts[*class])),
+                "{counts:?}"
+            );
+        }
+    }
+}

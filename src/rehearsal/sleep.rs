@@ -1,0 +1,210 @@
+//! A sleep set: a fixed number of samples to be learnt from again, chosen at once, however large
+//! the buffer has grown (SIESTA, Harun et al. 2023).
+//!
+//! A set is a sequence of batches. Within a batch no sample comes twice as long as there are
+//! others; each batch is drawn from all. Samples are drawn one by one with probability in
+//! proportion to their weight, without those that were drawn, from a tree of sums: O(log n) a
+//! draw. Weights are integers, so no sum drifts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::luck::{Luck, Purpose};
+use super::members::{Member, SampleId};
+
+/// How samples are chosen from a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chooser {
+    /// Each as likely as the others.
+    Uniform,
+    /// Classes in turn, within a class each as likely as the others.
+    #[default]
+    UniformBalanced,
+    /// Classes in turn, within a class in proportion to 1 / distance from its mean.
+    Prototypical,
+    /// In proportion to 1 / (1 + margin above the smallest).
+    MinMargin,
+    /// In proportion to 1 + loss above the smallest.
+    MaxLoss,
+    /// In proportion to 1 / (1 + how often it was shown again).
+    MinReplay,
+    /// The largest interference first.
+    Mir,
+    /// Classes in turn, within a class in the order of herding.
+    Herding,
+}
+
+/// What is to be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepSet {
+    /// How.
+    pub chooser: Chooser,
+    /// How many samples.
+    pub budget: u64,
+    /// How many of them, one after the other, are all different; 0: all.
+    pub batch: u64,
+    /// Where chance comes from.
+    pub seed: u64,
+}
+
+/// What the weights of a set of samples are made of.
+const WEIGHT_MAX: f64 = (1_u64 << 32) as f64;
+
+/// A distance of nothing would be chosen alone.
+const DISTANCE_MIN: f32 = 1e-7;
+
+impl Chooser {
+    fn is_balanced(self) -> bool {
+        matches!(self, Chooser::UniformBalanced | Chooser::Prototypical | Chooser::Herding)
+    }
+
+    /// The place of a sample where places decide and not chance; what has no score comes last.
+    fn place(self, member: &Member) -> Option<f32> {
+        match self {
+            Chooser::Mir => Some(member.score.map_or(f32::INFINITY, |score| -score)),
+            Chooser::Herding => Some(member.score.unwrap_or(f32::INFINITY)),
+            _ => None,
+        }
+    }
+
+    /// The weight of a sample among others of which the least score is `least`. What has no score
+    /// counts as `mean`.
+    fn weight(self, member: &Member, least: f32, mean: f32) -> f64 {
+        let score = f64::from(member.score.unwrap_or(mean));
+        let above = (score - f64::from(least)).max(0.0);
+        match self {
+            Chooser::Uniform | Chooser::UniformBalanced | Chooser::Mir | Chooser::Herding => 1.0,
+            Chooser::Prototypical => 1.0 / score.max(f64::from(DISTANCE_MIN)),
+            Chooser::MinMargin => 1.0 / (1.0 + above),
+            Chooser::MaxLoss => 1.0 + above,
+            Chooser::MinReplay => 1.0 / (1.0 + f64::from(member.replays)),
+        }
+    }
+}
+
+/// Samples that are chosen among each other: a class, or all.
+struct Group {
+    samples: Vec<SampleId>,
+    weights: Vec<u64>,
+    /// Node `i` has the nodes `2 i` and `2 i + 1` below it; leaves begin at `leaves`.
+    sums: Vec<u64>,
+    leaves: usize,
+    drawn: Vec<usize>,
+    /// Samples are taken as they stand.
+    in_order: bool,
+}
+
+impl Group {
+    fn new(chooser: Chooser, mut members: Vec<&Member>, luck: &mut Luck) -> Group {
+        // Among equals chance decides, also where places do.
+        luck.shuffle(&mut members);
+        let in_order = members.first().is_some_and(|member| chooser.place(member).is_some());
+        if in_order {
+            let place = |member: &&Member| chooser.place(member).unwrap_or(f32::INFINITY);
+            members.sort_by(|a, b| place(a).total_cmp(&place(b)));
+        }
+        let scores = members.iter().filter_map(|member| member.score);
+        let count = scores.clone().count().max(1);
+        let sum: f64 = scores.clone().map(f64::from).sum();
+        let least = scores.reduce(f32::min).unwrap_or(0.0);
+        let mean = (sum / count as f64) as f32;
+        let weights: Vec<f64> =
+            members.iter().map(|member| chooser.weight(member, least, mean)).collect();
+        let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let scaled = |weight: &f64| ((weight / largest * WEIGHT_MAX) as u64).max(1);
+        let mut group = Group {
+            samples: members.iter().map(|member| member.sample).collect(),
+            weights: weights.iter().map(scaled).collect(),
+            leaves: members.len().next_power_of_two(),
+            sums: Vec::new(),
+            drawn: Vec::new(),
+            in_order,
+        };
+        group.sums = vec![0; 2 * group.leaves];
+        group.sums[group.leaves..][..group.weights.len()].copy_from_slice(&group.weights);
+        for node in (1..group.leaves).rev() {
+            group.sums[node] = group.sums[2 * node] + group.sums[2 * node + 1];
+        }
+        group
+    }
+
+    fn set(&mut self, index: usize, weight: u64) {
+        let mut node = self.leaves + index;
+        self.sums[node] = weight;
+        while node > 1 {
+            node /= 2;
+            self.sums[node] = self.sums[2 * node] + self.sums[2 * node + 1];
+        }
+    }
+
+    /// What was drawn can be drawn again.
+    fn refill(&mut self) {
+        for index in std::mem::take(&mut self.drawn) {
+            self.set(index, self.weights[index]);
+        }
+    }
+
+    fn draw(&mut self, luck: &mut Luck) -> SampleId {
+        if self.drawn.len() == self.samples.len() {
+            self.refill();
+        }
+        let index =
+            if self.in_order { self.drawn.len() } else { self.find(luck.below(self.sums[1])) };
+        self.set(index, 0);
+        self.drawn.push(index);
+        self.samples[index]
+    }
+
+    /// The leaf at which the sum of all up to it goes above `target`.
+    fn find(&self, mut target: u64) -> usize {
+        let mut node = 1;
+        while node < self.leaves {
+            node *= 2;
+            if target >= self.sums[node] {
+                target -= self.sums[node];
+                node += 1;
+            }
+        }
+        node - self.leaves
+    }
+}
+
+/// Chooses a sleep set from the members of a buffer, in the order in which it is to be read.
+///
+/// The same members and the same wish give the same set. Takes O((n + budget) log n).
+pub fn sleep_set<'a>(
+    members: impl IntoIterator<Item = &'a Member>,
+    set: &SleepSet,
+) -> Vec<SampleId> {
+    let mut classes: BTreeMap<u32, Vec<&Member>> = BTreeMap::new();
+    for member in members {
+        let group = if set.chooser.is_balanced() { member.class.0 } else { 0 };
+        classes.entry(group).or_default().push(member);
+    }
+    let mut luck = Luck::new(set.seed, Purpose::Sleep, set.budget);
+    let mut groups: Vec<Group> =
+        classes.into_values().map(|own| Group::new(set.chooser, own, &mut luck)).collect();
+    let mut chosen = Vec::new();
+    if groups.is_empty() {
+        return chosen;
+    }
+    let batch = if set.batch == 0 { set.budget } else { set.batch };
+    let mut turn = 0;
+    while (chosen.len() as u64) < set.budget {
+        let begin = chosen.len();
+        let size = batch.min(set.budget - begin as u64);
+        for _ in 0..size {
+            if turn % groups.len() == 0 {
+                luck.shuffle(&mut groups);
+            }
+            let at = turn % groups.len();
+            chosen.push(groups[at].draw(&mut luck));
+            turn += 1;
+        }
+        luck.shuffle(&mut chosen[begin..]);
+        groups.iter_mut().for_each(Group::refill);
+    }
+    chosen
+}

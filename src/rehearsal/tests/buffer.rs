@@ -1,0 +1,143 @@
+//! What holds for every policy.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer { class: u32, bytes: u64 },
+    Score { sample: u32, score: f32 },
+    Replay { sample: u32 },
+    Lose { sample: u32 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0..5_u32, 1..200_u64).prop_map(|(class, bytes)| Step::Offer { class, bytes }),
+        2 => (0..300_u32, -9.0..9.0_f32).prop_map(|(sample, score)| Step::Score { sample, score }),
+        1 => (0..300_u32).prop_map(|sample| Step::Replay { sample }),
+        1 => (0..300_u32).prop_map(|sample| Step::Lose { sample }),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+fn apply(buffer: &mut Buffer, step: &Step) -> Option<Offered> {
+    match *step {
+        Step::Offer { class, bytes } => buffer.offer(candidate(class, bytes)),
+        Step::Score { sample, score } => {
+            let held = buffer.get(SampleId(sample)).is_some();
+            assert_eq!(buffer.score(SampleId(sample), score).is_ok(), held);
+            None
+        }
+        Step::Replay { sample } => {
+            let _ = buffer.replayed(SampleId(sample));
+            None
+        }
+        Step::Lose { sample } => {
+            buffer.remove(SampleId(sample));
+            None
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+    /// The buffer never holds more than it may, says who came and who went, and goes on from what
+    /// was written down at any moment as if nothing had been.
+    #[test]
+    fn a_buffer_says_what_it_does_and_can_be_written_down(
+        policy in prop::sample::select(&Policy::ALL[..]),
+        bytes in prop::bool::ANY,
+        limit in 0..40_u64,
+        steps in steps(),
+        cut in 0..300_usize,
+    ) {
+        let capacity = if bytes { Capacity::Bytes(limit * 60) } else { Capacity::Samples(limit) };
+        let mut buffer = buffer_of(policy, capacity, 9);
+        let mut copy = None;
+        let mut held = std::collections::BTreeSet::new();
+        for (at, step) in steps.iter().enumerate() {
+            if at == cut {
+                let text = serde_json::to_string(&buffer).unwrap();
+                let read: Buffer = serde_json::from_str(&text).unwrap();
+                prop_assert_eq!(&read, &buffer);
+                copy = Some(read);
+            }
+            let offered = apply(&mut buffer, step);
+            if let Some(copy) = &mut copy {
+                prop_assert_eq!(&apply(copy, step), &offered);
+            }
+            if let Some(Offered { sample, kept, evicted }) = offered {
+                for gone in evicted {
+                    prop_assert!(held.remove(&gone));
+                }
+                prop_assert!(!kept || held.insert(sample));
+            } else if let Step::Lose { sample } = step {
+                held.remove(&SampleId(*sample));
+            }
+            prop_assert!(buffer.members().map(|member| member.sample).eq(held.iter().copied()));
+            let share = |member: &Member| capacity.share(member.bytes);
+            prop_assert_eq!(buffer.used(), buffer.members().map(share).sum::<u64>());
+            prop_assert!(buffer.used() <= capacity.limit());
+        }
+        if let Some(copy) = copy {
+            prop_assert_eq!(copy, buffer);
+        }
+    }
+}
+
+#[test]
+fn room_is_filled_before_anybody_goes() {
+    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Gdumb) {
+        let mut buffer = buffer_of(policy, Capacity::Samples(40), 1);
+        fill(&mut buffer, &[(0, 30), (1, 10)]);
+        assert_eq!(buffer.len(), 40, "{policy:?}");
+        fill(&mut buffer, &[(2, 400)]);
+        assert_eq!(buffer.len(), 40, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_is_larger_than_the_buffer_is_passed_over_and_nobody_goes_for_it() {
+    for policy in Policy::ALL {
+        let mut buffer = offer_all(policy, Capacity::Bytes(100), 1, &[10; 10]);
+        let offered = buffer.offer(candidate(7, 101)).unwrap();
+        assert_eq!((offered.kept, offered.evicted.len(), buffer.len()), (false, 0, 10));
+    }
+}
+
+#[test]
+fn seeds_are_apart_and_each_is_the_same_again() {
+    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Ring) {
+        let of = |seed| offer_all(policy, Capacity::Samples(20), seed, &[1; 400]);
+        let kept = |buffer: Buffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
+        assert_eq!(of(1), of(1), "{policy:?}");
+        // GDumb keeps the first of a single class, whatever the seed.
+        assert!(policy == Policy::Gdumb || kept(of(1)) != kept(of(2)), "{policy:?}");
+    }
+}
+
+#[test]
+fn what_is_no_buffer_is_refused() {
+    let buffer = offer_all(Policy::Reservoir, Capacity::Samples(3), 1, &[1; 9]);
+    let text = serde_json::to_string(&buffer).unwrap();
+    for (from, to) in [("\"offers\":9", "\"offers\":1"), ("\"samples\":3", "\"samples\":2")] {
+        let wrong = text.replace(from, to);
+        assert_ne!(wrong, text);
+        assert!(serde_json::from_str::<Buffer>(&wrong).is_err(), "{to}");
+    }
+}
+
+/// An offer costs about the same in a large buffer as in a small one: nothing is looked through.
+#[test]
+fn a_large_buffer_takes_many_offers() {
+    for policy in Policy::ALL {
+        let mut buffer = buffer_of(policy, Capacity::Samples(20_000), 1);
+        for n in 0..60_000 {
+            drop(buffer.offer(candidate(n % 100, 1)));
+        }
+        assert_eq!(buffer.len(), 20_000, "{policy:?}");
+    }
+}

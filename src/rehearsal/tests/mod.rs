@@ -1,0 +1,51 @@
+//! What the tests of policies, draws and sleep sets have in common.
+
+mod buffer;
+pub(super) mod chi_square;
+pub(super) mod reference;
+mod sleep;
+
+use super::*;
+
+pub(super) fn buffer_of(policy: Policy, capacity: Capacity, seed: u64) -> Buffer {
+    Buffer::new(Rules { policy, capacity, seed })
+}
+
+pub(super) fn candidate(class: u32, bytes: u64) -> Candidate {
+    Candidate { class: ClassId(class), task: class, bytes }
+}
+
+/// Offers so many samples of each class, one class after the other.
+pub(super) fn fill(buffer: &mut Buffer, classes: &[(u32, u32)]) {
+    for (class, count) in classes {
+        (0..*count).for_each(|_| drop(buffer.offer(candidate(*class, 1))));
+    }
+}
+
+/// Offers samples of one class and these sizes.
+pub(super) fn offer_all(policy: Policy, capacity: Capacity, seed: u64, sizes: &[u64]) -> Buffer {
+    let mut buffer = buffer_of(policy, capacity, seed);
+    sizes.iter().for_each(|bytes| drop(buffer.offer(candidate(0, *bytes))));
+    buffer
+}
+
+/// The shares that tasks have of a buffer, each of `length` samples of one class, in the mean over
+/// seeds.
+pub(super) fn shares_of_tasks(
+    policy: Policy,
+    tasks: u32,
+    length: u32,
+    capacity: u64,
+    seeds: u32,
+) -> Vec<f64> {
+    let mut counts = vec![0.0; tasks as usize];
+    for seed in 0..u64::from(seeds) {
+        let mut buffer = buffer_of(policy, Capacity::Samples(capacity), seed);
+        for task in (0..tasks).flat_map(|task| (0..length).map(move |_| task)) {
+            drop(buffer.offer(Candidate { class: ClassId(0), task, bytes: 1 }));
+        }
+        buffer.members().for_each(|member| counts[member.task as usize] += 1.0);
+    }
+    let all: f64 = counts.iter().sum();
+    counts.iter().map(|count| count / all).collect()
+}

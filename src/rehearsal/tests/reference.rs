@@ -1,0 +1,75 @@
+//! Policies compared with plain implementations of what their papers say.
+//!
+//! Goal: the same distribution. Method: one stream is offered under many seeds; each time one of
+//! the samples kept is picked by chance and counted by its place in the stream, so that the counts
+//! are independent and a chi-square test is exact. The reference's generator is another one.
+
+use rand::rngs::ChaCha12Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::chi_square::alike;
+use super::*;
+
+/// How often a stream is offered.
+const TRIALS: u64 = 20_000;
+
+/// A sample of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Item {
+    pub(in super::super) place: u32,
+    pub(in super::super) class: u32,
+}
+
+/// The samples in the order in which they are offered.
+pub(in super::super) struct Stream(Vec<Item>);
+
+impl Stream {
+    /// Tasks one after the other, each of so many samples of one class.
+    pub(in super::super) fn of_tasks(tasks: &[(u32, usize)]) -> Stream {
+        let classes = tasks.iter().flat_map(|(class, count)| std::iter::repeat_n(*class, *count));
+        Stream(classes.zip(0..).map(|(class, place)| Item { place, class }).collect())
+    }
+}
+
+/// The reference's chance.
+pub(in super::super) struct Random(ChaCha12Rng);
+
+impl Random {
+    pub(in super::super) fn index(&mut self, n: usize) -> usize {
+        self.0.random_range(0..n)
+    }
+
+    pub(in super::super) fn shuffle(&mut self, items: &mut [Item]) {
+        (1..items.len()).for_each(|last| items.swap(last, self.index(last + 1)));
+    }
+}
+
+/// Where a random sample of the largest class stands; of several the first class is the largest.
+pub(in super::super) fn random_largest(kept: &[Item], random: &mut Random) -> usize {
+    let count = |class: u32| kept.iter().filter(|item| item.class == class).count();
+    let classes = kept.iter().map(|item| item.class);
+    let largest = classes.max_by_key(|class| (count(*class), std::cmp::Reverse(*class)));
+    let own: Vec<usize> = (0..kept.len()).filter(|at| Some(kept[*at].class) == largest).collect();
+    own[random.index(own.len())]
+}
+
+/// Compares what a policy keeps of a stream with what a reference keeps.
+pub(in super::super) fn compare(
+    policy: Policy,
+    stream: &Stream,
+    capacity: usize,
+    reference: impl Fn(&[Item], usize, &mut Random) -> Vec<Item>,
+) {
+    let mut random = Random(ChaCha12Rng::seed_from_u64(1));
+    let mut counts = [vec![0; stream.0.len()], vec![0; stream.0.len()]];
+    for seed in 0..TRIALS {
+        let mut buffer = buffer_of(policy, Capacity::Samples(capacity as u64), seed);
+        stream.0.iter().for_each(|item| drop(buffer.offer(candidate(item.class, 1))));
+        let ours: Vec<u32> = buffer.members().map(|member| member.sample.0).collect();
+        let theirs = reference(&stream.0, capacity, &mut random);
+        assert_eq!((ours.len(), theirs.len()), (capacity, capacity));
+        counts[0][ours[random.index(ours.len())] as usize] += 1;
+        counts[1][theirs[random.index(theirs.len())].place as usize] += 1;
+    }
+    alike(&format!("{policy:?} and its reference"), &counts[0], &counts[1]);
+}
