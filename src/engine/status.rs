@@ -165,15 +165,7 @@ impl Engine {
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
             },
-            disk: self.disk.as_ref().map(|disk| {
-                let budget = disk.budget();
-                TierStatus {
-                    budget: budget.present(),
-                    configured: budget.configured(),
-                    reduced: budget.reduced().map(str::to_owned),
-                    kept: kept(super::STORE_TIER),
-                }
-            }),
+            disk: self.disk_status(kept(super::STORE_TIER)),
             disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
@@ -194,6 +186,17 @@ impl Engine {
             changed_files: traffic.changed.load(Ordering::Relaxed),
             decisions: self.settings.decisions.clone(),
         }
+    }
+
+    /// The local store, if there is one, which keeps so many bytes.
+    fn disk_status(&self, kept: u64) -> Option<TierStatus> {
+        let budget = self.disk.as_ref()?.budget();
+        Some(TierStatus {
+            budget: budget.present(),
+            configured: budget.configured(),
+            reduced: budget.reduced().map(str::to_owned),
+            kept,
+        })
     }
 
     /// The loaders of whose orders nobody told.
