@@ -76,7 +76,8 @@ pub const KEYS: &[Key] = &[
         "mount.mode",
         "How samples reach readers: \"push\" (pages ahead of the read, no request for an open),\n\
          \"keep-cache\" (pages ahead, opens are requests), \"plain\" (nothing is pushed, nothing is\n\
-         read ahead), or \"auto\": the first of them that the kernel offers.",
+         read ahead), or \"auto\": the first of them that the kernel offers. \"passthrough\" is\n\
+         keep-cache, and large files in cache.dir are read by the kernel itself, unchecked.",
     ),
     key(
         "mount.control",

@@ -175,6 +175,7 @@ impl Engine {
             source_name: self.source_path.to_string_lossy().replace(',', "_"),
             allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
+            passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
         };
@@ -210,8 +211,10 @@ impl Engine {
 
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
+        let passes = || lock(&self.connections).first().is_some_and(Connection::passes);
         match (self.settings.mount.mode, self.dataset.sees_opens()) {
             (Mode::Plain, _) => "plain",
+            (Mode::Passthrough, _) if passes() => "passthrough",
             (_, true) => "keep-cache",
             (_, false) => "push",
         }

@@ -23,6 +23,7 @@ mod memory;
 mod modes;
 mod mounted;
 mod order;
+mod passthrough;
 mod programs;
 mod read;
 mod readers;

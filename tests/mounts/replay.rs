@@ -23,7 +23,7 @@ fn mount(ground: &Ground) -> Mounted {
 
 /// The file of the journal.
 fn journal(ground: &Ground) -> PathBuf {
-    let stores = ground.path("cache/belady-store-v2");
+    let stores = ground.path("cache/belady-store-v3");
     let mut found = fs::read_dir(stores).unwrap().map(|entry| entry.unwrap().path());
     found.find(|path| path.is_dir()).unwrap().join("journal")
 }

@@ -237,8 +237,10 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(0).unwrap();
     let delete = |path: &Path| fs::remove_file(path).unwrap();
     let link = |path: &Path| {
-        fs::remove_file(path).unwrap();
-        symlink("/etc/hostname", path).unwrap();
+        // At once: the daemon may make the file anew.
+        let link = path.with_extension("link");
+        symlink("/etc/hostname", &link).unwrap();
+        fs::rename(link, path).unwrap();
     };
     let damages: [&dyn Fn(&Path); 4] = [&flip, &cut, &link, &delete];
     for (nth, damage) in damages.iter().enumerate() {
