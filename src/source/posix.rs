@@ -122,11 +122,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
     let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
     let unchanged = |file: &File| -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
-        if fingerprint(&stat) == request.fingerprint {
-            Ok(())
-        } else {
-            Err(ReadError::Changed)
-        }
+        if fingerprint(&stat) == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
     };
     unchanged(&file)?;
     let mut bytes = Vec::with_capacity(request.length);
