@@ -5,7 +5,6 @@
 //! a chunk and queues the directories among them. One huge directory is as parallel as many small
 //! ones.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +36,7 @@ enum Job {
 
 #[derive(Default)]
 struct Work {
-    jobs: VecDeque<Job>,
+    jobs: Vec<Job>,
     /// Jobs queued or being done; the scan ends at 0.
     open: usize,
     found: Vec<Found>,
@@ -96,7 +95,7 @@ impl Scan<'_> {
         let mut work = self.lock();
         for job in jobs {
             work.open += 1;
-            work.jobs.push_back(job);
+            work.jobs.push(job);
             self.wake.notify_one();
         }
     }
@@ -107,7 +106,8 @@ impl Scan<'_> {
             while work.jobs.is_empty() && work.open > 0 {
                 work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
             }
-            let Some(job) = work.jobs.pop_front() else { return };
+            // The latest: what a listing has brought along of its names is still there.
+            let Some(job) = work.jobs.pop() else { return };
             drop(work);
             match job {
                 Job::List(path) => self.list(path),

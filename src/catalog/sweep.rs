@@ -73,7 +73,9 @@ impl Catalog {
         };
         thread::scope(|scope| {
             for _ in 1..threads.max(1) {
-                scope.spawn(work);
+                // With fewer threads it takes longer.
+                let _ =
+                    thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, work);
             }
             work();
         });

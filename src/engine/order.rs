@@ -53,19 +53,20 @@ pub fn with_listing<T>(
     prefixes: &[PathBuf],
     work: impl FnOnce(&Listing<'_>) -> T,
 ) -> T {
-    let mut files: Vec<(PathBuf, FileId, u64)> = Vec::new();
+    // All paths in one piece: a million small ones would stay behind in the allocator.
+    let mut paths = Vec::new();
+    let mut files: Vec<(usize, FileId, u64)> = Vec::new();
     catalog.for_each_file(|path, file, stat| {
         if stat.kind == crate::source::Kind::File {
-            files.push((path.to_path_buf(), file, stat.size));
+            paths.extend_from_slice(path.as_os_str().as_bytes());
+            files.push((paths.len(), file, stat.size));
         }
     });
+    let starts = std::iter::once(0).chain(files.iter().map(|(end, ..)| *end));
     let entries = files
         .iter()
-        .map(|(path, file, size)| Entry {
-            path: path.as_os_str().as_bytes(),
-            file: *file,
-            size: *size,
-        })
+        .zip(starts)
+        .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
         .collect();
     let mut listing = Listing::new(entries);
     for prefix in prefixes {

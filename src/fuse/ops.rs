@@ -345,6 +345,10 @@ impl Filesystem for DatasetOps {
                 let ino = INodeNo(entry.attr.node.0);
                 // The listing may be long past: what the kernel may believe is of now.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
+                    // Of a file with several names that is not known by the node.
+                    Ok(attr) if attr.stat.kind == SourceKind::File && attr.stat.links > 1 => {
+                        (attr, Duration::ZERO)
+                    }
                     Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),
                     Err(_) => (entry.attr, Duration::ZERO),
                 };
