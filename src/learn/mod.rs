@@ -55,9 +55,11 @@ use shared::{Open, Shared};
 /// How many of a task's latest opens are remembered: a second one is of the same read.
 const RECENT: usize = 4;
 
-/// How many tasks and loaders are told apart; those seen last stay.
+/// How many tasks and loaders are told apart; those seen last stay. Of loaders whose tasks have
+/// ended fewer do: what is remembered of each may be large.
 const TASKS_MAX: usize = 4096;
 const LOADERS_MAX: usize = 64;
+const IDLE_MAX: usize = 8;
 
 /// A way to number the samples of a dataset, as one that a loader may use: see
 /// [`crate::order::index`].
@@ -194,6 +196,7 @@ impl Learner {
         if known == TASKS_MAX && self.tasks.len() > TASKS_MAX {
             self.forget_a_task(open.task);
         }
+        let loaders = self.loaders.len();
         let ids = self.groups.entry(group).or_default();
         for id in ids.iter() {
             let loader = self.loaders.get_mut(id);
@@ -211,7 +214,7 @@ impl Learner {
             self.loaders.insert(id, Loader::new(id, group));
             id
         });
-        if self.loaders.len() > LOADERS_MAX {
+        if self.loaders.len() > loaders {
             self.forget_loaders(id, out);
         }
         if let Some(loader) = self.loaders.get_mut(&id) {
@@ -257,12 +260,18 @@ impl Learner {
         }
     }
 
-    /// Forgets loaders that nobody follows and whose tasks have ended; failing that, the oldest.
+    /// Forgets a loader where there are too many: one whose tasks have ended, and rather one that
+    /// has not read; failing that, the oldest.
     fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
-        let idle = others.clone().find(|loader| !alive.contains(&loader.group));
-        let Some(id) = idle.or(others.clone().next()).map(|loader| loader.id) else { return };
+        let idle = others.clone().filter(|loader| !alive.contains(&loader.group));
+        if self.loaders.len() <= LOADERS_MAX && idle.clone().count() <= IDLE_MAX {
+            return;
+        }
+        let looked = idle.clone().find(|loader| !loader.reads());
+        let found = looked.or(idle.clone().next()).or(others.clone().next());
+        let Some(id) = found.map(|loader| loader.id) else { return };
         let Some(loader) = self.loaders.remove(&id) else { return };
         if loader.follow.is_some() {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
