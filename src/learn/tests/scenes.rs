@@ -348,3 +348,25 @@ fn what_was_read_is_remembered() {
     }
     assert_eq!(second.epochs.iter().map(Epoch::is_over).collect::<Vec<_>>(), [true, true]);
 }
+
+#[test]
+fn of_those_that_have_ended_few_are_remembered_and_readers_longest() {
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    let mut open = |learner: &mut Learner, task: u32, samples: std::ops::Range<u32>| {
+        for sample in samples {
+            let group = u64::from(task);
+            let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+            learner.apply(open, &mut out);
+        }
+        learner.apply(Observation::Left { task }, &mut out);
+    };
+    open(&mut learner, 1, 0..100);
+    // One process for each file.
+    for task in 2..200 {
+        open(&mut learner, task, task..task + 1);
+    }
+    assert!(learner.beliefs().count() <= 10, "{}", learner.beliefs().count());
+    let records: Vec<u64> = learner.records().map(|record| record.group).collect();
+    assert_eq!(records, [1]);
+}
