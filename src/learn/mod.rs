@@ -56,11 +56,11 @@ use shared::{Open, Shared};
 /// How many of a task's latest opens are remembered: a second one is of the same read.
 const RECENT: usize = 4;
 
-/// How many tasks and loaders are told apart; those seen last stay. Of loaders whose tasks have
-/// ended fewer do: what is remembered of each may be large.
+/// How many tasks and loaders are told apart; those seen last stay. Of loaders whose process
+/// has ended fewer do: what is remembered of each may be large.
 const TASKS_MAX: usize = 4096;
 const LOADERS_MAX: usize = 64;
-const IDLE_MAX: usize = 8;
+const ENDED_MAX: usize = 8;
 
 /// A way to number the samples of a dataset, as one that a loader may use: see
 /// [`crate::order::index`].
@@ -263,23 +263,21 @@ impl Learner {
         }
     }
 
-    /// Forgets a loader where there are too many: one that is not followed before one that is, then
-    /// one whose tasks have ended, then one that has not read, then that with the fewest opens.
+    /// Forgets a loader where there are too many, or too many whose process has ended: one that is
+    /// not followed before one that is, then one whose tasks have ended, then that with the fewest
+    /// opens.
     fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
-        let is_alive = |loader: &Loader| alive.contains(&loader.group);
-        let too_many = self.loaders.len() > LOADERS_MAX;
-        let idle = others.clone().filter(|loader| !is_alive(loader)).count();
-        if !too_many && idle <= IDLE_MAX {
+        let ended = others.clone().filter(|loader| loader.ended).count();
+        if self.loaders.len() <= LOADERS_MAX && ended <= ENDED_MAX {
             return;
         }
         let worth = |loader: &&Loader| {
             let followed = loader.follow.is_some() && !loader.ended;
-            (followed, is_alive(loader), loader.reads(), loader.opens())
+            (followed, alive.contains(&loader.group), loader.opens())
         };
-        let forgettable = others.filter(|loader| too_many || !is_alive(loader));
-        let Some(id) = forgettable.min_by_key(worth).map(|loader| loader.id) else { return };
+        let Some(id) = others.min_by_key(worth).map(|loader| loader.id) else { return };
         self.forget(id, out);
     }
 

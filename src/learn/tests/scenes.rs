@@ -359,14 +359,14 @@ fn of_those_that_have_ended_few_are_remembered_and_readers_longest() {
             let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
             learner.apply(open, &mut out);
         }
-        learner.apply(Observation::Left { task }, &mut out);
+        learner.apply(Observation::Ended { group: u64::from(task) }, &mut out);
     };
     open(&mut learner, 1, 0..100);
     // One process for each file.
     for task in 2..200 {
         open(&mut learner, task, task..task + 1);
     }
-    assert!(learner.beliefs().count() <= 10, "{}", learner.beliefs().count());
+    assert!(learner.loaders.len() <= 10, "{}", learner.loaders.len());
     let records: Vec<u64> = learner.records().map(|record| record.group).collect();
     assert_eq!(records, [1]);
 }
