@@ -113,14 +113,18 @@ impl Local {
     pub(super) fn adopt(self: &Arc<Self>) -> Vec<BlockId> {
         let layout = self.catalog.layout();
         let mut found = Vec::new();
+        if self.store.totals().0 == 0 {
+            return found;
+        }
         let mut keys = vec![None; layout.blocks()];
         self.catalog.for_each_file(|path, file, stat| {
             if stat.kind != Kind::File {
                 return;
             }
+            let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);
-                let key = self.store.key(path, &stat.fingerprint, offset);
+                let key = self.store.key(path, &version, offset);
                 if self.store.contains(key) {
                     keys[block.index()] = Some(key);
                     found.push(block);

@@ -5,6 +5,7 @@
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
 mod cache;
+mod catalog;
 mod config;
 mod doctor;
 mod mount;
@@ -48,6 +49,9 @@ enum Verb {
     /// Show, check and delete what cache directories hold
     #[command(subcommand)]
     Cache(cache::Verb),
+    /// Hand what is known of a source's names to other nodes and jobs
+    #[command(subcommand)]
+    Catalog(catalog::Verb),
     /// Show what this machine offers, and the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
@@ -65,6 +69,7 @@ pub fn main() -> ExitCode {
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Cache(verb) => cache::run(&verb),
+        Verb::Catalog(verb) => catalog::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
     };

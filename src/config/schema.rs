@@ -88,7 +88,8 @@ pub struct OrderConfig {
     pub learn: Learn,
     /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
     pub learn_threads: u32,
-    /// How far these threads stand back behind all others: the nice value. Default: 19.
+    /// How far these threads stand back behind all others: the nice value, and how many times as
+    /// long as they compute they pause where processors are busy. Default: 19.
     pub learn_nice: u32,
 }
 

@@ -1,6 +1,6 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] scans the source and starts the planner's thread, the only one that ever
+//! 1. [`Engine::start`] takes up the catalog of an earlier mount or scans the source, and starts the planner's thread, the only one that ever
 //!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
 //!    comes out.
 //! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
@@ -13,6 +13,7 @@
 mod attach;
 mod disk;
 mod files;
+mod keeping;
 mod learning;
 mod order;
 mod planning;
@@ -22,7 +23,7 @@ mod warmup;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -81,6 +82,8 @@ pub struct Engine {
     disk: Option<DiskBudget>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
+    /// Whether it is being stopped.
+    over: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,8 +91,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Scans the source and gets ready to serve it. Names are counted in `seen` meanwhile;
-    /// `rendered` are the settings as people read them.
+    /// Gets ready to serve the source, which is scanned unless a catalog of it was saved. Names are
+    /// counted in `seen` meanwhile; `rendered` are the settings as people read them.
     ///
     /// # Errors
     /// Where the source cannot be read or the cache directory not be used.
@@ -100,12 +103,8 @@ impl Engine {
         source: PosixSource,
         seen: &AtomicU64,
     ) -> Result<Arc<Self>> {
-        let threads = settings.source.scan_threads as usize;
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
-        let catalog =
-            Arc::new(catalog.map_err(|(path, errno)| cannot_read(&source_path.join(path), errno))?);
         let (home, store) = match &settings.cache.disk {
             Some(disk) => {
                 let (home, store) = open_store(disk, &owner)?;
@@ -113,6 +112,8 @@ impl Engine {
             }
             None => (None, None),
         };
+        let catalog = keeping::catalog(source, &settings.source, source_path, home.as_ref(), seen);
+        let catalog = Arc::new(catalog?);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         cache.adopt();
@@ -143,6 +144,7 @@ impl Engine {
             Engine {
                 budget,
                 home: Mutex::new(home),
+                over: AtomicBool::new(false),
                 disk: settings.cache.disk.as_ref().map(|disk| DiskBudget::new(disk.bytes)),
                 warmups: Mutex::default(),
                 settings,
@@ -267,6 +269,7 @@ impl Engine {
 
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.
     pub fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
         if let Some(learning) = &self.learning {
             learning.stop();
         }
@@ -278,6 +281,7 @@ impl Engine {
         }
         // Who still writes to the store keeps it: it is free when the process has ended.
         if self.cache.close() {
+            self.save_catalog();
             *lock(&self.home) = None;
         }
     }

@@ -72,6 +72,8 @@ pub struct Status {
     pub consistency: String,
     /// The policy in force.
     pub policy: PolicyKind,
+    /// Where the catalog comes from: `scanned`, or from an earlier mount, `checking` or `checked`.
+    pub catalog: &'static str,
     /// Regular files.
     pub files: u64,
     /// Their bytes.
@@ -157,6 +159,7 @@ impl Engine {
             mode: self.mode(),
             consistency: self.consistency(),
             policy: published.policy,
+            catalog: self.catalog.state(),
             files,
             bytes,
             ram: RamStatus {

@@ -106,7 +106,8 @@ impl Dataset {
         if attr.stat.kind == Kind::File { FOR_EVER } else { attr.valid }
     }
 
-    fn report(&self, changes: Changes) {
+    /// Tells of what a check at the source has brought to light.
+    pub fn report(&self, changes: Changes) {
         if !changes.is_empty() {
             (self.on_changes)(changes);
         }

@@ -40,6 +40,12 @@ pub enum Observation {
         /// The task.
         task: u32,
     },
+    /// A process has ended, and with it all loaders that read for it: what they have read is still
+    /// remembered.
+    Ended {
+        /// The process.
+        group: u64,
+    },
     /// Units of a search were gone through, and this is what they gave: in any number of parts.
     Found {
         /// The search.
@@ -156,6 +162,8 @@ pub struct Belief {
     pub group: u64,
     /// Number of its current epoch, from 0.
     pub epoch: u32,
+    /// When it opened something last, on the clock of [`Observation::Opened`].
+    pub last_ms: u64,
     /// On what the belief rests.
     pub rung: Rung,
     /// How many bits of evidence there are for the order: the logarithm to base 2 of how much

@@ -32,6 +32,9 @@ const RANKS_MAX: u32 = 1024;
 /// From how many bits on one reader's opens say by themselves that it reads the order.
 const BITS_MIN: f64 = 10.0;
 
+/// The share, in quarters, that is read of what lies between two opens of an index order.
+const DENSE: u32 = 3;
+
 /// How far a reader may step back: threads of one reader that overtake each other.
 const BACK: u32 = 16;
 
@@ -183,6 +186,23 @@ impl Follow {
         self.shared = SHARED_MIN;
     }
 
+    /// Whether about all was read of what lies between the first and the last open of each reader
+    /// that reads the order: `attempt` and `weight` are what it was taken up with. Who reads, in the
+    /// order of names, one file in ten goes forward too; to foresee all ten would be of no use.
+    pub(super) fn is_dense(&self, attempt: &Attempt, weight: &Weight) -> bool {
+        let (mut there, mut read) = (0, 0);
+        let most = weight.readers.iter().copied().fold(0.0, f64::max);
+        let readers = attempt.readers().iter().zip(&weight.readers);
+        for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
+            let places = || reader.samples.iter().filter_map(|&sample| self.sequence.place(sample));
+            if let (Some(low), Some(high)) = (places().min(), places().max()) {
+                there += (high - low) / self.share.stride + 1;
+                read += self.read.count(low..high + 1);
+            }
+        }
+        4 * read >= DENSE * there
+    }
+
     /// Whether enough was seen to say what the share is: not one worker's of batches of one.
     pub(super) fn knows_share(&self) -> bool {
         self.share.stride == 1 || self.shared >= SHARED_MIN
@@ -250,6 +270,16 @@ impl Follow {
     /// Whether too much is opened that is not where the order has it.
     pub(super) fn is_lost(&self) -> bool {
         self.outside >= OUTSIDE_MAX
+    }
+
+    /// Whether half as much is.
+    pub(super) fn is_half_lost(&self) -> bool {
+        self.outside >= OUTSIDE_MAX / 2.0
+    }
+
+    /// Whether all that was opened elsewhere has been made up for.
+    pub(super) fn is_found_again(&self) -> bool {
+        self.outside == 0.0
     }
 
     /// Whether the end of the epoch is near, or samples are read again.

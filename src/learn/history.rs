@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::event::LoaderId;
 use super::follow::{Follow, Share};
 use super::loader::Loader;
-use super::origin::{Law, Origin};
+use super::origin::{Generators, Law, Origin};
 use super::sequence::{Bits, Index};
 use super::shared::Shared;
 
@@ -67,7 +67,7 @@ impl Epoch {
     pub fn samples(&self) -> Arc<[u32]> {
         match &self.read {
             Read::Made { index, origin, share, .. } => {
-                let whole = index.epoch(origin).unwrap_or_default();
+                let whole = index.epoch(origin, &Generators::default()).unwrap_or_default();
                 share.of_epoch(&whole)
             }
             Read::Seen(samples) => Arc::clone(samples),

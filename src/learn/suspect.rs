@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::crack;
 use super::event::{LoaderId, Rung};
-use super::evidence::{Weight, weigh};
+use super::evidence::{Weight, weigh, weigh_nearby};
 use super::journal::Journal;
-use super::origin::{Law, Origin, Outputs, defaults};
+use super::origin::{Generators, Law, Origin, Outputs, defaults};
 use super::sequence::{Index, Sequence};
+use super::shared::Shared;
 
 /// How far from its beginning an epoch is looked at, and where there are hundreds of suspects.
 const HEAD: u32 = 4096;
@@ -60,6 +60,7 @@ pub(super) struct Other {
 /// What suspects follow from.
 pub(super) struct Sources<'s> {
     pub(super) indexes: &'s [Index],
+    pub(super) generators: &'s Generators,
     pub(super) samplers: &'s [crate::order::samplers::Sampler],
     pub(super) others: &'s [Other],
     pub(super) loader: LoaderId,
@@ -133,7 +134,8 @@ impl Sources<'_> {
                 suspects.extend(self.head(index, origin, law, HEAD));
             }
         }
-        for (outputs, epoch) in self.defaults {
+        // Where the law is known, they are in it.
+        for (outputs, epoch) in self.defaults.iter().filter(|_| past.law == Law::Unknown) {
             let epochs = self.epoch.saturating_sub(*epoch).max(1);
             for (origin, law) in defaults(outputs, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
@@ -143,10 +145,7 @@ impl Sources<'_> {
 
     fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {
         let n = self.indexes[index].sequence.len();
-        let positions = match origin {
-            Origin::Draw { seed, skip: 0 } if count <= SHORT_HEAD => crack::head(seed, n, count),
-            ref origin => origin.head(n, count),
-        };
+        let positions = origin.head(n, count, self.generators);
         let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
         head.sort_unstable();
         let (index, rung) = (Some(index), Rung::Derived);
@@ -170,15 +169,18 @@ impl Suspect {
         Suspect { index: None, origin, law, rung, view: View::Head(head) }
     }
 
-    fn weigh<'r>(
+    pub(super) fn weigh<'r>(
         &self,
-        readers: impl Iterator<Item = &'r [u32]>,
+        readers: impl Iterator<Item = &'r [u32]> + Clone,
         read: u32,
         indexes: &[Index],
     ) -> Weight {
         match &self.view {
             View::Whole(sequence) => {
                 let unread = sequence.len().saturating_sub(read);
+                if self.origin == Origin::Sequential {
+                    return weigh_nearby(readers, unread, |sample| sequence.place(sample));
+                }
                 weigh(readers, unread, |sample| sequence.place(sample))
             }
             View::Head(head) => {
@@ -198,10 +200,10 @@ impl Suspect {
     }
 
     /// The whole epoch.
-    pub(super) fn sequence(&self, indexes: &[Index]) -> Option<Arc<Sequence>> {
+    pub(super) fn sequence(&self, shared: &Shared) -> Option<Arc<Sequence>> {
         match (&self.view, self.index) {
             (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
-            (View::Head(_), Some(index)) => sequence_of(&self.origin, &indexes[index]),
+            (View::Head(_), Some(index)) => sequence_of(&self.origin, index, shared),
             (View::Head(_), None) => {
                 let list = self.origin.listed()?;
                 Some(Arc::new(Sequence::new(Arc::clone(list))))
@@ -211,16 +213,17 @@ impl Suspect {
 }
 
 /// The epoch of an origin over an index.
-pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence>> {
+pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Option<Arc<Sequence>> {
+    let index = &shared.indexes[index];
     if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
-    Some(Arc::new(Sequence::new(index.epoch(origin)?)))
+    Some(Arc::new(Sequence::new(index.epoch(origin, &shared.generators)?)))
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
 /// or that with fewer samples.
-pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]>>(
+pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]> + Clone>(
     suspects: impl Iterator<Item = &'s Suspect>,
     indexes: &[Index],
     read: u32,

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::order::Order;
 
 impl Loader {
-    /// The order as it is told.
+    /// The order as it is told, from where the reader is now; none while it is not followed.
     pub(super) fn known(&self, shared: &Shared) -> Option<Known> {
         let follow = self.follow.as_ref()?;
         let mut epochs = vec![follow.rest()];
@@ -59,7 +59,8 @@ impl Loader {
             }
         };
         let (loader, group, epoch) = (self.id, self.group, self.epoch());
-        Belief { loader, group, epoch, rung, bits, needed, text }
+        let last_ms = self.last_ms;
+        Belief { loader, group, epoch, last_ms, rung, bits, needed, text }
     }
 }
 
@@ -71,5 +72,5 @@ fn next_epoch(follow: &Follow, shared: &Shared) -> Option<Arc<[u32]>> {
     if origin == follow.origin {
         return Some(Arc::clone(follow.sequence.samples()));
     }
-    origin.listed().cloned().or_else(|| index?.epoch(&origin))
+    origin.listed().cloned().or_else(|| index?.epoch(&origin, &shared.generators))
 }

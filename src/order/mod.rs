@@ -145,6 +145,15 @@ impl Order {
         }
     }
 
+    /// Every sample id that some epoch may read, some of them repeatedly.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        let parts: &[Arc<[u32]>] = match &self.epochs {
+            Epochs::Drawn { index, .. } => std::slice::from_ref(index),
+            Epochs::Listed(epochs) => epochs,
+        };
+        parts.iter().flat_map(|part| part.iter().copied())
+    }
+
     /// What the sample ids stand for.
     pub fn samples(&self) -> &SampleTable {
         &self.samples

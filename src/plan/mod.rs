@@ -394,12 +394,18 @@ impl Planner {
     fn choose_policy(&mut self) {
         let following: Vec<&Stream> =
             self.streams.iter().flatten().filter(|stream| stream.is_following()).collect();
+        let before = self.policy;
         self.policy = match (self.settings.policy, following.as_slice()) {
             (PolicyKind::Auto, []) => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, [one]) if one.is_permutation() => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, _) => PolicyKind::Belady,
             (set, _) => set,
         };
+        // These weigh no order, and what they know besides is nowhere else.
+        let same = self.policy == before && self.policies.len() == self.settings.tiers.len();
+        if same && matches!(self.policy, PolicyKind::Lru | PolicyKind::Minio) {
+            return;
+        }
         let policy: fn() -> Box<dyn Policy> = match self.policy {
             PolicyKind::Lru => || Box::new(Lru::default()),
             PolicyKind::Minio | PolicyKind::None => || Box::new(Minio),

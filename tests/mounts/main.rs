@@ -29,6 +29,7 @@ mod readers;
 mod readonly;
 mod record;
 mod refused;
+mod remount;
 mod replay;
 mod samplers;
 mod store;

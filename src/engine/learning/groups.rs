@@ -32,13 +32,12 @@ impl Groups {
         *self.known.entry(task).or_insert_with(|| look(task).unwrap_or(task.into()))
     }
 
-    /// Forgets the tasks that have ended, and says which.
+    /// Forgets the tasks that have ended, and says which; and for whom those read whose process
+    /// has.
     pub(super) fn take_gone(&mut self) -> Vec<u32> {
         let ended = |task: &u32| !runs(u64::from(*task));
         let gone: Vec<u32> = self.known.keys().copied().filter(ended).collect();
-        for task in &gone {
-            self.known.remove(task);
-        }
+        self.known.retain(|task, group| runs(*group) && !gone.contains(task));
         gone
     }
 }
@@ -99,6 +98,10 @@ mod tests {
         // Beyond the largest number that the kernel gives to a task.
         assert_eq!(groups.of(1 << 30), 1 << 30);
         assert_eq!(groups.take_gone(), [1 << 30]);
+        // Its process has ended.
+        groups.known.insert(task, 1 << 30);
+        assert!(groups.take_gone().is_empty());
+        assert_eq!(groups.of(task), groups.of(process));
         assert!(!program(process.into()).is_empty());
     }
 }

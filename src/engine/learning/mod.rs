@@ -8,7 +8,10 @@
 //! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
 //!    are not learnt from.
 //! 4. What loaders have read is kept in the `journal`, with the local store from mount to mount.
-//! 5. It begins anew where the dataset has other files than when the `candidates` were made.
+//! 5. Who reads nothing for long is followed no more until it does; and where the planner has lost
+//!    a reader that the learner follows, it is told again where that is.
+//! 6. It begins anew where the dataset has other files than when the `candidates` were made, and
+//!    nobody is followed or searched for: the files that there were keep their numbers.
 
 mod candidates;
 mod groups;
@@ -136,8 +139,8 @@ impl Learning {
     pub(super) fn start(settings: LearnSettings, around: Surroundings) -> Result<Self> {
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let told = Arc::new(Mutex::default());
-        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&told));
+        let (started, told) = (Instant::now(), Arc::new(Mutex::default()));
+        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&told), started);
         let is_closed = Arc::clone(&closed);
         let run = move || owner.run(&received, &is_closed);
         let thread = std::thread::Builder::new().name("belady-learn".into()).spawn(run);
@@ -146,7 +149,7 @@ impl Learning {
                 .hint("raise the limit on processes (`ulimit -u`)")
         })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Learning { notes, closed, started: Instant::now(), told, thread })
+        Ok(Learning { notes, closed, started, told, thread })
     }
 
     /// What tells the thread of opens.

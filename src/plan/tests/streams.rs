@@ -82,6 +82,43 @@ fn where_an_order_ends_everything_is_watched_and_nothing_guessed() {
 }
 
 #[test]
+fn an_order_that_comes_too_late_is_followed_when_it_is_told_again() {
+    let files = 20_000;
+    let mut world = world(files, 100);
+    let epoch = shuffled(files, 0);
+    let known = |from: usize| {
+        let epochs = vec![epoch[from..].into(), shuffled(files, 7)];
+        let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+        Event::Continued { stream: StreamId(0), order }
+    };
+    let status = |world: &World| world.planner.streams().next().unwrap().1;
+    world.tell(known(0));
+    read_all(&mut world, 1, epoch[5_000..7_000].iter().copied());
+    assert!(!status(&world).following, "{:?}", status(&world));
+    world.tell(known(7_000));
+    read_all(&mut world, 1, epoch[7_000..8_000].iter().copied());
+    let status = status(&world);
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (0, 1_000));
+}
+
+#[test]
+fn what_was_read_longest_ago_outlives_no_order() {
+    let layout = Arc::new(Layout::new((0..5).map(|_| 1000)));
+    let settings = Settings { prefetch: false, ..settings(6 * 4096, None, PolicyKind::Lru) };
+    let mut world = World::new(settings.clone());
+    world.planner = Planner::new(settings, layout.clone());
+    world.layout = layout;
+    read_all(&mut world, 1, [3, 0, 1, 2].into_iter());
+    let order = Order::listed("test", vec![(0..5).collect()], SampleTable::Files).unwrap();
+    world.tell(Event::Continued { stream: StreamId(0), order: Arc::new(order) });
+    let before = world.pages.clone();
+    read_all(&mut world, 1, [4].into_iter());
+    let gone: Vec<&BlockId> = before.difference(&world.pages).collect();
+    assert_eq!(gone, [&BlockId(3)], "{before:?}");
+}
+
+#[test]
 fn a_reader_on_the_side_does_not_move_the_stream() {
     let files = 3000;
     let mut world = world(files, 8000);

@@ -1,6 +1,6 @@
 //! The learner's thread itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
@@ -14,6 +14,7 @@ use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
+use crate::engine::planning::Published;
 use crate::ids::StreamId;
 use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
 use crate::order::{Listing, Order, SampleTable};
@@ -25,6 +26,13 @@ const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
 const GATHER: Duration = Duration::from_millis(20);
+
+/// How long a loader may read nothing and be followed. It may read a large file meanwhile, or wait
+/// for a validation.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// How often the planner is told at most of a reader that it has lost.
+const TOLD_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// How long a learner stays at least while files come, and how many times as long as it took to
 /// make.
@@ -46,11 +54,14 @@ pub(super) struct Owner {
     names: u64,
     /// Numberings of before that loaders go on with.
     before: Vec<Candidate>,
+    /// From when on observations count their milliseconds.
+    started: Instant,
     received: Vec<Received>,
     /// None until something is read.
     learner: Option<Learner>,
     /// Counts the learners.
     generation: u32,
+    /// When the learner was made, and how long that took.
     made: Instant,
     took: Duration,
     loaders: BTreeMap<LoaderId, Loader>,
@@ -72,6 +83,8 @@ struct Loader {
     followed: bool,
     /// Since when it has been followed, or not.
     since: Instant,
+    /// When its order was told last.
+    told: Instant,
     cpu: Duration,
     /// The name of its program, which is known as long as that runs.
     program: String,
@@ -80,7 +93,8 @@ struct Loader {
 impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
-        Loader { stream, followed, since, cpu: Duration::ZERO, program: String::new() }
+        let (cpu, program) = (Duration::ZERO, String::new());
+        Loader { stream, followed, since, told: since, cpu, program }
     }
 }
 
@@ -98,6 +112,7 @@ impl Owner {
         around: Surroundings,
         notes: SyncSender<Note>,
         told: Arc<Mutex<Told>>,
+        started: Instant,
     ) -> Self {
         let kept = Kept::open(around.home.clone());
         lock(&told).journal = kept.words();
@@ -112,6 +127,7 @@ impl Owner {
             names: around.catalog.names(),
             before: Vec::new(),
             around,
+            started,
             received: Vec::new(),
             learner: None,
             generation: 0,
@@ -189,14 +205,17 @@ impl Owner {
 
     /// A task opened a file, or looked at it. Own threads have no number here.
     fn opened(&mut self, at_ms: u64, task: u32, sample: u32, exact: bool) {
-        let told = |known: &Received| {
-            known.followed && known.files.get(sample as usize).is_some_and(|has| *has)
-        };
-        if task == 0 || self.received.iter().any(told) {
+        if task == 0 || self.is_told(sample) {
             return;
         }
         let group = self.groups.of(task);
         self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+    }
+
+    /// Whether a stream that was told its order, and reads it, may read the file.
+    fn is_told(&self, file: u32) -> bool {
+        let has = |known: &Received| known.files.get(file as usize).is_some_and(|has| *has);
+        self.received.iter().any(|known| known.followed && has(known))
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -245,8 +264,11 @@ impl Owner {
         }
     }
 
-    /// Has the planner follow a loader in its order.
+    /// Has the planner follow a loader in its order, unless somebody has told it of these files.
     fn follow(&mut self, known: Known) {
+        if known.order.ids().any(|sample| self.is_told(sample)) {
+            return;
+        }
         let words = known.order.describe().to_owned();
         tracing::info!(loader = known.loader.0, process = known.group, words, "order learnt");
         let taken: Vec<StreamId> = self.loaders.values().filter_map(|l| l.stream).collect();
@@ -256,6 +278,7 @@ impl Owner {
         }
         let Some(stream) = loader.stream else { return };
         loader.turn(true);
+        loader.told = Instant::now();
         let order = Arc::new(known.order);
         self.around.inbox.put(Event::Continued { stream, order }, None);
     }
@@ -271,8 +294,8 @@ impl Owner {
     /// What a stream is told goes before all that was learnt.
     fn receive(&mut self, stream: StreamId, order: &Order) {
         let mut files = vec![false; self.layout.files()];
-        for sample in [0, 1].into_iter().flat_map(|epoch| order.epoch(epoch).to_vec()) {
-            let file = order.samples().get(sample).file;
+        for id in order.ids() {
+            let file = order.samples().get(id).file;
             if let Some(has) = files.get_mut(file.index()) {
                 *has = true;
             }
@@ -308,21 +331,29 @@ impl Owner {
     /// Looks what has changed around, and says what is known.
     fn look(&mut self) {
         let published = lock(&self.around.published).clone();
+        let mut followed_again = false;
         for received in &mut self.received {
             let progress = published.progress(received.stream);
+            let before = received.followed;
             received.followed = progress.is_none_or(|progress| progress.following);
+            followed_again |= received.followed && !before;
         }
-        let stays = STAYS.max(self.took * STAYS_TIMES);
-        if self.around.catalog.names() != self.names && self.made.elapsed() > stays {
-            tracing::info!("the dataset has other files: learning begins anew");
+        if followed_again {
             self.begin_anew();
-            self.layout = self.around.catalog.layout();
-            self.names = self.around.catalog.names();
         }
+        self.layout = self.around.catalog.layout();
+        let at_work = self.searches.run() || self.loaders.values().any(|loader| loader.followed);
+        let stays = STAYS.max(self.took * STAYS_TIMES);
+        let others = self.learner.is_some() && self.around.catalog.names() != self.names;
+        if others && !at_work && self.made.elapsed() > stays {
+            tracing::info!(files = self.layout.files(), "other files: the learner begins anew");
+            self.begin_anew();
+        }
+        let gone = self.groups.take_gone();
         if self.learner.is_some() {
-            for task in self.groups.take_gone() {
-                self.observe(Observation::Left { task });
-            }
+            gone.into_iter().for_each(|task| self.observe(Observation::Left { task }));
+            self.end_groups();
+            self.tell_again(&published);
             let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();
             let all = kept >= self.layout.pages_bytes_of_all();
             self.observe(Observation::Cached { all });
@@ -334,16 +365,46 @@ impl Owner {
         self.tell();
     }
 
-    /// Publishes what is known of each loader whose process runs. Those of others are not followed
-    /// any more, and those that the learner has forgotten are forgotten.
-    fn tell(&mut self) {
-        let mut beliefs: Vec<Belief> = self.learner.iter().flat_map(Learner::beliefs).collect();
-        self.loaders.retain(|id, _| beliefs.iter().any(|belief| belief.loader == *id));
-        for belief in beliefs.extract_if(.., |belief| !runs(belief.group)) {
-            if self.loaders.get(&belief.loader).is_some_and(|loader| loader.followed) {
+    fn beliefs(&self) -> Vec<Belief> {
+        self.learner.iter().flat_map(Learner::beliefs).collect()
+    }
+
+    /// Does nothing more for loaders of processes that have ended.
+    fn end_groups(&mut self) {
+        let groups: BTreeSet<u64> = self.beliefs().iter().map(|belief| belief.group).collect();
+        for group in groups.into_iter().filter(|group| !runs(*group)) {
+            self.observe(Observation::Ended { group });
+        }
+    }
+
+    /// Lets the planner forget who has long read nothing, and follow again who reads and is not
+    /// followed there.
+    fn tell_again(&mut self, published: &Published) {
+        for belief in self.beliefs() {
+            let Some(loader) = self.loaders.get_mut(&belief.loader) else { continue };
+            let read = self.started + Duration::from_millis(belief.last_ms);
+            let progress = loader.stream.and_then(|stream| published.progress(stream));
+            let lost = !loader.followed || progress.is_some_and(|progress| !progress.following);
+            let idle = read.elapsed() > IDLE_MAX;
+            if idle && loader.followed {
                 self.withdraw(belief.loader);
+            } else if lost
+                && !idle
+                && read > loader.told
+                && loader.told.elapsed() > TOLD_AGAIN_EVERY
+            {
+                loader.told = Instant::now();
+                let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
+                known.into_iter().for_each(|known| self.follow(known));
             }
         }
+    }
+
+    /// Publishes what is known of each loader. Those that the learner has forgotten are forgotten.
+    fn tell(&mut self) {
+        let beliefs = self.beliefs();
+        let learner = self.learner.as_ref();
+        self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
             if loader.program.is_empty() {
@@ -369,3 +430,6 @@ impl Owner {
         *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }
+
+#[cfg(test)]
+mod tests;
