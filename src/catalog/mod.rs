@@ -460,14 +460,16 @@ impl Catalog {
 
     /// Checks a directory at the source, and its names if it changed. Blocks.
     pub fn refresh_directory(&self, node: NodeId) -> Changes {
-        let (directory, path, unread) = {
+        let (directory, path) = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(node) else { return Changes::default() };
-            (directory, tree.path(directory), tree.is_unread(directory))
+            (directory, tree.path(directory))
         };
         let mut changes = Changes::default();
         let Ok(stat) = self.source.stat(&path) else { return changes };
-        if self.is_as_seen(directory, &stat) && !unread {
+        // Whether it is read is asked last: whoever checks its own name may have noted another
+        // version of it in the meantime, and has not read that.
+        if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
             return changes;
         }
         let now = self.now_ms();
