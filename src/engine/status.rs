@@ -129,7 +129,8 @@ impl Engine {
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
         let budget = lock(&self.budget).clone();
-        let known = self.known_nodes();
+        // Both look at the connections themselves.
+        let (known, mode) = (self.known_nodes(), self.mode());
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
@@ -149,7 +150,7 @@ impl Engine {
                 .map(|path| path.display().to_string())
                 .collect(),
             uptime_s: self.started.elapsed().as_secs(),
-            mode: self.mode(),
+            mode,
             consistency: self.consistency(),
             policy: published.policy,
             catalog: self.catalog.state(),
@@ -161,15 +162,7 @@ impl Engine {
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
             },
-            disk: self.disk.as_ref().map(|disk| {
-                let budget = disk.budget();
-                TierStatus {
-                    budget: budget.present(),
-                    configured: budget.configured(),
-                    reduced: budget.reduced().map(str::to_owned),
-                    kept: kept(super::STORE_TIER),
-                }
-            }),
+            disk: self.disk_status(kept(super::STORE_TIER)),
             disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
@@ -203,6 +196,17 @@ impl Engine {
             progress: published.progress(StreamId(index as u16)).cloned(),
         };
         given.map(status).collect()
+    }
+
+    /// The local store, if there is one, which keeps so many bytes.
+    fn disk_status(&self, kept: u64) -> Option<TierStatus> {
+        let budget = self.disk.as_ref()?.budget();
+        Some(TierStatus {
+            budget: budget.present(),
+            configured: budget.configured(),
+            reduced: budget.reduced().map(str::to_owned),
+            kept,
+        })
     }
 
     /// The loaders of whose orders nobody told.
