@@ -64,9 +64,10 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "order.learn-nice",
-        "How far they stand back behind all other threads, 0 to 19: their nice value. The kernel weighs it\n\
-         within a session or control group only, so who is kept waiting for a processor also pauses so\n\
-         many times as long as it computes. Less lets them get on where no processor is ever idle.",
+        "How far they stand back behind all other threads, 0 to 19: their nice value. The kernel\n\
+         weighs it within a session or control group only, so who is kept waiting for a processor\n\
+         also pauses so many times as long as it computes. Less lets them get on where no processor\n\
+         is ever idle.",
     ),
     key("mount.allow-other", "Let other users use the mount."),
     key(
