@@ -44,8 +44,11 @@ impl Loop {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
     }
 
+    /// Unmounts it, as soon as the daemon that had its cache there has ended.
     fn umount(&self) {
-        run(Command::new("umount").arg(&self.point));
+        wait_until("nobody uses the disk", || {
+            Command::new("umount").arg(&self.point).output().unwrap().status.success()
+        });
     }
 
     /// From now on everything on it fails, as on a disk that was pulled out.
