@@ -34,6 +34,7 @@ mod remount;
 mod replay;
 mod samplers;
 mod store;
+mod tensorflow;
 mod torture;
 mod tree;
 mod warmup;
