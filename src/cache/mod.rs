@@ -21,6 +21,7 @@ mod care;
 mod checked;
 mod gears;
 mod inbox;
+mod journal;
 mod local;
 pub mod store;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use care::{InCare, Owed};
 use checked::Checked;
 pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message};
+pub use journal::{Journal, Pinned};
 use local::Local;
 use store::Store;
 
@@ -159,6 +161,11 @@ impl Cache {
         let _ = self.recheck.set(recheck);
     }
 
+    /// The catalog of what is cached.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Totals since the start.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
@@ -216,10 +223,13 @@ impl Cache {
                 let bytes = Arc::clone(bytes);
                 drop(flights);
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
+                self.inbox.put(Event::Joined { block, task }, None);
                 waiter(Ok(bytes));
             }
             Some(Flight::Fetching(waiters)) => {
                 waiters.push(waiter);
+                drop(flights);
+                self.inbox.put(Event::Joined { block, task }, None);
             }
             None => {
                 flights.insert((block, node), Flight::Fetching(vec![waiter]));
