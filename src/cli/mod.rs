@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod mount;
 mod order;
+mod rehearse;
 mod settings;
 mod simulate;
 mod status;
@@ -45,6 +46,9 @@ enum Verb {
     /// Show, check and delete what cache directories hold
     #[command(subcommand)]
     Cache(cache::Verb),
+    /// Show, feed and choose from rehearsal buffers
+    #[command(subcommand)]
+    Rehearse(rehearse::Verb),
     /// Show what this machine offers, and the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
@@ -61,6 +65,7 @@ pub fn main() -> ExitCode {
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Cache(verb) => cache::run(&verb),
+        Verb::Rehearse(verb) => rehearse::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
     };

@@ -107,6 +107,7 @@ fn serve(
     let (end, ended) = mpsc::channel(1);
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     engine.serve_control()?;
+    engine.serve_views()?;
     for (name, order) in orders {
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
@@ -189,6 +190,7 @@ impl Handler {
         match request {
             Request::Status => serde_json::to_value(self.engine.status())
                 .map_err(|error| Error::new(ErrorKind::Internal, format!("status: {error}"))),
+            Request::Rehearse(question) => self.engine.rehearse(question),
             Request::Config => Ok(json!(self.engine.rendered())),
             Request::SetOrder { stream, order } => {
                 self.engine.set_order(&stream, &order).map(|words| json!(words))

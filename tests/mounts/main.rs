@@ -26,6 +26,7 @@ mod programs;
 mod read;
 mod readonly;
 mod refused;
+mod rehearsal;
 mod samplers;
 mod store;
 mod tree;
