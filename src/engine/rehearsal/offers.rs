@@ -4,11 +4,14 @@
 //! rehearsed. A file counts as read when its bytes are asked for while they are not in the page
 //! cache, or when it is seen after it has arrived there. What is opened without a request is not
 //! seen; so the first open of each file is asked for, by leaving the trust in it aside until then.
+//! Who opens a file whose bytes are just coming may find them there without asking, and the arrival
+//! is heard of after the open: so an arrival soon after a sighting is a read as well.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::time::Instant;
 
 use super::Note;
 use crate::cache::{Arrival, Buffer, Cache};
@@ -19,6 +22,10 @@ use crate::plan::Event;
 /// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
 /// again if they are kept.
 const WAITING_BYTES_MAX: u64 = 64 << 20;
+
+/// How long before its arrival a file may have been seen, in seconds; who opens and reads it asks for
+/// its bytes if they take longer.
+const SOON_S: u32 = 5;
 
 /// Bytes that wait.
 pub(super) struct Waiting {
@@ -48,6 +55,8 @@ enum Stage {
     /// Nothing yet.
     #[default]
     Unknown,
+    /// Somebody was seen at it, so many seconds after the start.
+    Seen(u32),
     /// Its bytes were asked for and are on their way.
     Asked,
     /// Its bytes are in the page cache, or were.
@@ -60,6 +69,7 @@ enum Stage {
 pub(in crate::engine) struct Offers {
     notes: SyncSender<Note>,
     all: Arc<AtomicU64>,
+    started: Instant,
     stages: Vec<Stage>,
     /// Bytes of files that have arrived and were not read yet.
     waiting: HashMap<FileId, Waiting>,
@@ -70,7 +80,8 @@ pub(in crate::engine) struct Offers {
 impl Offers {
     pub(super) fn new(notes: SyncSender<Note>) -> Self {
         let (stages, waiting, withheld) = Default::default();
-        Offers { notes, all: Arc::default(), stages, waiting, withheld }
+        let (all, started) = (Arc::default(), Instant::now());
+        Offers { notes, all, started, stages, waiting, withheld }
     }
 
     fn stage(&mut self, file: FileId) -> &mut Stage {
@@ -78,6 +89,10 @@ impl Offers {
             self.stages.resize(file.index() + 1, Stage::Unknown);
         }
         &mut self.stages[file.index()]
+    }
+
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
     /// Whether the opens of a file need not be seen; else it is trusted when it has been read.
@@ -109,13 +124,16 @@ impl Offers {
                 }
             }
             Event::Opened { file, .. } | Event::Seen { file, .. } => {
-                let opened = matches!(event, Event::Opened { .. });
-                if *self.stage(file) == Stage::Arrived {
-                    if let Some((node, ..)) = catalog.name(file) {
-                        self.offer(file, node, cache);
+                let now_s = self.now_s();
+                match (*self.stage(file), event) {
+                    (Stage::Arrived, _) => {
+                        if let Some((node, ..)) = catalog.name(file) {
+                            self.offer(file, node, cache);
+                        }
                     }
-                } else if opened {
-                    self.asked(file);
+                    (_, Event::Opened { .. }) => self.asked(file),
+                    (Stage::Unknown | Stage::Seen(_), _) => *self.stage(file) = Stage::Seen(now_s),
+                    (Stage::Asked | Stage::Offered, _) => {}
                 }
             }
             Event::Arrived { block, .. } => {
@@ -125,18 +143,18 @@ impl Offers {
                     return;
                 };
                 let before = std::mem::replace(self.stage(file), Stage::Arrived);
-                match before {
-                    Stage::Offered => *self.stage(file) = Stage::Offered,
-                    Stage::Unknown | Stage::Asked | Stage::Arrived => {
-                        if (located.length as u64) < BLOCK_BYTES
-                            && let Some(waiting) = Waiting::new(&arrival.bytes, &self.all)
-                        {
-                            self.waiting.insert(file, waiting);
-                        }
-                        if before == Stage::Asked {
-                            self.offer(file, arrival.node, cache);
-                        }
-                    }
+                if before == Stage::Offered {
+                    *self.stage(file) = Stage::Offered;
+                    return;
+                }
+                if (located.length as u64) < BLOCK_BYTES
+                    && let Some(waiting) = Waiting::new(&arrival.bytes, &self.all)
+                {
+                    self.waiting.insert(file, waiting);
+                }
+                let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
+                if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
+                    self.offer(file, arrival.node, cache);
                 }
             }
             _ => {}
