@@ -49,10 +49,11 @@ const IMPURE: [&str; 14] = [
 ];
 
 /// Crates with one home each.
-const HOMES: [(&str, &[&str]); 7] = [
+const HOMES: [(&str, &[&str]); 8] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
+    ("glob::", &["engine"]),
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
     ("lru::", &["fuse", "plan"]),

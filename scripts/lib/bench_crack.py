@@ -7,13 +7,13 @@ another.  A share is the search's operations a second over that, turn by turn.  
 taken of a loader whose order is known.  A figure is a median over the turns.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 
 from driver import FAILURES, stopwatch
-from mounts import binary, exit_on_signals, say
+from mounts import binary, say
+from parts import arguments
 from report import publish, quartiles, row
 
 SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
@@ -76,13 +76,7 @@ def rows_of(found, observed):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench crack", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="15 turns instead of 5")
-    size.add_argument("--quick", action="store_true", help="a tenth of the seeds, 2 turns; nothing is written")
-    args = parser.parse_args()
-    exit_on_signals()
+    args = arguments(__doc__, "15 turns instead of 5", "a tenth of the seeds, 2 turns")
     try:
         found, observed = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
     except FAILURES as e:

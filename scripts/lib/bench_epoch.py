@@ -10,13 +10,12 @@ of 8, 16 and 32 parallel copiers (found in the first turn); "ideal bytes" is the
 pages.
 """
 
-import argparse
 import statistics
 import sys
 
 from make_data import default_files, ensure
 from model_error import model_error
-from mounts import exit_on_signals
+from parts import arguments
 from report import publish, row
 from rig import MIB, Rig
 from schedule import LIMIT, Schedule
@@ -190,11 +189,7 @@ COLUMNS = (("idle %", 6, lambda found: found.get("idle_percent", "-")),
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench epoch", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("--full", action="store_true", help="7 turns, all shapes at all sizes, no limit of time")
-    args = parser.parse_args()
-    exit_on_signals()
+    args = arguments(__doc__, "7 turns, all shapes at all sizes, no limit of time")
     rig = Rig(ensure("imagenet-like", default_files("imagenet-like")), None if args.full else LIMIT)
     try:
         rig.warm()

@@ -8,24 +8,17 @@ says otherwise.  x_ext4 is over the faster of two local fills: files just writte
 The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
 """
 
-import argparse
 import os
 import random
-import shutil
 import statistics
-import sys
 
-from driver import FAILURES, RunError, stopwatch, wrong_bytes_in
+from driver import RunError, stopwatch, wrong_bytes_in
 from hotdata import MIB, Shape, names_of
-from mounts import TARGET, Watchdog, exit_on_signals, fresh_dir, say
+from mounts import Watchdog
+from parts import Parts
 from readers import time_python, time_reads
-from report import publish, quartiles, row
 from turns import ORDER, Site, Turns, requests, wait_until_staged
 
-BARS = {"110k.x_ext4": 1.2, "110k.watch.x_ext4": 2, "4k.x_ext4": 1.3, "1m.x_ext4": 1.1, "walk.x_ext4": 1.1,
-        "python.x_ext4": 1.2, "requests_per_sample": .1, "shard.push.x_ext4": .33, "shard.passthrough.x_ext4": .95,
-        "push.x_pread": .3}
-AT_LEAST = ("shard.push.x_ext4", "shard.passthrough.x_ext4", "push.x_pread")
 LONGEST = 240                # seconds until a mount counts as hung
 
 
@@ -37,24 +30,28 @@ def rate(found):
     return found["bytes"] / found["seconds"]
 
 
-class Bench:
+def sides(found):
+    """The medians of both sides, in nanoseconds or bytes a second."""
+    return " ".join(f"{way} {figure:,}" for way, figure in found.get("medians", {}).items())
+
+
+class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    def __init__(self, top, quick, pairs):
-        self.top, self.quick, self.pairs = top, quick, pairs
+    PARTS = ("middle", "small", "large", "shard")
+    BARS = {"110k.x_ext4": 1.2, "110k.watch.x_ext4": 2, "4k.x_ext4": 1.3, "1m.x_ext4": 1.1, "walk.x_ext4": 1.1,
+            "python.x_ext4": 1.2, "requests_per_sample": .1, "shard.push.x_ext4": .33,
+            "shard.passthrough.x_ext4": .95, "push.x_pread": .3}
+    AT_LEAST = ("shard.push.x_ext4", "shard.passthrough.x_ext4", "push.x_pread")
+    MISSING = {"shard.passthrough.x_ext4": "the product has no passthrough"}
+    COLUMNS = (*Parts.COLUMNS, ("medians", 66, sides))
+
+    def __init__(self, *args):
+        super().__init__(*args)
         self.tmpfs = f"/dev/shm/belady-bench-{os.getpid()}" if os.path.isdir("/dev/shm") else None
-        self.rows, self.notes = [], []
-        self.elapsed = stopwatch()
 
     def shape(self, name, files, size, folders):
         return Shape(name, files // 10 if self.quick else files, size, folders)
-
-    def add(self, name, runs, unit="x", **more):
-        """A row with quartiles and, where there is one, its bar."""
-        if name in AT_LEAST:
-            more["at_least"] = True
-        self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
-        say(f"{self.elapsed():5.0f} s  {name:26} {self.rows[-1]['value']}")
 
     def ratio(self, name, found, figure=p50, quicker=min, **more):
         """A row: belady over the better local fill, turn by turn; tmpfs beside it."""
@@ -72,23 +69,6 @@ class Bench:
             finally:
                 if dog.bitten:
                     raise RunError("a mount hung")
-
-    def run(self):
-        """All parts; one that fails is noted, and the others run. Gives whether all went through."""
-        ran = True
-        for part in (self.middle, self.small, self.large, self.shard):
-            try:
-                part()
-            except FAILURES as e:
-                ran = False
-                self.notes.append(f"{part.__name__} failed: {e}".replace(TARGET, "target"))
-                say(f"{part.__name__} FAILED: {e}")
-        made = {found["name"] for found in self.rows}
-        for name in BARS:
-            if name not in made:
-                note = "the product has no passthrough" if name.startswith("shard.pass") else "no run"
-                self.add(name, [], note=note)
-        return ran
 
     def simple(self, name, shape):
         """Whole files of another size."""
@@ -114,7 +94,7 @@ class Bench:
             with site.mount("--order", ORDER) as mount:
                 wait_until_staged(mount)
                 self.guarded(lambda: self.staged(site, mount), mount)
-            with site.mount() as mount:
+            with site.mount("--set", "order.learn=off") as mount:
                 self.guarded(lambda: self.watched(site, mount), mount)
             self.pushed(site)
         finally:
@@ -207,37 +187,5 @@ class Bench:
             site.clean()
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench hotpath", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="21 turns instead of 9")
-    size.add_argument("--quick", action="store_true", help="a tenth of the files, 3 turns; nothing is written")
-    args = parser.parse_args()
-    exit_on_signals()
-    top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
-    bench = Bench(top, args.quick, 21 if args.full else 3 if args.quick else 9)
-    try:
-        ran = bench.run()
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
-    order = list(BARS)
-    bench.rows.sort(key=lambda found: order.index(found["name"]) if found["name"] in order else len(order))
-    publish("hotpath", bench.rows, bench.notes, args.json, COLUMNS, keep=not args.quick)
-    sys.exit(0 if ran else 1)
-
-
-def spread(found):
-    return f"{found['q1']:.3f}-{found['q3']:.3f}" if "q1" in found else "-"
-
-
-def sides(found):
-    """The medians of both sides, in nanoseconds or bytes a second."""
-    return " ".join(f"{way} {figure:,}" for way, figure in found.get("medians", {}).items())
-
-
-COLUMNS = (("quartiles", 15, spread), ("medians", 66, sides))
-
-
 if __name__ == "__main__":
-    main()
+    Bench.main(__doc__, "a tenth of the files")

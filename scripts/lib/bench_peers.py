@@ -11,7 +11,6 @@ do not cache on a disk (slowpfs with a caching client's page cache, mergerfs, bi
 and so no column for 50 %; in that column rclone, which can be limited, is the peer.
 """
 
-import argparse
 import os
 import shutil
 import statistics
@@ -20,7 +19,8 @@ import sys
 
 from driver import RunError
 from make_data import default_files, ensure
-from mounts import Served, exit_on_signals, fresh_dir
+from mounts import Served, fresh_dir
+from parts import arguments
 from report import publish, row
 from rig import MIB, ORDER, Rig
 from schedule import LIMIT, Schedule
@@ -177,11 +177,7 @@ COLUMNS = (("late ms", 8, lambda found: f"{found['held_late_us_max'] / 1000:.1f}
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench peers", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("--full", action="store_true", help="7 turns with everything in each, no limit of time")
-    args = parser.parse_args()
-    exit_on_signals()
+    args = arguments(__doc__, "7 turns with everything in each, no limit of time")
     rig = Rig(ensure("imagenet-like", default_files("imagenet-like")), None if args.full else LIMIT, LONGEST)
     try:
         rig.warm()

@@ -6,26 +6,21 @@ samples in a store and as a file each, in turns, nothing of it in the page cache
 it while its store fills, and when it is full.  A figure is the median over the turns of the ratio of the two sides.
 """
 
-import argparse
 import json
 import os
 import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 
-from driver import FAILURES, RunError, stopwatch, wrong_bytes_in
+from driver import RunError, wrong_bytes_in
 from hotdata import MIB, Shape, names_of, pages, write_files
-from mounts import TARGET, TOP, Belady, Watchdog, binary, exit_on_signals, fresh_dir, say
+from mounts import TOP, Belady, Watchdog, binary, fresh_dir
+from parts import Parts
 from readers import time_reads, write_list
-from report import publish, quartiles, row
 
-BARS = {"110k.ingest.x_plain": 1, "110k.read.x_plain": .9, "4k.ingest.x_plain": 1, "4k.read.x_plain": .9, "reopen_s": 1,
-        "full.x_before": .95, "full.x_none": .95, "crash.images": 10_000, "crash.wrong_bytes": 0, "crash.lost": 0,
-        "kill.wrong_bytes": 0, "kill.lost": 0}
-AT_MOST = ("reopen_s", "crash.wrong_bytes", "crash.lost", "kill.wrong_bytes", "kill.lost")
+KILLS = 200
 LONGEST = 120                # seconds until a mount counts as hung
 SEEN = re.compile(r"crash images: (\d+) of .* (\d+) wrong bytes, (\d+) synced samples lost")
 
@@ -39,38 +34,22 @@ def storebench(what, directory, samples, size, *options):
     return json.loads(done.stdout)
 
 
-class Bench:
+def sides(found):
+    """The medians of both sides, in megabytes a second."""
+    return f"{found['mb_s']} : {found['plain_mb_s']}" if "mb_s" in found else "-"
+
+
+class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    def __init__(self, top, quick, pairs):
-        self.top, self.quick, self.pairs = top, quick, pairs
-        self.rows, self.notes = [], []
-        self.elapsed = stopwatch()
-
-    def add(self, name, runs, unit="x", **more):
-        """A row with quartiles and, where there is one, its bar."""
-        if name in BARS and name not in AT_MOST:
-            more["at_least"] = True
-        self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
-        say(f"{self.elapsed():5.0f} s  {name:26} {self.rows[-1]['value']}")
-
-    def run(self, parts):
-        """All parts, or those named; one that fails is noted, and the others run. Gives whether all went through."""
-        ran = True
-        for part in (self.middle, self.small, self.full, self.reopen, self.kill, self.crash):
-            if parts and part.__name__ not in parts:
-                continue
-            try:
-                part()
-            except FAILURES as e:
-                ran = False
-                self.notes.append(f"{part.__name__} failed: {e}".replace(TARGET, "target"))
-                say(f"{part.__name__} FAILED: {e}")
-        made = {found["name"] for found in self.rows}
-        for name in BARS:
-            if name not in made:
-                self.add(name, [])
-        return ran
+    PARTS = ("middle", "small", "full", "reopen", "kill", "crash")
+    BARS = {"110k.ingest.x_plain": 1, "110k.read.x_plain": 1, "4k.ingest.x_plain": 1, "4k.read.x_plain": 1,
+            "reopen_s": 1, "full.x_before": .95, "full.x_none": .95, "crash.images": 10_000, "crash.wrong_bytes": 0,
+            "crash.lost": 0, "kill.wrong_bytes": 0, "kill.lost": 0}
+    AT_LEAST = ("110k.ingest.x_plain", "110k.read.x_plain", "4k.ingest.x_plain", "4k.read.x_plain", "full.x_before",
+                "full.x_none", "crash.images")
+    TURNS = (7, 3, 15)
+    COLUMNS = (*Parts.COLUMNS, ("MB/s", 12, sides))
 
     def middle(self):
         """110 KB: a file each is what a filesystem can do."""
@@ -135,7 +114,8 @@ class Bench:
             rates = {}
             for way in ("store", "none"):
                 cache = fresh_dir(os.path.join(self.top, "cache"))
-                options = ["--ram", max(MIB, pages(shape) // 8), "--set", "cache.policy=lru"]
+                options = ["--ram", max(MIB, pages(shape) // 8), "--set", "cache.policy=lru",
+                           "--set", "order.learn=off"]
                 if way == "store":
                     options += ["--cache-dir", cache, "--nvme", pages(shape) // 2]
                 time_reads("read", self.listed(source, names))
@@ -170,13 +150,16 @@ class Bench:
         shape = Shape("kill", 200 if self.quick else 1_000, 112_283, 10)
         source = write_files(os.path.join(self.top, "source"), shape)
         cache, names = fresh_dir(os.path.join(self.top, "cache")), names_of(shape)
-        options = ["--ram", 16 * MIB, "--cache-dir", cache, "--nvme", 2 * pages(shape)]
+        options = ["--ram", 16 * MIB, "--cache-dir", cache, "--nvme", 2 * pages(shape), "--set", "order.learn=off"]
         wrong, lost = [], []
-        for turn in range(self.pairs):
+        for turn in range(KILLS // 20 if self.quick else KILLS):
             chosen = random.Random(turn)
+            if turn % 10 == 0:
+                # A store that has everything writes no more.
+                fresh_dir(cache)
             with Belady(source, os.path.join(self.top, "mount"), options) as mount:
                 with Watchdog(LONGEST, [mount]):
-                    wrong.append(sum(self.differ(mount, name) for name in chosen.sample(names, len(names) // 5)))
+                    wrong.append(sum(self.differ(mount, name) for name in chosen.sample(names, len(names) // 20)))
                     reader = subprocess.Popen([binary("hotpath"), "read", self.listed(mount.mountpoint, names)],
                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     time.sleep(chosen.uniform(.05, .3))
@@ -188,7 +171,7 @@ class Bench:
             wrong.append(sum(self.differ(mount, name) for name in names))
         shutil.rmtree(source)
         self.add("kill.wrong_bytes", wrong, "", value=sum(wrong))
-        self.add("kill.lost", lost, "", value=sum(lost), stored=stored)
+        self.add("kill.lost", lost, "", value=sum(lost), stored=stored, kills=len(lost))
 
     @staticmethod
     def differ(mount, name):
@@ -202,38 +185,5 @@ class Bench:
         return json.loads(done.stdout)[0]["samples"]
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench store", description=__doc__.splitlines()[0])
-    parser.add_argument("--part", action="append", default=[], help="only this part; nothing is written")
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="15 turns instead of 7")
-    size.add_argument("--quick", action="store_true", help="a tenth of the samples, 3 turns; nothing is written")
-    args = parser.parse_args()
-    exit_on_signals()
-    top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
-    bench = Bench(top, args.quick, 15 if args.full else 3 if args.quick else 7)
-    try:
-        ran = bench.run(args.part)
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
-    order = list(BARS)
-    bench.rows.sort(key=lambda found: order.index(found["name"]) if found["name"] in order else len(order))
-    publish("store", bench.rows, bench.notes, args.json, COLUMNS, keep=not args.quick and not args.part)
-    sys.exit(0 if ran else 1)
-
-
-def sides(found):
-    """The medians of both sides, in megabytes a second."""
-    return f"{found['mb_s']} : {found['plain_mb_s']}" if "mb_s" in found else "-"
-
-
-def spread(found):
-    return f"{found['q1']:.3f}-{found['q3']:.3f}" if "q1" in found else "-"
-
-
-COLUMNS = (("quartiles", 15, spread), ("MB/s", 12, sides))
-
-
 if __name__ == "__main__":
-    main()
+    Bench.main(__doc__, "a tenth of the samples")

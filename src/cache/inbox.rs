@@ -14,10 +14,13 @@ use std::time::Duration;
 
 use super::Buffer;
 use crate::catalog::NodeId;
-use crate::plan::Event;
+use crate::plan::{Event, Planner};
 
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
+
+/// Bytes that wait with the arrivals; beyond, further arrivals come without: they are not stored.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Events of a batch at most: as many wake a planner that gathers one.
 const BATCH_MAX: usize = 8;
@@ -42,8 +45,13 @@ pub struct Message {
     pub arrival: Option<Arrival>,
 }
 
+/// Something that somebody wants to know of the planner.
+pub type Question = Box<dyn FnOnce(&Planner) + Send>;
+
 struct Queue {
     messages: Vec<Message>,
+    questions: Vec<Question>,
+    bytes: usize,
     batch: usize,
     /// The planner gathers a batch: a single event does not wake it.
     gathering: bool,
@@ -71,8 +79,15 @@ impl Inbox {
     /// would wait for arrivals that only its own events bring about.
     pub fn new(inflight_max: u32) -> Self {
         let batch = (inflight_max as usize).clamp(1, BATCH_MAX);
-        let queue =
-            Queue { messages: Vec::new(), batch, gathering: false, urgent: false, closed: false };
+        let queue = Queue {
+            messages: Vec::new(),
+            questions: Vec::new(),
+            bytes: 0,
+            batch,
+            gathering: false,
+            urgent: false,
+            closed: false,
+        };
         Inbox { queue: Mutex::new(queue), wake: Condvar::new() }
     }
 
@@ -88,6 +103,8 @@ impl Inbox {
         {
             return;
         }
+        let arrival = arrival.filter(|arrival| queue.bytes + arrival.bytes.len() <= BYTES_MAX);
+        queue.bytes += arrival.as_ref().map_or(0, |arrival| arrival.bytes.len());
         let was_ready = queue.is_ready();
         queue.urgent |= matches!(event, Event::Missed { .. });
         queue.messages.push(Message { event, arrival });
@@ -96,25 +113,45 @@ impl Inbox {
         }
     }
 
+    /// Leaves a question. It is dropped where nobody is there to answer.
+    pub fn ask(&self, question: Question) {
+        let mut queue = self.lock();
+        if !queue.closed {
+            queue.questions.push(question);
+            queue.urgent = true;
+            self.wake.notify_one();
+        }
+    }
+
     /// Ends the reader's waiting for good.
     pub fn close(&self) {
-        self.lock().closed = true;
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.questions.clear();
         self.wake.notify_one();
     }
 
-    /// Waits for events, at most `patience`, and takes them all. False once closed.
-    pub fn take(&self, messages: &mut Vec<Message>, patience: Duration) -> bool {
+    /// Waits for events and questions, at most `patience`, and takes them all. The questions are
+    /// to be answered once the events have been applied. False once closed.
+    pub fn take(
+        &self,
+        messages: &mut Vec<Message>,
+        questions: &mut Vec<Question>,
+        patience: Duration,
+    ) -> bool {
         let mut queue = self.lock();
         if queue.gathering {
             queue = self.wait(queue, GATHER);
             queue.gathering = false;
         }
-        if queue.messages.is_empty() {
+        if queue.messages.is_empty() && queue.questions.is_empty() {
             queue = self.wait(queue, patience);
         }
         queue.urgent = false;
         queue.gathering = !queue.messages.is_empty();
         messages.append(&mut queue.messages);
+        questions.append(&mut queue.questions);
+        queue.bytes = 0;
         !queue.closed
     }
 
@@ -143,18 +180,18 @@ mod tests {
         assert!(!is_ready());
         seen(&inbox);
         assert!(is_ready());
-        assert!(inbox.take(&mut messages, FOR_LONG));
+        assert!(inbox.take(&mut messages, &mut Vec::new(), FOR_LONG));
         (1..BATCH_MAX).for_each(|_| seen(&inbox));
         assert!(!is_ready(), "a batch is gathered");
         seen(&inbox);
         assert!(is_ready());
-        assert!(inbox.take(&mut messages, FOR_LONG));
+        assert!(inbox.take(&mut messages, &mut Vec::new(), FOR_LONG));
         inbox.put(Event::Missed { block: BlockId(0), task: 1 }, None);
         assert!(is_ready(), "a reader waits");
-        assert!(inbox.take(&mut messages, FOR_LONG));
+        assert!(inbox.take(&mut messages, &mut Vec::new(), FOR_LONG));
         assert_eq!(messages.len(), 1 + BATCH_MAX + 1);
         inbox.close();
-        assert!(is_ready() && !inbox.take(&mut messages, FOR_LONG));
+        assert!(is_ready() && !inbox.take(&mut messages, &mut Vec::new(), FOR_LONG));
     }
 
     #[test]
@@ -163,12 +200,12 @@ mod tests {
         let mut messages = Vec::new();
         (0..2).for_each(|_| {
             seen(&inbox);
-            inbox.take(&mut messages, FOR_LONG);
+            inbox.take(&mut messages, &mut Vec::new(), FOR_LONG);
         });
         assert_eq!(messages.len(), 2);
         let single = Inbox::new(1);
         seen(&single);
-        single.take(&mut messages, FOR_LONG);
+        single.take(&mut messages, &mut Vec::new(), FOR_LONG);
         seen(&single);
         assert!(single.lock().is_ready());
     }

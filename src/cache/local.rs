@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::Buffer;
 use super::care::Owed;
 use super::inbox::Arrival;
-use super::store::{Found, Key, Store};
-use super::{Buffer, Cache};
+use super::store::{Found, Key, Part, Sample, Store};
 use crate::catalog::{Catalog, Located};
 use crate::ids::BlockId;
 use crate::plan::Event;
@@ -26,6 +26,9 @@ const QUEUE_BYTES: usize = 64 << 20;
 
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Samples that are given up at once.
+const REMOVED_AT_ONCE: usize = 1 << 14;
 
 /// Niceness of the thread that writes.
 const NICE: i32 = 15;
@@ -50,6 +53,8 @@ struct Queue {
     bytes: usize,
     /// Whether a thread is at it.
     working: bool,
+    /// Nothing is queued any more.
+    closed: bool,
 }
 
 /// The local store as a tier of blocks.
@@ -79,6 +84,11 @@ impl Local {
 
     fn key(&self, located: &Located) -> Key {
         self.store.key(&located.path, &located.fingerprint, located.offset)
+    }
+
+    fn part(&self, at: &Located) -> Option<Part> {
+        let (_, size) = self.catalog.file(at.node).ok()?;
+        self.store.part(&at.path, &at.fingerprint, at.offset, size)
     }
 
     fn known(&self, block: BlockId) -> Option<Key> {
@@ -146,9 +156,9 @@ impl Local {
         }
     }
 
-    /// Stores a block that has arrived, and tells the planner whether it is there.
-    pub(super) fn put(self: &Arc<Self>, cache: &Arc<Cache>, block: BlockId, arrival: Arrival) {
-        let owed = Owed::new(cache, Event::Placed { block, tier: self.tier, done: false });
+    /// Stores a block that has arrived; `owed` is what the planner is told, also where it is not
+    /// stored.
+    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Arrival, owed: Owed) {
         let length = arrival.bytes.len();
         if self.lock().bytes + length <= QUEUE_BYTES {
             self.submit(Job::Put(block, arrival, owed), length);
@@ -160,18 +170,26 @@ impl Local {
         self.submit(Job::Remove(block), 0);
     }
 
-    /// Waits until everything is written, and lasts. Blocks.
-    pub(super) fn close(self: &Arc<Self>) {
+    /// Waits until everything is written, and lasts; nothing is written afterwards. Says whether
+    /// the store is left: a disk that hangs may still be writing. Blocks.
+    pub(super) fn close(self: &Arc<Self>) -> bool {
         self.submit(Job::Sync, 0);
+        let mut queue = self.lock();
+        queue.closed = true;
         let busy = |queue: &mut Queue| queue.working;
-        let waited = self.idle.wait_timeout_while(self.lock(), CLOSE_PATIENCE, busy);
-        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+        let waited = self.idle.wait_timeout_while(queue, CLOSE_PATIENCE, busy);
+        let hangs = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        if hangs {
             tracing::warn!("the cache disk hangs; what was stored last may be lost");
         }
+        !hangs
     }
 
     fn submit(self: &Arc<Self>, job: Job, bytes: usize) {
         let mut queue = self.lock();
+        if queue.closed {
+            return;
+        }
         queue.jobs.push_back(job);
         queue.bytes += bytes;
         if !std::mem::replace(&mut queue.working, true) {
@@ -223,20 +241,23 @@ impl Local {
     }
 
     fn store_all(&self, jobs: Vec<Job>) {
-        let mut puts: Vec<(BlockId, Key, Arrival, Owed)> = Vec::new();
+        let mut puts: Vec<(BlockId, Key, Located, Arrival, Owed)> = Vec::new();
         for job in jobs {
             let Job::Put(block, arrival, owed) = job else { continue };
             // Another version by now: what arrived is of no use.
             let located = self.catalog.locate(block).filter(|at| at.node == arrival.node);
             if let Some(located) = located.filter(|at| at.length == arrival.bytes.len()) {
-                puts.push((block, self.key(&located), arrival, owed));
+                puts.push((block, self.key(&located), located, arrival, owed));
             }
         }
-        let samples: Vec<(Key, &[u8])> =
-            puts.iter().map(|(_, key, arrival, _)| (*key, &**arrival.bytes)).collect();
-        let done = self.store.put(&samples);
+        let samples = puts.iter().map(|(_, key, located, arrival, _)| Sample {
+            key: *key,
+            bytes: &arrival.bytes,
+            part: self.part(located),
+        });
+        let done = self.store.put_all(&samples.collect::<Vec<_>>());
         let mut past = Vec::new();
-        for (block, key, _, owed) in &mut puts {
+        for (block, key, _, _, owed) in &mut puts {
             if done {
                 past.extend(self.known(*block).filter(|before| before != key));
                 self.set(*block, Some(*key));
@@ -259,7 +280,8 @@ impl Local {
                 Job::Put(..) => {}
             }
         }
-        self.store.remove(&keys);
+        // Readers wait for the index while samples are given up.
+        keys.chunks(REMOVED_AT_ONCE).for_each(|keys| self.store.remove(keys));
         self.store.clear_leftovers();
         if last && let Err(error) = self.store.sync() {
             tracing::warn!(%error, "what was stored last may be lost");
@@ -279,6 +301,9 @@ struct Working<'a>(&'a Local);
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.0.lock().working = false;
+        if std::thread::panicking() {
+            self.0.lock().working = false;
+            self.0.idle.notify_all();
+        }
     }
 }

@@ -19,6 +19,7 @@
 mod buffer;
 mod care;
 mod checked;
+mod flight;
 mod gears;
 mod inbox;
 mod journal;
@@ -30,7 +31,6 @@ mod tests;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -43,29 +43,36 @@ use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 pub use buffer::Buffer;
 use care::{InCare, Owed};
 use checked::Checked;
+use flight::{Fetching, Flight};
 pub use gears::Gears;
-pub use inbox::{Arrival, Inbox, Message};
+pub use inbox::{Arrival, Inbox, Message, Question};
 pub use journal::{Journal, Pinned};
 use local::Local;
 use store::Store;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
-    /// Puts bytes into the pages of a file. Blocks.
+    /// Bytes of a file will be put there soon.
+    fn expect(&self, at: &Located);
+
+    /// Puts the bytes there. Blocks.
     ///
     /// # Errors
     /// The kernel's, `ENOENT` where it does not know the file.
-    fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
+    fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Whether every page of a range is there; none where the kernel cannot tell. Blocks.
-    fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool>;
+    /// Looks whether every page is there.
+    fn look(&self, at: Located, looked: Looked);
 
     /// Makes the kernel look a file's name up at its next open. Its pages stay. Blocks.
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr);
 
-    /// Drops pages of a file. Blocks.
-    fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64);
+    /// Drops the pages; then `done` is called, or dropped where that panicked.
+    fn discard(&self, at: Located, done: Box<dyn FnOnce() + Send>);
 }
+
+/// Takes whether pages are there; none where the kernel cannot tell.
+pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
 
 /// Takes a block's bytes or the errno of its read.
 pub type Waiter = Box<dyn FnOnce(Result<Arc<Buffer>, Errno>) + Send>;
@@ -75,13 +82,6 @@ pub type Recheck = Box<dyn Fn(NodeId, Urgency) + Send + Sync>;
 
 /// A block of one version of its file: bytes of two versions never meet.
 type Key = (BlockId, NodeId);
-
-enum Flight {
-    /// Nothing has arrived yet.
-    Fetching(Vec<Waiter>),
-    /// The bytes are here and being pushed.
-    Pushing(Arc<Buffer>),
-}
 
 /// Bytes and reads that went through the daemon since the start.
 #[derive(Debug, Default)]
@@ -109,9 +109,7 @@ pub struct Cache {
     local: Option<Arc<Local>>,
     store_pool: Pool,
     push_pool: Pool,
-    drop_pool: Pool,
     gear_pool: Pool,
-    check_pool: Pool,
     checked: Checked,
     gears: Gears,
     /// Told of files to be looked at again at the source.
@@ -143,9 +141,7 @@ impl Cache {
             local,
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            drop_pool: Pool::new("belady-drop", 1, 0),
             gear_pool: Pool::new("belady-gear", 1, 0),
-            check_pool: Pool::new("belady-check", 1, 0),
             checked: Checked::default(),
             gears: Gears::default(),
             recheck: OnceLock::new(),
@@ -226,13 +222,15 @@ impl Cache {
                 self.inbox.put(Event::Joined { block, task }, None);
                 waiter(Ok(bytes));
             }
-            Some(Flight::Fetching(waiters)) => {
-                waiters.push(waiter);
+            Some(Flight::Fetching(fetching)) => {
+                fetching.waiters.push(waiter);
+                let news = fetching.go_to_ram();
                 drop(flights);
-                self.inbox.put(Event::Joined { block, task }, None);
+                let missed = Event::Missed { block, task };
+                self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
             }
             None => {
-                flights.insert((block, node), Flight::Fetching(vec![waiter]));
+                flights.insert((block, node), Flight::Fetching(Fetching::for_reader(waiter)));
                 drop(flights);
                 match self.catalog.locate(block).filter(|located| located.node == node) {
                     Some(located) => {
@@ -251,10 +249,47 @@ impl Cache {
             return self.inbox.put(Event::Failed { block }, None);
         };
         let mut flights = self.lock();
-        let Entry::Vacant(slot) = flights.entry((block, located.node)) else { return };
-        slot.insert(Flight::Fetching(Vec::new()));
+        match flights.entry((block, located.node)) {
+            Entry::Vacant(slot) => {
+                slot.insert(Flight::Fetching(Fetching::for_ram()));
+            }
+            Entry::Occupied(mut flight) => {
+                if let Flight::Fetching(fetching) = flight.get_mut() {
+                    fetching.go_to_ram();
+                }
+                return;
+            }
+        }
         drop(flights);
+        if let Some(pages) = self.pages.get() {
+            pages.expect(&located);
+        }
         self.fetch(block, located, Urgency::Prefetch);
+    }
+
+    /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is
+    /// under way leaves one there when it ends.
+    pub fn load(self: &Arc<Self>, block: BlockId, tier: usize) {
+        let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+        let (Some(local), Some(located)) = (&self.local, self.catalog.locate(block)) else {
+            return;
+        };
+        let mut flights = self.lock();
+        match flights.entry((block, located.node)) {
+            Entry::Vacant(slot) => {
+                slot.insert(Flight::Fetching(Fetching::for_store(placed)));
+                drop(flights);
+                self.fetch(block, located, Urgency::Prefetch);
+            }
+            Entry::Occupied(mut flight) => match flight.get_mut() {
+                Flight::Fetching(fetching) => fetching.placed = Some(placed),
+                Flight::Pushing(bytes) => {
+                    let arrival = Arrival { node: located.node, bytes: Arc::clone(bytes) };
+                    drop(flights);
+                    local.put(block, arrival, placed);
+                }
+            },
+        }
     }
 
     /// Looks whether a block that will be read soon is still as it should be: its version, where
@@ -269,42 +304,39 @@ impl Cache {
         if !self.checked.is_due(block) || !self.checked.may_look() {
             return;
         }
-        let cache = Arc::clone(self);
-        self.check_pool.submit(Urgency::Prefetch, move || {
-            let Some(pages) = cache.pages.get() else { return };
-            let length = located.length as u64;
-            match pages.is_whole(located.node, &located.path, located.offset, length) {
-                Some(false) => cache.tell(located.node, Event::Lost { block }, None),
-                // Where the kernel cannot tell, asking again soon is of no use.
-                Some(true) | None => cache.checked.note(block),
-            }
-        });
+        let Some(pages) = self.pages.get() else { return };
+        let (cache, node) = (Arc::clone(self), located.node);
+        let looked = move |whole| match whole {
+            Some(false) => cache.tell(node, Event::Lost { block }, None),
+            // Where the kernel cannot tell, asking again soon is of no use.
+            Some(true) | None => cache.checked.note(block),
+        };
+        pages.look(located, Box::new(looked));
     }
 
     /// Drops a block's pages and tells the planner when that is done.
     pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
-        let cache = Arc::clone(self);
-        self.drop_pool.submit(Urgency::Prefetch, move || {
-            let _dropped = Owed::new(&cache, Event::Dropped { block });
-            if let (Some(pages), Some(at)) = (cache.pages.get(), cache.catalog.locate(block)) {
-                pages.discard(at.node, &at.path, at.offset, at.length as u64);
-            }
-        });
+        let dropped = Owed::new(self, Event::Dropped { block });
+        if let (Some(pages), Some(at)) = (self.pages.get(), self.catalog.locate(block)) {
+            pages.discard(at, Box::new(move || drop(dropped)));
+        }
     }
 
     /// Writes a block to the local store and tells the planner.
     pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
         match &self.local {
-            Some(local) => local.put(self, block, arrival),
+            Some(local) => {
+                let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+                local.put(block, arrival, placed);
+            }
             None => self.inbox.put(Event::Placed { block, tier, done: false }, None),
         }
     }
 
-    /// Writes what is to be written to the local store, and makes it last. Blocks.
-    pub fn close(&self) {
-        if let Some(local) = &self.local {
-            local.close();
-        }
+    /// Writes what is to be written to the local store, and makes it last. Says whether the store
+    /// is left then. Blocks.
+    pub fn close(&self) -> bool {
+        self.local.as_ref().is_none_or(Local::close)
     }
 
     /// Gives up a block's copy in the local store.
@@ -375,11 +407,15 @@ impl Cache {
         }
         let bytes = Arc::new(bytes);
         let key = (block, located.node);
-        let before = self.lock().insert(key, Flight::Pushing(Arc::clone(&bytes)));
-        if let Some(Flight::Fetching(waiters)) = before {
-            for waiter in waiters {
-                waiter(Ok(Arc::clone(&bytes)));
-            }
+        let Some(fetching) = self.take_off(key, &bytes) else { return };
+        for waiter in fetching.waiters {
+            waiter(Ok(Arc::clone(&bytes)));
+        }
+        if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
+            local.put(block, Arrival { node: located.node, bytes: Arc::clone(&bytes) }, placed);
+        }
+        if !fetching.to_ram {
+            return;
         }
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         if whole && urgency == Urgency::Prefetch {
@@ -395,15 +431,17 @@ impl Cache {
     /// Puts a block into the page cache and ends its flight. Blocks.
     fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
         let pushed = match self.pages.get() {
-            Some(pages) => pages.store(located.node, &located.path, located.offset, &bytes),
+            Some(pages) => pages.store(located, &bytes),
             None => Err(Errno::ENOTCONN),
         };
         self.lock().remove(&(block, located.node));
         match pushed {
             Ok(()) => {
                 self.checked.note(block);
-                let arrival = Arrival { node: located.node, bytes };
-                self.tell(located.node, Event::Arrived { block, from }, Some(arrival));
+                // What comes from the store is not written to it.
+                let new = self.local.is_some() && from == Place::Source;
+                let arrival = new.then_some(Arrival { node: located.node, bytes });
+                self.tell(located.node, Event::Arrived { block, from }, arrival);
             }
             Err(errno) => {
                 tracing::debug!(?block, %errno, "the kernel did not take a block");
@@ -423,12 +461,15 @@ impl Cache {
 
     fn fail(&self, key: Key, errno: Errno) {
         let before = self.lock().remove(&key);
-        self.tell(key.1, Event::Failed { block: key.0 }, None);
-        if let Some(Flight::Fetching(waiters)) = before {
-            self.traffic.read_errors.fetch_add(waiters.len() as u64, Ordering::Relaxed);
-            for waiter in waiters {
-                waiter(Err(errno));
-            }
+        let Some(Flight::Fetching(fetching)) = before else {
+            return self.tell(key.1, Event::Failed { block: key.0 }, None);
+        };
+        if fetching.to_ram {
+            self.tell(key.1, Event::Failed { block: key.0 }, None);
+        }
+        self.traffic.read_errors.fetch_add(fetching.waiters.len() as u64, Ordering::Relaxed);
+        for waiter in fetching.waiters {
+            waiter(Err(errno));
         }
     }
 

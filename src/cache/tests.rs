@@ -1,6 +1,7 @@
 //! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -52,22 +53,64 @@ impl Source for Panicking {
     }
 }
 
+/// A directory that can be listed, and whose reads wait until they are let go.
+struct Held {
+    directory: PosixSource,
+    reads: Arc<Mutex<Vec<ReadRequest>>>,
+}
+
+impl Source for Held {
+    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+        self.directory.list(directory)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        self.directory.stat(path)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        self.directory.read_link(path)
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        self.directory.list_xattrs(path)
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.directory.xattr(path, name)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.directory.space()
+    }
+
+    fn read(&self, mut requests: Vec<ReadRequest>) {
+        self.reads.lock().unwrap().append(&mut requests);
+    }
+}
+
 /// Page cache whose calls panic.
 struct PanickingPages;
 
 impl Pages for PanickingPages {
-    fn store(&self, _: NodeId, _: &Path, _: u64, _: &[u8]) -> Result<(), Errno> {
+    fn expect(&self, _: &Located) {}
+
+    fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
         panic!("injected into a push")
     }
 
-    fn discard(&self, _: NodeId, _: &Path, _: u64, _: u64) {
-        panic!("injected into a drop")
+    fn discard(&self, _: Located, done: Box<dyn FnOnce() + Send>) {
+        let drop_pages = move || {
+            let _done = done;
+            panic!("injected into a drop")
+        };
+        std::thread::spawn(drop_pages);
     }
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn is_whole(&self, _: NodeId, _: &Path, _: u64, _: u64) -> Option<bool> {
-        None
+    fn look(&self, _: Located, looked: Looked) {
+        looked(None);
     }
 }
 
@@ -75,20 +118,28 @@ struct Stand {
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     node: NodeId,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
+    stored: tempfile::TempDir,
 }
 
 const BLOCK: BlockId = BlockId(0);
 
+/// The tier that the store is.
+const TIER: usize = 1;
+
 fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
     let directory = tempfile::tempdir().unwrap();
+    let stored = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("file"), b"bytes").unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
     let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
     let inbox = Arc::new(Inbox::new(8));
-    let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), None);
+    let disk = Arc::new(store::disk::Directory::open(stored.path(), false).unwrap());
+    let store = Store::open(disk, store::Limits::new(1 << 20, 0), 1).unwrap();
+    let store = Some((TIER, Arc::new(store)));
+    let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), store);
     let node = cache.catalog.locate(BLOCK).unwrap().node;
-    Stand { cache, inbox, node, _directory: directory }
+    Stand { cache, inbox, node, directory, stored }
 }
 
 impl Stand {
@@ -103,11 +154,19 @@ impl Stand {
 
     /// Waits until the planner hears of such an event.
     fn hears(&self, wanted: fn(&Event) -> bool) {
-        let mut messages = Vec::new();
+        self.hears_all(&[wanted]);
+    }
+
+    /// Waits until the planner hears of all of such events.
+    fn hears_all(&self, wanted: &[fn(&Event) -> bool]) {
+        let mut messages: Vec<Message> = Vec::new();
         let start = std::time::Instant::now();
-        while !messages.iter().any(|message: &Message| wanted(&message.event)) {
+        let heard = |messages: &[Message], wanted: &fn(&Event) -> bool| {
+            messages.iter().any(|message| wanted(&message.event))
+        };
+        while !wanted.iter().all(|wanted| heard(&messages, wanted)) {
             assert!(start.elapsed() < LIMIT, "the planner never hears of it");
-            self.inbox.take(&mut messages, Duration::from_millis(50));
+            self.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
         }
     }
 }
@@ -152,5 +211,66 @@ fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
         assert!(stand.cache.lock().is_empty(), "no flight is left");
         stand.cache.drop_pages(BLOCK);
         stand.hears(|event| matches!(event, Event::Dropped { block: BLOCK }));
+    }
+}
+
+fn is_placed(event: &Event) -> bool {
+    matches!(event, Event::Placed { block: BLOCK, tier: TIER, done: true })
+}
+
+fn is_not_placed(event: &Event) -> bool {
+    matches!(event, Event::Placed { block: BLOCK, tier: TIER, done: false })
+}
+
+#[test]
+fn what_is_loaded_is_stored_and_not_pushed() {
+    let stand = stand(|directory| Arc::new(directory));
+    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _| {}));
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_placed);
+    assert!(stand.cache.lock().is_empty(), "no flight is left");
+    // What is gone at the source is stored.
+    std::fs::remove_file(stand.directory.path().join("file")).unwrap();
+    assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    assert!(stand.stored.path().read_dir().unwrap().count() >= 2, "index and segment");
+}
+
+#[test]
+fn a_load_that_panics_or_fails_is_told_of_once() {
+    let pool = Some(Pool::new("test-source", 1, 0));
+    let stand = stand(|directory| Arc::new(Panicking { directory, pool }));
+    for _ in 0..3 {
+        stand.cache.load(BLOCK, TIER);
+        stand.hears(is_not_placed);
+        assert!(stand.cache.lock().is_empty(), "no flight is left");
+    }
+}
+
+#[test]
+fn a_load_that_a_reader_joins_goes_to_ram_too() {
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let held = Arc::clone(&reads);
+    let stand = stand(|directory| Arc::new(Held { directory, reads: held }));
+    for prefetched in [false, true] {
+        stand.cache.load(BLOCK, TIER);
+        let reader = (!prefetched).then(|| stand.read());
+        if prefetched {
+            stand.cache.prefetch(BLOCK);
+        } else {
+            stand.hears(|event| matches!(event, Event::Missed { block: BLOCK, .. }));
+        }
+        let mut requests = std::mem::take(&mut *reads.lock().unwrap());
+        assert_eq!(requests.len(), 1, "one flight");
+        (requests.pop().unwrap().deliver)(Ok(b"bytes".to_vec()));
+        if let Some(reader) = reader {
+            assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+        }
+        stand.hears_all(&[is_placed, |event| matches!(event, Event::Failed { block: BLOCK })]);
+        stand.cache.displace(BLOCK);
+        let start = std::time::Instant::now();
+        while stand.cache.store().unwrap().totals().0 > 0 {
+            assert!(start.elapsed() < LIMIT, "it is never given up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -85,6 +85,8 @@ impl Changes {
 pub struct Catalog {
     source: Arc<dyn Source>,
     tree: RwLock<Tree>,
+    /// Counts the checks that found other names.
+    renamed: AtomicU64,
     /// How old a check may be; none: the source is taken to be immutable.
     period: Option<Duration>,
     start: Instant,
@@ -113,7 +115,8 @@ impl Catalog {
         }
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
         let tree = RwLock::new(Tree::new(root, found));
-        Ok(Catalog { source, tree, period, start: Instant::now() })
+        let renamed = AtomicU64::new(0);
+        Ok(Catalog { source, tree, renamed, period, start: Instant::now() })
     }
 
     /// The source behind the catalog.
@@ -230,6 +233,13 @@ impl Catalog {
         Ok(tree.path(tree.resolve(node)?))
     }
 
+    /// Path of a file below the root, whatever its version; none for one that is gone.
+    pub fn path_of(&self, file: FileId) -> Option<PathBuf> {
+        let tree = self.read();
+        let row = tree.get(file)?;
+        (!row.gone).then(|| tree.path(file))
+    }
+
     /// The file of a node, with its size.
     ///
     /// # Errors
@@ -279,6 +289,17 @@ impl Catalog {
         if let Ok(file) = tree.resolve(node) {
             tree.seen(file, now);
         }
+    }
+
+    /// A number that changes when there are other names than before.
+    pub fn names(&self) -> u64 {
+        self.renamed.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, changes: Changes) -> Changes {
+        let other = changes.added || !changes.names.is_empty();
+        self.renamed.fetch_add(other.into(), Ordering::Relaxed);
+        changes
     }
 
     /// Calls `each` with path, file and attributes of every regular file or link.
@@ -332,7 +353,7 @@ impl Catalog {
             // A source that does not answer well is no reason to forget what is known.
             Err(_) => {}
         }
-        changes
+        self.count(changes)
     }
 
     /// Checks a directory at the source, and its names if it changed. Blocks.
@@ -360,7 +381,7 @@ impl Catalog {
         let mut tree = self.write();
         tree.relist(directory, stat.fingerprint, found.collect(), now, &mut changes);
         tree.update(directory, stat, now, &mut changes);
-        changes
+        self.count(changes)
     }
 }
 

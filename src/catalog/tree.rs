@@ -119,6 +119,11 @@ impl Tree {
         &self.rows[file.index()]
     }
 
+    /// A row, if there is one of this number.
+    pub(super) fn get(&self, file: FileId) -> Option<&Row> {
+        self.rows.get(file.index())
+    }
+
     pub(super) fn files(&self) -> impl Iterator<Item = FileId> + use<> {
         (0..self.rows.len() as u32).map(FileId)
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{say, say_json};
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Found as Listed};
-use crate::cache::store::{Found, Key, Limits, Store, count};
+use crate::cache::store::{Count, Found, Key, Limits, Store, count};
 use crate::config::{Bytes, Period};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
@@ -87,17 +87,17 @@ fn cannot(store: &Listed, error: &std::io::Error) -> Error {
 fn ls(dir: &Path, json: bool) -> Result<()> {
     let mut rows = Vec::new();
     for store in home::stores(dir)? {
-        let counted = count(&Directory::new(&store.path, false));
-        let (samples, bytes) = counted.map_err(|error| cannot(&store, &error))?;
-        rows.push((samples, bytes, store));
+        let counted = Directory::open(&store.path, false).and_then(|disk| count(&disk));
+        rows.push((counted.map_err(|error| cannot(&store, &error))?, store));
     }
     if json {
-        let row = |(samples, bytes, store): &(u64, u64, Listed)| {
+        let row = |(count, store): &(Count, Listed)| {
             json!({
                 "store": store.name, "source": source(store), "in_use": store.in_use,
                 "opened": store.owner.as_ref().map(|owner| owner.opened),
                 "pid": store.owner.as_ref().filter(|_| store.in_use).map(|owner| owner.pid),
-                "samples": samples, "bytes": bytes, "disk_bytes": store.disk_bytes,
+                "samples": count.samples, "bytes": count.bytes,
+                "large_files": count.large_files, "disk_bytes": store.disk_bytes,
             })
         };
         say_json(&rows.iter().map(row).collect::<Vec<Value>>());
@@ -108,17 +108,19 @@ fn ls(dir: &Path, json: bool) -> Result<()> {
         return Ok(());
     }
     say(format!(
-        "{:16}  {:>10}  {:>10}  {:>10}  {:12}  source",
-        "store", "samples", "bytes", "disk", "used"
+        "{:16}  {:>10}  {:>6}  {:>10}  {:>10}  {:12}  source",
+        "store", "samples", "large", "bytes", "disk", "used"
     ));
-    for (samples, bytes, store) in &rows {
+    for (Count { samples, bytes, large_files }, store) in &rows {
         let used = match store.in_use {
             true => "now".into(),
             false => age(store).map_or("unknown".into(), ago),
         };
         let (bytes, disk) = (human(*bytes), human(store.disk_bytes));
         let (name, source) = (&store.name, source(store));
-        say(format!("{name:16}  {samples:>10}  {bytes:>10}  {disk:>10}  {used:12}  {source}"));
+        say(format!(
+            "{name:16}  {samples:>10}  {large_files:>6}  {bytes:>10}  {disk:>10}  {used:12}  {source}"
+        ));
     }
     Ok(())
 }
@@ -158,8 +160,9 @@ fn chosen(dir: &Path, names: &[String]) -> Result<Vec<Listed>> {
 }
 
 fn open(store: &Listed) -> Result<Store> {
-    let disk = Arc::new(Directory::new(&store.path, true));
-    Store::open(disk, Limits::new(u64::MAX, 0), 0).map_err(|error| cannot(store, &error))
+    let opened = Directory::open(&store.path, true)
+        .and_then(|disk| Store::open(Arc::new(disk), Limits::new(u64::MAX, 0), 0));
+    opened.map_err(|error| cannot(store, &error))
 }
 
 fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {

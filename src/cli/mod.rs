@@ -14,6 +14,7 @@ mod settings;
 mod simulate;
 mod status;
 mod umount;
+mod warmup;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,8 @@ enum Verb {
     Umount(umount::Args),
     /// Show what mounts are doing
     Status(status::Args),
+    /// Bring samples here before they are read, or have them gone
+    Warmup(warmup::Args),
     /// Show, check and set access orders
     #[command(subcommand)]
     Order(order::Verb),
@@ -62,6 +65,7 @@ pub fn main() -> ExitCode {
         Verb::Mount(args) => mount::run(&args),
         Verb::Umount(args) => umount::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Warmup(args) => warmup::run(&args),
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Cache(verb) => cache::run(&verb),

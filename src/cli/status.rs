@@ -91,14 +91,12 @@ fn render(status: &Value) -> String {
         human(status, "/window"),
         text(status, "/policy"),
     );
-    if let Some(reduced) = status["ram"]["reduced"].as_str() {
-        let configured = human(status, "/ram/configured");
-        let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
-    }
+    render_reduced(&mut out, status, "ram");
     if status["disk"].is_object() {
         let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
         let _ =
             writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
+        render_reduced(&mut out, status, "disk");
     }
     let opens = number(status, "/opens");
     let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;
@@ -129,6 +127,14 @@ fn render(status: &Value) -> String {
     out
 }
 
+/// Why the budget of a tier is less than configured, if it is.
+fn render_reduced(out: &mut String, status: &Value, tier: &str) {
+    if let Some(reduced) = status[tier]["reduced"].as_str() {
+        let configured = human(status, &format!("/{tier}/configured"));
+        let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
+    }
+}
+
 fn render_mount(out: &mut String, status: &Value) {
     let at: Vec<&str> = list(status, "mountpoints").iter().filter_map(Value::as_str).collect();
     let (source, pid) = (text(status, "/source"), number(status, "/pid"));
@@ -137,7 +143,7 @@ fn render_mount(out: &mut String, status: &Value) {
 
 /// What of the status is about orders.
 pub(super) fn orders_of(mut status: Value) -> Value {
-    let kept = ["source", "mountpoints", "pid", "orders", "loaders"];
+    let kept = ["source", "mountpoints", "pid", "orders", "loaders", "journal"];
     if let Some(status) = status.as_object_mut() {
         status.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -163,6 +169,9 @@ fn render_orders(out: &mut String, status: &Value) {
     }
     orders.iter().for_each(|order| render_order(out, order));
     loaders.iter().for_each(|loader| render_loader(out, loader));
+    if let Some(journal) = status["journal"].as_str() {
+        let _ = writeln!(out, "  journal  {journal}");
+    }
 }
 
 /// Where a stream's reader stands.

@@ -1,4 +1,5 @@
-//! How much page cache fits at this moment, while limits and everybody's use of memory change.
+//! How much page cache fits at this moment, while limits and everybody's use of memory change; and
+//! how much of a disk, by the same rules.
 //!
 //! A limit holds for processes and page cache together. What matters is what cannot be had back:
 //! *taken* is the use of memory less the pages of files. Those pages can be given up at any time,
@@ -8,6 +9,9 @@
 //! ```text
 //! fits = least of (limit − limit/8 − taken), over each cgroup above the daemon and the machine
 //! ```
+//!
+//! Of a disk the whole of it is the limit, what others take is taken, and `cache.min-free` is kept in
+//! reserve.
 //!
 //! What the kernel keeps of each file that it knows counts as well. It is not page cache, so it is
 //! taken from what is configured, in steps of a 64th: below one step it is not worth a change.
@@ -32,33 +36,37 @@ pub struct Reading {
     pub what: String,
     /// The limit.
     pub limit: u64,
-    /// Bytes that cannot be had back: everything but the pages of files.
+    /// Bytes that cannot be had back: everything but the pages of files, or what others have on a
+    /// disk.
     pub taken: u64,
+    /// Bytes that are kept in reserve.
+    pub reserve: u64,
 }
 
 impl Reading {
-    fn reserve(&self) -> u64 {
-        share(RESERVED_PERCENT, self.limit)
+    /// A limit of memory.
+    pub fn memory(what: impl Into<String>, limit: u64, taken: u64) -> Self {
+        Reading { what: what.into(), limit, taken, reserve: share(RESERVED_PERCENT, limit) }
     }
 
-    /// Bytes of page cache that belady may have here in all.
+    /// Bytes that belady may have here in all.
     pub fn fits(&self) -> u64 {
-        self.limit.saturating_sub(self.reserve()).saturating_sub(self.taken)
+        self.limit.saturating_sub(self.reserve).saturating_sub(self.taken)
     }
 
     fn explain(&self) -> String {
         let human = |bytes| Bytes(bytes).human();
         format!(
-            "{} has {}, of which processes take {} and {} are kept in reserve",
+            "{} has {}, of which others take {} and {} are kept in reserve",
             self.what,
             human(self.limit),
             human(self.taken),
-            human(self.reserve())
+            human(self.reserve)
         )
     }
 }
 
-/// The budget of the RAM tier over time.
+/// The budget of a tier over time.
 #[derive(Clone, Debug)]
 pub struct Budget {
     configured: u64,

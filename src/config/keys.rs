@@ -38,6 +38,10 @@ pub const KEYS: &[Key] = &[
     ),
     key("cache.min-free", "Left free on the filesystem of dir: \"50GiB\", or \"5%\" of its size."),
     key(
+        "cache.large-file",
+        "Files from this size on are files of their own in dir; smaller ones are packed together.",
+    ),
+    key(
         "cache.policy",
         "What is kept when not everything fits: \"belady\", \"lru\", \"minio\", \"unread-first\",\n\
          \"none\", or \"auto\": by what is known of the readers' order.",
@@ -56,7 +60,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "order.learn-threads",
-        "Threads that search for seeds when processors are idle, 0 to 256; 0: an eighth of them.",
+        "Threads that search for seeds, 0 to 256; 0: one for eight processors.",
+    ),
+    key(
+        "order.learn-nice",
+        "How far they stand back behind all other threads, 0 to 19: less than 19 lets them get on where\n\
+         no processor is ever idle.",
     ),
     key("mount.allow-other", "Let other users use the mount."),
     key(

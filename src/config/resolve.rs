@@ -29,11 +29,15 @@ pub(super) const RESERVED_PERCENT: f64 = 12.5;
 /// What `cache.min-free = "auto"` leaves free of the filesystem, as the written default does.
 const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 
+/// The smallest file that may be one of its own in the cache directory.
+const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
+
 /// A fetch may hold a block: 1024 are a gibibyte, more than any source has to be asked at once.
 const INFLIGHT: RangeInclusive<u32> = 1..=1024;
 
 /// More threads than this have no dataset that is worth them.
 const LEARN_THREADS: RangeInclusive<u32> = 0..=256;
+const LEARN_NICE: RangeInclusive<u32> = 0..=19;
 
 /// What share of the processors searches for seeds, when nobody else needs them: one in so many.
 const LEARN_SHARE: u32 = 8;
@@ -142,7 +146,13 @@ fn disk(
         }
         Size::Bytes(_) => {}
     }
-    Ok(Some(DiskSettings { dir, bytes, min_free_bytes }))
+    let large_file_bytes = cache.large_file.0;
+    if large_file_bytes < LARGE_FILE_MIN {
+        let (large, least) = (human(large_file_bytes), human(LARGE_FILE_MIN));
+        return Err(wrong(format!("cache.large-file {large} is less than {least}"))
+            .hint("smaller files are many: each would be a file in the cache directory"));
+    }
+    Ok(Some(DiskSettings { dir, bytes, min_free_bytes, large_file_bytes }))
 }
 
 fn policy(choice: PolicyChoice, decisions: &mut Vec<String>) -> Option<PolicyName> {
@@ -164,10 +174,11 @@ fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
         0 => (host.cores / LEARN_SHARE).max(1),
         set => set,
     };
+    let nice = within("order.learn-nice", order.learn_nice, &LEARN_NICE)?;
     Ok(match order.learn {
         Learn::Off => None,
         Learn::Auto | Learn::NoCrack => {
-            Some(LearnSettings { crack: order.learn == Learn::Auto, threads })
+            Some(LearnSettings { crack: order.learn == Learn::Auto, threads, nice })
         }
     })
 }

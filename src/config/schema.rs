@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{BufferSize, Period, Size};
+use super::units::{BufferSize, Bytes, Period, Size};
 use crate::rehearsal::{Classes, Policy};
 
 /// A configuration as written; the default is a mount without any file.
@@ -60,6 +60,8 @@ pub struct CacheConfig {
     pub disk: Size,
     /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
     pub min_free: Size,
+    /// From this size on a file is one file in `dir` too, not packed. Default: 64 MiB.
+    pub large_file: Bytes,
     /// What is kept when not everything fits. Default: auto.
     pub policy: PolicyChoice,
 }
@@ -79,13 +81,16 @@ pub struct PrefetchConfig {
 }
 
 /// `[order]`: finding out the orders that nobody tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrderConfig {
     /// Whether orders are found out from what is read. Default: auto.
     pub learn: Learn,
     /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
     pub learn_threads: u32,
+    /// How far these threads stand back behind all others: the nice value, and how many times as
+    /// long as they compute they pause where processors are busy. Default: 19.
+    pub learn_nice: u32,
 }
 
 /// `[rehearsal.NAME]`: one buffer of samples that are shown again.
@@ -273,6 +278,7 @@ impl Default for CacheConfig {
             dir: PathBuf::new(),
             disk: Size::Auto,
             min_free: Size::Percent(5.0),
+            large_file: Bytes(64 << 20),
             policy: PolicyChoice::Auto,
         }
     }
@@ -281,6 +287,12 @@ impl Default for CacheConfig {
 impl Default for PrefetchConfig {
     fn default() -> Self {
         PrefetchConfig { enabled: true, inflight: 32, window: Size::Auto, start: Start::Mount }
+    }
+}
+
+impl Default for OrderConfig {
+    fn default() -> Self {
+        OrderConfig { learn: Learn::default(), learn_threads: 0, learn_nice: 19 }
     }
 }
 

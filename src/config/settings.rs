@@ -76,6 +76,8 @@ pub struct DiskSettings {
     pub bytes: u64,
     /// Bytes to leave free on the filesystem, whoever uses the rest.
     pub min_free_bytes: u64,
+    /// Bytes from which on a file is not packed with others; more than one block.
+    pub large_file_bytes: u64,
 }
 
 /// A policy by name.
@@ -113,6 +115,8 @@ pub struct LearnSettings {
     pub crack: bool,
     /// Threads that search, 1 to 256.
     pub threads: u32,
+    /// Their nice value, 0 to 19.
+    pub nice: u32,
 }
 
 /// One buffer of samples that are shown again.

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::runtime::MountDirectory;
-use crate::engine::Question;
+use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a command asks of a daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
     /// The state of everything.
@@ -30,10 +30,41 @@ pub enum Request {
         /// The order as on the command line.
         order: String,
     },
+    /// The order file of what a loader read: the answer has it after its value.
+    Record {
+        /// The loader's number in the status.
+        loader: Option<u32>,
+        /// The process that it reads for.
+        process: Option<u64>,
+        /// How many epochs, the latest; all that are remembered if left out.
+        epochs: Option<u32>,
+    },
     /// Take a stream's order away.
     WithdrawOrder {
         /// The stream's name.
         stream: String,
+    },
+    /// Begin to bring here what is chosen; answers with a number.
+    Warmup {
+        /// What.
+        chosen: Chosen,
+        /// How fast, how long.
+        pace: Pace,
+    },
+    /// How far a warm-up is.
+    WarmupProgress {
+        /// Its number.
+        number: u64,
+    },
+    /// What is here of what is chosen.
+    CountHere {
+        /// What.
+        chosen: Chosen,
+    },
+    /// Have gone what is chosen.
+    Evict {
+        /// What.
+        chosen: Chosen,
     },
     /// Show the dataset at another mount point too.
     Attach {
@@ -59,6 +90,46 @@ pub(super) enum Answer {
     Failed { code: u8, message: String },
 }
 
+/// The daemon's answer, and the text that follows it, if there is one.
+pub struct Reply {
+    pub(super) value: Value,
+    pub(super) text: Option<Text>,
+}
+
+/// Writes a text, which may be long.
+pub type Text = Box<dyn FnOnce(&mut dyn Write) -> Result<()> + Send>;
+
+impl Reply {
+    /// An answer that is followed by a text.
+    pub fn with_text(value: Value, text: Text) -> Self {
+        Reply { value, text: Some(text) }
+    }
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        Reply { value, text: None }
+    }
+}
+
+/// How the line after a text begins: that of a whole one, and that of one which could not be
+/// written to its end.
+const WHOLE: &[u8] = b"# end\n";
+const FAILED: &[u8] = b"# failed: ";
+
+/// Writes a text and how it ended.
+pub(super) fn send(text: Text, out: &mut dyn Write) -> std::io::Result<()> {
+    match text(out) {
+        Ok(()) => out.write_all(WHOLE)?,
+        Err(error) => {
+            out.write_all(FAILED)?;
+            out.write_all(error.to_string().replace('\n', " ").as_bytes())?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.flush()
+}
+
 fn kind(code: u8) -> ErrorKind {
     let kinds = [
         ErrorKind::Usage,
@@ -77,6 +148,10 @@ fn kind(code: u8) -> ErrorKind {
 /// # Errors
 /// Where there is no such mount or nobody answers, and the daemon's own.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
+    call(&socket_of(mountpoint)?, request)
+}
+
+fn socket_of(mountpoint: &Path) -> Result<PathBuf> {
     let socket = MountDirectory::of(mountpoint).socket();
     if !socket.exists() {
         let message = format!("you have nothing of belady mounted at {}", mountpoint.display());
@@ -85,7 +160,36 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
              XDG_RUNTIME_DIR, are not among it",
         ));
     }
-    call(&socket, request)
+    Ok(socket)
+}
+
+/// Asks the daemon of the mount at a path for something that has a text, which goes to `out`.
+///
+/// # Errors
+/// As [`ask`]; also where the text breaks off or cannot be written.
+pub fn ask_for_text(mountpoint: &Path, request: &Request, out: &mut dyn Write) -> Result<Value> {
+    let (value, rest) = begin(&socket_of(mountpoint)?, request)?;
+    receive(rest, out).map(|()| value)
+}
+
+/// Takes the text after an answer. Its last line says whether it is whole.
+fn receive(mut rest: impl BufRead, out: &mut dyn Write) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Internal, format!("the text: {error}"));
+    let (mut line, mut next) = (Vec::new(), Vec::new());
+    loop {
+        next.clear();
+        if rest.read_until(b'\n', &mut next).map_err(failed)? == 0 {
+            break;
+        }
+        out.write_all(&line).map_err(failed)?;
+        std::mem::swap(&mut line, &mut next);
+    }
+    if line == WHOLE {
+        return out.flush().map_err(failed);
+    }
+    let said = line.strip_prefix(FAILED).map(String::from_utf8_lossy);
+    let message = said.as_deref().map_or("the daemon ended before the text did", str::trim_end);
+    Err(Error::new(ErrorKind::Internal, message))
 }
 
 /// Asks the daemon behind a socket.
@@ -93,6 +197,11 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
 /// # Errors
 /// Where nobody answers, and the daemon's own.
 pub fn call(socket: &Path, request: &Request) -> Result<Value> {
+    begin(socket, request).map(|(value, _)| value)
+}
+
+/// Asks a daemon; gives the answer's value, and what comes after it.
+fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStream>)> {
     let silent = |error: std::io::Error| {
         let kind = match error.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => ErrorKind::Timeout,
@@ -107,10 +216,45 @@ pub fn call(socket: &Path, request: &Request) -> Result<Value> {
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(silent)?;
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).map_err(silent)?;
+    let mut stream = BufReader::new(stream);
+    stream.read_line(&mut answer).map_err(silent)?;
     match serde_json::from_str(&answer) {
-        Ok(Answer::Done(value)) => Ok(value),
+        Ok(Answer::Done(value)) => Ok((value, stream)),
         Ok(Answer::Failed { code, message }) => Err(Error::new(kind(code), message)),
         Err(_) => Err(Error::new(ErrorKind::Mount, "the daemon ended before it answered")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(text: Text, cut: usize) -> (Result<()>, Vec<u8>) {
+        let (mut sent, mut out) = (Vec::new(), Vec::new());
+        let sending = send(text, &mut sent);
+        sending.ok();
+        (receive(&sent[..sent.len() - cut], &mut out), out)
+    }
+
+    fn text(words: &'static str, then: Result<()>) -> Text {
+        Box::new(move |out| {
+            let _ = out.write_all(words.as_bytes());
+            then
+        })
+    }
+
+    #[test]
+    fn a_text_is_whole_or_not_taken() {
+        let (result, out) = passed(text("a\n# end\nb\n", Ok(())), 0);
+        assert_eq!((result, out.as_slice()), (Ok(()), b"a\n# end\nb\n".as_slice()));
+        let (result, _) = passed(text("", Ok(())), 0);
+        assert_eq!(result, Ok(()));
+        for cut in 1..10 {
+            let (result, _) = passed(text("a\nb\n", Ok(())), cut);
+            assert!(result.is_err_and(|error| error.message().contains("ended before")), "{cut}");
+        }
+        let refused = Error::new(ErrorKind::Order, "no such name").hint("another");
+        let (result, _) = passed(text("a\n", Err(refused)), 0);
+        assert_eq!(result.unwrap_err().message(), "no such name   hint: another");
     }
 }

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::protocol::{Answer, Request};
+use super::protocol::{self, Answer, PATIENCE, Reply, Request, Text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that one request may have: the features of a few thousand samples.
@@ -41,7 +40,7 @@ impl Server {
 /// Where the socket cannot be made.
 pub fn serve(
     socket: &Path,
-    handle: impl Fn(Request) -> Result<Value> + Send + Sync + 'static,
+    handle: impl Fn(Request) -> Result<Reply> + Send + Sync + 'static,
 ) -> Result<Server> {
     let refuse = |error: std::io::Error| {
         Error::new(ErrorKind::Mount, format!("control socket {}: {error}", socket.display()))
@@ -57,7 +56,7 @@ pub fn serve(
 
 async fn listen<H>(listener: UnixListener, handle: Arc<H>, mut stopped: oneshot::Receiver<()>)
 where
-    H: Fn(Request) -> Result<Value> + Send + Sync + 'static,
+    H: Fn(Request) -> Result<Reply> + Send + Sync + 'static,
 {
     let mut answers = JoinSet::new();
     loop {
@@ -80,11 +79,12 @@ where
 
 async fn answer<H>(stream: UnixStream, handle: Arc<H>)
 where
-    H: Fn(Request) -> Result<Value> + Send + Sync + 'static,
+    H: Fn(Request) -> Result<Reply> + Send + Sync + 'static,
 {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
-    if BufReader::new(reader.take(REQUEST_MAX)).read_line(&mut line).await.is_err() {
+    let mut reader = BufReader::new(reader.take(REQUEST_MAX));
+    if reader.read_line(&mut line).await.is_err() {
         return;
     }
     let result = match serde_json::from_str::<Request>(&line) {
@@ -93,12 +93,28 @@ where
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the request failed"))),
         Err(error) => Err(Error::new(ErrorKind::Usage, format!("not a request: {error}"))),
     };
-    let answer = match result {
-        Ok(value) => Answer::Done(value),
-        Err(error) => Answer::Failed { code: error.kind().exit_code(), message: error.to_string() },
+    let (answer, text) = match result {
+        Ok(Reply { value, text }) => (Answer::Done(value), text),
+        Err(error) => {
+            let (code, message) = (error.kind().exit_code(), error.to_string());
+            (Answer::Failed { code, message }, None)
+        }
     };
-    let mut text = serde_json::to_vec(&answer).unwrap_or_default();
-    text.push(b'\n');
+    let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+    line.push(b'\n');
     // The command may have gone away.
-    let _ = writer.write_all(&text).await;
+    let written = writer.write_all(&line).await;
+    if let (Ok(()), Some(text)) = (written, text)
+        && let Ok(stream) = reader.into_inner().into_inner().reunite(writer)
+        && let Ok(stream) = stream.into_std()
+    {
+        let _ = tokio::task::spawn_blocking(move || send(text, stream)).await;
+    }
+}
+
+/// Sends the text after an answer, on a thread that may wait.
+fn send(text: Text, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    protocol::send(text, &mut std::io::BufWriter::new(stream))
 }

@@ -1,10 +1,11 @@
 //! The control files of an engine: what is in them, and what writing to them does.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
 
-use super::{Engine, Status};
+use super::{Engine, LoaderStatus, Status};
 use crate::fuse::{ControlFile, Render};
+use crate::plan::StreamStatus;
 
 /// Name of the stream that an order written to the control file is for.
 const STREAM: &str = "default";
@@ -62,10 +63,7 @@ impl Engine {
 fn prometheus(status: &Status) -> String {
     let mut out = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(&str, u64)]| {
-        let _ = writeln!(out, "# HELP belady_{name} {help}\n# TYPE belady_{name} {kind}");
-        for (labels, value) in rows {
-            let _ = writeln!(out, "belady_{name}{labels} {value}");
-        }
+        put(&mut out, (name, kind, help), rows);
     };
     let disk = status.disk.as_ref();
     let opens = [
@@ -121,5 +119,60 @@ fn prometheus(status: &Status) -> String {
     metric("known_nodes", "gauge", "Nodes that the kernel knows.", &one(status.known_nodes));
     metric("files", "gauge", "Files of the dataset.", &one(status.files));
     metric("uptime_seconds", "gauge", "Seconds since the mount.", &one(status.uptime_s));
+    put_orders(&mut out, status);
     out
+}
+
+/// Writes a metric: its name, kind and help, and by labels its values.
+fn put(out: &mut String, what: (&str, &str, &str), rows: &[(impl Display, impl Display)]) {
+    let (name, kind, help) = what;
+    let _ = writeln!(out, "# HELP belady_{name} {help}\n# TYPE belady_{name} {kind}");
+    for (labels, value) in rows {
+        let _ = writeln!(out, "belady_{name}{labels} {value}");
+    }
+}
+
+/// Writes how the orders told and those found out are followed.
+fn put_orders(out: &mut String, status: &Status) {
+    let told = status.orders.iter().map(|order| {
+        let labels = format!("{{stream=\"{}\"}}", order.stream.escape_default());
+        (labels, order.progress.as_ref())
+    });
+    let label = |loader: &LoaderStatus| {
+        format!("{{loader=\"{}\",process=\"{}\"}}", loader.loader, loader.process)
+    };
+    let learnt = status.loaders.iter().map(|loader| (label(loader), loader.progress.as_ref()));
+    let all: Vec<(String, Option<&StreamStatus>)> = told.chain(learnt).collect();
+    let follows = |progress: &StreamStatus| u64::from(progress.following);
+    let followed = all.iter().map(|(labels, progress)| (labels, progress.map_or(0, follows)));
+    let help = "Whether the reader is followed in an order; 0 also where it has left it.";
+    put(out, ("order_followed", "gauge", help), &followed.collect::<Vec<_>>());
+    let mut metric = |name, kind, help, value: fn(&StreamStatus) -> u64| {
+        let row = |(labels, progress): &(String, Option<&StreamStatus>)| {
+            Some((labels.clone(), value((*progress)?)))
+        };
+        put(out, (name, kind, help), &all.iter().filter_map(row).collect::<Vec<_>>());
+    };
+    let help = "Number of the reader's epoch in the order that is followed.";
+    metric("order_epoch", "gauge", help, |progress| progress.epoch.into());
+    let help = "Lowest position of the epoch that has not been read.";
+    metric("order_position", "gauge", help, |progress| progress.position.into());
+    let help = "Positions of the epoch.";
+    metric("order_length", "gauge", help, |progress| progress.length.into());
+    let help = "Reads to come that are staged.";
+    metric("order_ahead", "gauge", help, |progress| progress.ahead);
+    let help = "Opens that were where the order has them.";
+    metric("order_opens_predicted_total", "counter", help, |progress| progress.opens_predicted);
+    let help = "Opens of the order's samples that were not.";
+    metric("order_opens_strayed_total", "counter", help, |progress| progress.opens_strayed);
+    let mut metric = |name, kind, help, value: fn(&LoaderStatus) -> f64| {
+        let row = |loader: &LoaderStatus| (label(loader), value(loader));
+        put(out, (name, kind, help), &status.loaders.iter().map(row).collect::<Vec<_>>());
+    };
+    let help = "Bits of evidence for the order that was found out; 0 where none is believed.";
+    metric("learn_evidence_bits", "gauge", help, |loader| loader.bits);
+    let help = "Bits of evidence that are asked for.";
+    metric("learn_evidence_needed_bits", "gauge", help, |loader| loader.needed);
+    let help = "Processor time that searches for seeds have taken.";
+    metric("learn_search_seconds_total", "counter", help, |loader| loader.search_cpu_s);
 }

@@ -11,12 +11,15 @@
 //! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
 mod attach;
+mod disk;
 mod files;
 mod learning;
 mod order;
 mod planning;
+mod record;
 mod rehearsal;
 mod status;
+mod warmup;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -40,14 +43,18 @@ use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
 use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
+use disk::DiskBudget;
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
+pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use rehearsal::Question;
 use rehearsal::Rehearsal;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
+use warmup::Warmups;
+pub use warmup::{Chosen, Pace, Progress, Tally};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
@@ -77,6 +84,9 @@ pub struct Engine {
     started: Instant,
     /// The RAM budget of this moment.
     budget: Mutex<Budget>,
+    warmups: Mutex<Warmups>,
+    /// The budget of the local store, if there is one.
+    disk: Option<DiskBudget>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
 }
@@ -104,20 +114,23 @@ impl Engine {
         let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
         let catalog =
             Arc::new(catalog.map_err(|(path, errno)| cannot_read(&source_path.join(path), errno))?);
-        let (home, store) = match &settings.cache.disk {
-            Some(disk) => {
-                let (home, store) = open_store(disk, &owner)?;
-                (Some(home), Some((STORE_TIER, Arc::new(store))))
-            }
-            None => (None, None),
-        };
+        let opened = settings.cache.disk.as_ref().map(|disk| open_store(disk, &owner));
+        let (home, store) = opened.transpose()?.unzip();
+        let store = store.map(|store| (STORE_TIER, Arc::new(store)));
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         cache.adopt();
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
-        let learning = learn(&settings, &catalog, &inbox, &streams, &published)?;
+        let around = Surroundings {
+            catalog: Arc::clone(&catalog),
+            inbox: Arc::clone(&inbox),
+            streams: Arc::clone(&streams),
+            published: Arc::clone(&published),
+            home: home.as_ref().map(|home| home.path().to_path_buf()),
+        };
+        let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
         let rehearsal = rehearse(&settings, &owner, &catalog)?;
         let offers = rehearsal.as_ref().map(Rehearsal::offers);
@@ -136,6 +149,8 @@ impl Engine {
             Engine {
                 budget,
                 home: Mutex::new(home),
+                disk: settings.cache.disk.as_ref().map(|disk| DiskBudget::new(disk.bytes)),
+                warmups: Mutex::default(),
                 settings,
                 source_path: source_path.to_path_buf(),
                 dataset,
@@ -304,8 +319,10 @@ impl Engine {
         if let Some(rehearsal) = &self.rehearsal {
             rehearsal.stop();
         }
-        self.cache.close();
-        *lock(&self.home) = None;
+        // Who still writes to the store keeps it: it is free when the process has ended.
+        if self.cache.close() {
+            *lock(&self.home) = None;
+        }
     }
 
     /// Asks something of the rehearsal buffers. Waits for the answer.
@@ -365,22 +382,10 @@ impl Engine {
 }
 
 /// Starts to find orders out, if that is wanted and anything is read ahead at all.
-fn learn(
-    settings: &Settings,
-    catalog: &Arc<Catalog>,
-    inbox: &Arc<Inbox>,
-    streams: &Streams,
-    published: &Arc<Mutex<Published>>,
-) -> Result<Option<Learning>> {
+fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> {
     let ahead = settings.prefetch.enabled && settings.mount.mode != Mode::Plain;
-    let Some(learn) = settings.learn.filter(|_| ahead) else { return Ok(None) };
-    let around = Surroundings {
-        catalog: Arc::clone(catalog),
-        inbox: Arc::clone(inbox),
-        streams: Arc::clone(streams),
-        published: Arc::clone(published),
-    };
-    Learning::start(learn, around).map(Some)
+    let learn = settings.learn.filter(|_| ahead);
+    learn.map(|learn| Learning::start(learn, around)).transpose()
 }
 
 /// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
@@ -421,9 +426,12 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     let home = home::claim(&disk.dir, owner)?;
     let random = || u128::from(RandomState::new().build_hasher().finish());
-    let limits = Limits::new(disk.bytes, disk.min_free_bytes);
-    let directory = Arc::new(Directory::new(home.path(), true));
-    let store = Store::open(directory, limits, random() << 64 | random()).map_err(|error| {
+    let large_bytes = disk.large_file_bytes;
+    let limits = Limits { large_bytes, ..Limits::new(disk.bytes, disk.min_free_bytes) };
+    let secret = random() << 64 | random();
+    let opened = Directory::open(home.path(), true)
+        .and_then(|directory| Store::open(Arc::new(directory), limits, secret));
+    let store = opened.map_err(|error| {
         let message = format!("cache.dir {}: {error}", disk.dir.display());
         Error::new(ErrorKind::Cache, message).hint("`belady cache rm` deletes a store")
     })?;

@@ -63,6 +63,7 @@ fn run(
     mut offers: Option<Offers>,
 ) {
     let mut messages = Vec::new();
+    let mut questions = Vec::new();
     let mut actions = Vec::new();
     let (mut due, mut roll_call) = (Instant::now(), Instant::now());
     let mut stale = true;
@@ -72,7 +73,7 @@ fn run(
             (false, Some(_)) => ROLL_CALL_EVERY,
             (false, None) => Duration::from_secs(3600),
         };
-        let open = inbox.take(&mut messages, patience);
+        let open = inbox.take(&mut messages, &mut questions, patience);
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
             if let Some(ear) = ear {
@@ -88,6 +89,7 @@ fn run(
             planner.apply(message.event, &mut actions);
             act(&mut actions, arrival.as_ref(), inbox, cache, offers.as_mut());
         }
+        questions.drain(..).for_each(|question| question(&planner));
         if Instant::now() >= roll_call {
             let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
             for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
@@ -133,6 +135,7 @@ fn act(
             }
             Action::Check { block } => cache.check(block),
             Action::Drop { block } => cache.drop_pages(block),
+            Action::Load { block, tier } => cache.load(block, tier),
             Action::Displace { block, .. } => cache.displace(block),
             Action::Place { block, tier } => match arrival {
                 Some((arrived, arrival)) if *arrived == block => {

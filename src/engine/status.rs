@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
+use super::learning::Learning;
 use super::planning::Published;
 use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
@@ -28,8 +29,12 @@ pub struct RamStatus {
 /// A tier below RAM.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
-    /// Bytes it may hold.
+    /// Bytes it may hold at this moment.
     pub budget: u64,
+    /// Bytes it may hold where others leave the space.
+    pub configured: u64,
+    /// Why the budget is less than that; none where it is not.
+    pub reduced: Option<String>,
     /// Bytes that stay in it.
     pub kept: u64,
 }
@@ -93,6 +98,8 @@ pub struct Status {
     pub orders: Vec<OrderStatus>,
     /// Loaders of whose orders nobody told.
     pub loaders: Vec<LoaderStatus>,
+    /// What was found in the journal of what earlier mounts learnt; none where there was none.
+    pub journal: Option<String>,
     /// What was decided and seen.
     #[serde(flatten)]
     pub counters: Counters,
@@ -158,12 +165,15 @@ impl Engine {
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
             },
-            disk: self
-                .settings
-                .cache
-                .disk
-                .as_ref()
-                .map(|disk| TierStatus { budget: disk.bytes, kept: kept(super::STORE_TIER) }),
+            disk: self.disk.as_ref().map(|disk| {
+                let budget = disk.budget();
+                TierStatus {
+                    budget: budget.present(),
+                    configured: budget.configured(),
+                    reduced: budget.reduced().map(str::to_owned),
+                    kept: kept(super::STORE_TIER),
+                }
+            }),
             disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
@@ -173,6 +183,7 @@ impl Engine {
             trusted_files: published.trusted,
             orders: orders.collect(),
             loaders: self.loaders(&published),
+            journal: self.learning.as_ref().and_then(Learning::journal),
             counters: published.counters,
             requests,
             reads: traffic.reads.load(Ordering::Relaxed),

@@ -1,7 +1,7 @@
 //! Pushing blocks into the kernel's page cache, and dropping them.
 //!
 //! 1. The kernel takes pages only for an inode that it knows; an unknown one is primed by looking
-//!    its name up through our own mount.
+//!    its name up through our own mount, as soon as its bytes are being fetched.
 //! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages.
 //!    It waits for pages that a read in flight has locked.
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
@@ -15,8 +15,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, RwLockWriteGuard};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -27,26 +26,20 @@ use super::cachestat::cached_pages;
 use super::inside::Inside;
 use super::known::Known;
 use super::notify::Notifier;
-use crate::cache::Pages;
-use crate::catalog::NodeId;
+use crate::cache::{Looked, Pages};
+use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
 use crate::ids::PAGE_BYTES;
-
-/// How long an unmount waits for our own threads to leave the mount.
-const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+use crate::source::Urgency;
 
 /// The page cache of one mount.
 pub struct Pusher {
     notifier: Notifier,
     inside: Inside,
-    mountpoint: PathBuf,
     known: Arc<Known>,
     dataset: Arc<Dataset>,
     /// Whether pages are pushed; else the kernel has those that it has read.
     pushes: bool,
-    /// Held for reading while our own mount is used, for writing while it is unmounted: else it
-    /// would be we ourselves who keep it busy.
-    gate: RwLock<()>,
 }
 
 impl Pusher {
@@ -58,15 +51,7 @@ impl Pusher {
         pushes: bool,
     ) -> Self {
         let notifier = Notifier::new(device);
-        Pusher {
-            notifier,
-            inside: Inside::new(),
-            mountpoint,
-            known,
-            dataset,
-            pushes,
-            gate: RwLock::new(()),
-        }
+        Pusher { notifier, inside: Inside::new(mountpoint), known, dataset, pushes }
     }
 
     /// Whether the kernel is to open a file without asking.
@@ -77,24 +62,7 @@ impl Pusher {
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
     /// is held up inside by the kernel.
     pub(super) fn keep_out(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        let patience = Instant::now() + LEAVE_WITHIN;
-        loop {
-            match self.gate.try_write() {
-                Ok(guard) => return Some(guard),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > patience => return None,
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-    }
-
-    /// Enters the mount, unless it is being unmounted.
-    fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
-        match self.gate.try_read() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Errno::EBUSY),
-        }
+        self.inside.keep_out()
     }
 
     /// Number of nodes that the kernel knows.
@@ -105,12 +73,14 @@ impl Pusher {
     /// Opens a file and the root, so that the kernel learns that it need not ask: it would ask the
     /// first reader else. Says whether it went along. Blocks.
     pub fn stop_asking(&self, file: Option<&Path>) -> bool {
-        let Ok(_inside) = self.enter() else { return true };
         let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
-        let mountpoint = self.mountpoint.clone();
-        let open = move || Dir::open(&mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
-        let root = self.inside.run(open).unwrap_or(Err(Errno::EIO));
-        !insists(root) && !file.is_some_and(|file| insists(self.with_file(file, |_| Ok(()))))
+        let root = self
+            .inside
+            .run(|mountpoint| Dir::open(mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop));
+        let opened = file.map(Path::to_path_buf).map_or(Ok(()), |file| {
+            self.inside.run(move |mountpoint| open_file(mountpoint, &file).map(drop))
+        });
+        !insists(root) && !insists(opened)
     }
 
     /// Makes the kernel forget a name, the node that it stood for, and what it knows of the
@@ -120,39 +90,48 @@ impl Pusher {
         self.notifier.forget(parent, name).and(listing)
     }
 
-    /// Looks a path up so that the kernel knows its node.
-    fn prime(&self, path: &Path) -> Result<(), Errno> {
-        let path = self.mountpoint.join(path);
-        self.inside.run(move || lstat(&path).map(|_| ())).unwrap_or(Err(Errno::EIO))
+    /// Whether the kernel has yet to be told of a node before it takes pages for it.
+    fn is_unknown(&self, node: NodeId) -> bool {
+        !self.known.contains(node, self.trusts(node))
     }
 
-    /// Does something with an open file of our own mount.
-    fn with_file<T: Send + 'static>(
-        &self,
-        path: &Path,
-        work: impl FnOnce(File) -> Result<T, Errno> + Send + 'static,
-    ) -> Result<T, Errno> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let path = self.mountpoint.join(path);
-        let open = move || open(&path, flags, Mode::empty()).map(File::from).and_then(work);
-        self.inside.run(open).unwrap_or(Err(Errno::EIO))
+    /// Looks a path up so that the kernel knows its node. Blocks.
+    fn prime(&self, path: &Path) -> Result<(), Errno> {
+        let path = path.to_path_buf();
+        self.inside.run(move |mountpoint| lstat(&mountpoint.join(path)).map(drop))
     }
 }
 
+fn open_file(mountpoint: &Path, path: &Path) -> Result<File, Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    open(&mountpoint.join(path), flags, Mode::empty()).map(File::from)
+}
+
 impl Pages for Pusher {
-    fn store(&self, node: NodeId, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    fn expect(&self, at: &Located) {
+        if !self.pushes || !self.is_unknown(at.node) {
+            return;
+        }
+        let path = Arc::clone(&at.path);
+        self.inside.submit(Urgency::Demand, move |entered| {
+            // Where it fails, the push finds out why.
+            let _ = entered.and_then(|mountpoint| lstat(&mountpoint.join(path)));
+        });
+    }
+
+    fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno> {
         if !self.pushes {
             return Ok(());
         }
-        let _inside = self.enter()?;
-        if !self.known.contains(node, self.trusts(node)) {
-            self.prime(path)?;
+        let _inside = self.inside.enter()?;
+        if self.is_unknown(at.node) {
+            self.prime(&at.path)?;
         }
-        match self.notifier.store(node, offset, bytes) {
+        match self.notifier.store(at.node, at.offset, bytes) {
             // Forgotten between the look and the push.
             Err(Errno::ENOENT) => {
-                self.prime(path)?;
-                self.notifier.store(node, offset, bytes)
+                self.prime(&at.path)?;
+                self.notifier.store(at.node, at.offset, bytes)
             }
             result => result,
         }
@@ -168,28 +147,35 @@ impl Pages for Pusher {
         }
     }
 
-    fn discard(&self, node: NodeId, path: &Path, offset: u64, length: u64) {
+    fn discard(&self, at: Located, done: Box<dyn FnOnce() + Send>) {
         // What the kernel does not know has no pages.
-        if !self.known.contains(node, false) {
-            return;
+        if !self.known.contains(at.node, false) {
+            return done();
         }
-        let Ok(_inside) = self.enter() else { return };
-        let dropped = self.with_file(path, move |file| {
-            let (offset, length) = (offset as i64, length as i64);
-            posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+        self.inside.submit(Urgency::Prefetch, move |entered| {
+            let (offset, length) = (at.offset as i64, at.length as i64);
+            let dropped = entered.and_then(|mountpoint| {
+                let file = open_file(mountpoint, &at.path)?;
+                posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            });
+            if let Err(errno) = dropped {
+                tracing::debug!(path = ?at.path, %errno, "pages could not be dropped");
+            }
+            done();
         });
-        if let Err(errno) = dropped {
-            tracing::debug!(?path, %errno, "pages could not be dropped");
-        }
     }
 
-    fn is_whole(&self, node: NodeId, path: &Path, offset: u64, length: u64) -> Option<bool> {
-        if !self.known.contains(node, false) {
-            return Some(false);
+    fn look(&self, at: Located, looked: Looked) {
+        if !self.known.contains(at.node, false) {
+            return looked(Some(false));
         }
-        let _inside = self.enter().ok()?;
-        let look = move |file: File| cached_pages(file.as_fd(), offset, length);
-        let cached = self.with_file(path, look).ok()?;
-        Some(cached >= length.div_ceil(PAGE_BYTES))
+        self.inside.submit(Urgency::Prefetch, move |entered| {
+            let length = at.length as u64;
+            let cached = entered.and_then(|mountpoint| {
+                let file = open_file(mountpoint, &at.path)?;
+                cached_pages(file.as_fd(), at.offset, length)
+            });
+            looked(cached.ok().map(|cached| cached >= length.div_ceil(PAGE_BYTES)));
+        });
     }
 }

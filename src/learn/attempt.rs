@@ -64,15 +64,13 @@ impl Attempt {
     ) -> Option<Attempt> {
         let known = self.readers.iter().any(|reader| reader.task == task);
         // Loaders without persistent workers start new ones for each epoch.
-        let left =
-            !known && !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone);
-        if left {
+        if !known && self.is_left() {
             let over = std::mem::take(self);
             self.add(at_ms, Recent { task, sample, exact, again: false, first: true });
             return Some(over);
         }
         let again = self.read.has(sample);
-        self.add(at_ms, Recent { task, sample, exact, again, first: !known });
+        self.add(at_ms, Recent { task, sample, exact, again, first: true });
         let agains = self.recent.iter().filter(|recent| recent.again).count();
         self.repeats |= again;
         (agains >= AGAIN).then(|| self.split(at_ms))
@@ -98,29 +96,30 @@ impl Attempt {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(open);
-        let at = match self.readers.iter().position(|reader| reader.task == open.task) {
-            Some(at) => at,
-            None => {
-                if self.readers.len() == READERS_MAX {
-                    let gone = self.readers.iter().position(|reader| reader.gone);
-                    self.readers.remove(gone.unwrap_or(0));
-                }
-                let samples = Vec::new();
-                self.readers.push(Reader {
-                    task: open.task,
-                    samples,
-                    last: open.sample,
-                    gone: false,
-                });
-                self.readers.len() - 1
-            }
-        };
-        let reader = &mut self.readers[at];
-        reader.last = open.sample;
-        if reader.samples.len() < WEIGHED {
-            reader.samples.push(open.sample);
+        let known = self.readers.iter().any(|reader| reader.task == open.task);
+        let first = open.first && !known && self.has_room();
+        self.recent.push_back(Recent { first, ..open });
+        if !known && self.has_room() {
+            let Recent { task, sample: last, .. } = open;
+            self.readers.push(Reader { task, samples: Vec::new(), last, gone: false });
         }
+        if let Some(reader) = self.readers.iter_mut().find(|reader| reader.task == open.task) {
+            reader.last = open.sample;
+            if reader.samples.len() < WEIGHED {
+                reader.samples.push(open.sample);
+            }
+        }
+    }
+
+    /// Whether there is room for another reader: at the cost of one that has ended, if need be.
+    /// Where too many are at work, those that came first are enough to go by.
+    fn has_room(&mut self) -> bool {
+        if self.readers.len() == READERS_MAX
+            && let Some(gone) = self.readers.iter().position(|reader| reader.gone)
+        {
+            self.readers.remove(gone);
+        }
+        self.readers.len() < READERS_MAX
     }
 
     /// Begins anew with what is of the new epoch: from the first second open on, and all of a
@@ -153,6 +152,16 @@ impl Attempt {
         self.readers.retain(|reader| reader.task != task);
     }
 
+    /// What all tasks opened here was nothing to go by.
+    pub(super) fn forget_all(&mut self) {
+        self.readers.clear();
+    }
+
+    /// Whether all tasks that opened something have ended.
+    pub(super) fn is_left(&self) -> bool {
+        !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone)
+    }
+
     /// Whether nothing was opened.
     pub(super) fn is_empty(&self) -> bool {
         self.opens == 0
@@ -163,7 +172,7 @@ impl Attempt {
     }
 
     /// The first opens of each reader.
-    pub(super) fn samples(&self) -> impl Iterator<Item = &[u32]> {
+    pub(super) fn samples(&self) -> impl Iterator<Item = &[u32]> + Clone {
         self.readers.iter().map(|reader| reader.samples.as_slice())
     }
 
@@ -182,10 +191,11 @@ impl Attempt {
         self.exact
     }
 
-    /// Whether enough is known of each reader to look for its order.
+    /// Whether enough is known of each reader, or after a while of most, to look for its order.
     pub(super) fn is_ripe(&self) -> bool {
         let each = self.readers.iter().filter(|reader| !reader.gone).all(|r| r.samples.len() >= 4);
-        self.opens >= 128 || self.opens >= 8 && each
+        let known: usize = self.readers.iter().map(|reader| reader.samples.len()).sum();
+        self.opens >= 8 && each || self.opens >= 128 && known >= 4 * self.readers.len()
     }
 
     /// Milliseconds that so many further opens will take as it goes.
@@ -248,6 +258,20 @@ mod tests {
         let over = read(&mut attempt, 2, [900, 901].into_iter().chain(0..8)).unwrap();
         assert_eq!(over.log().len(), 50);
         assert_eq!(attempt.readers()[0].samples, [900, 901, 0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn of_many_readers_the_first_are_followed() {
+        let mut attempt = Attempt::default();
+        for sample in 0..1_280 {
+            assert!(attempt.note(0, sample % 128, sample, true).is_none());
+        }
+        assert_eq!(attempt.readers().len(), READERS_MAX);
+        assert!(attempt.samples().all(|samples| samples.len() == 10));
+        attempt.leave(5);
+        attempt.note(0, 100, 5_000, true);
+        let tasks: Vec<u32> = attempt.readers().iter().map(|reader| reader.task).collect();
+        assert!(tasks.contains(&100) && !tasks.contains(&5), "{tasks:?}");
     }
 
     #[test]

@@ -40,6 +40,12 @@ pub enum Observation {
         /// The task.
         task: u32,
     },
+    /// A process has ended, and with it all loaders that read for it: what they have read is still
+    /// remembered.
+    Ended {
+        /// The process.
+        group: u64,
+    },
     /// Units of a search were gone through, and this is what they gave: in any number of parts.
     Found {
         /// The search.
@@ -100,7 +106,8 @@ pub struct Known {
     /// Number of its current epoch, from 0 for the first that was seen of it.
     pub epoch: u32,
     /// Its epoch 0 is what is left to read of the current one: it begins where the reader is.
-    /// After it come whole epochs; past the last of these, nothing is known.
+    /// After it come whole epochs; past the last of these nothing is known, and it
+    /// [ends](Order::ends).
     pub order: Order,
     /// How many epochs after the current one are in the order: 0 or 1. The one after that follows
     /// with the next [`Decision::EpochBegan`].
@@ -119,6 +126,8 @@ pub enum Why {
 /// On what an order rests, or the lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
+    /// An earlier run read so, or it follows from what that read.
+    Replayed,
     /// It follows from an earlier epoch, from another loader, or needs no seed.
     Derived,
     /// Its seed is a small or popular one.
@@ -134,6 +143,7 @@ pub enum Rung {
 impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Rung::Replayed => "known from an earlier run",
             Rung::Derived => "derived",
             Rung::Dictionary => "found among popular seeds",
             Rung::Cracked => "found by searching all seeds",
@@ -152,6 +162,8 @@ pub struct Belief {
     pub group: u64,
     /// Number of its current epoch, from 0.
     pub epoch: u32,
+    /// When it opened something last, on the clock of [`Observation::Opened`].
+    pub last_ms: u64,
     /// On what the belief rests.
     pub rung: Rung,
     /// How many bits of evidence there are for the order: the logarithm to base 2 of how much

@@ -125,6 +125,20 @@ pub(super) fn weigh<'r>(
     weight
 }
 
+/// Weighs an order that is known without being searched for, by its places near each other: against
+/// that the readers open, in no order, what lies between the lowest and the highest place that they
+/// opened. Files of a class lie together in the order of names; who shuffles one takes short steps
+/// through that order by this alone.
+pub(super) fn weigh_nearby<'r>(
+    readers: impl Iterator<Item = &'r [u32]> + Clone,
+    unread: u32,
+    place: impl Fn(u32) -> Option<u32>,
+) -> Weight {
+    let places = || readers.clone().flatten().filter_map(|&sample| place(sample));
+    let span = places().max().zip(places().min()).map_or(0, |(high, low)| high - low + 1);
+    weigh(readers, unread.min(span), &place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +179,16 @@ mod tests {
         assert!(alone - beside < 2.1, "{alone} {beside}");
         let weight = weigh([jumps.as_slice(), &own], 50_000, Some);
         assert!(weight.readers[0] < 0.0 && weight.readers[1] > 80.0, "{weight:?}");
+    }
+
+    #[test]
+    fn short_steps_within_a_part_say_nothing() {
+        let nearby = |samples: &[u32]| weigh_nearby([samples].into_iter(), 1 << 20, Some).bits;
+        let jumps: Vec<u32> = (7..55u32).map(|i| 9_000 + i * i * 7_919 % 1_300).collect();
+        assert!(bits(std::slice::from_ref(&jumps), 1 << 20) > 60.0);
+        assert!(nearby(&jumps) < 10.0, "{}", nearby(&jumps));
+        let ahead: Vec<u32> = (9_000..9_016).collect();
+        assert!(nearby(&ahead) > 24.0, "{}", nearby(&ahead));
     }
 
     /// The sum of the likelihood ratio over all that could have happened is 1: nothing is counted

@@ -32,6 +32,9 @@ const RANKS_MAX: u32 = 1024;
 /// From how many bits on one reader's opens say by themselves that it reads the order.
 const BITS_MIN: f64 = 10.0;
 
+/// The share, in quarters, that is read of what lies between two opens of an index order.
+const DENSE: u32 = 3;
+
 /// How far a reader may step back: threads of one reader that overtake each other.
 const BACK: u32 = 16;
 
@@ -110,6 +113,22 @@ impl Share {
     fn has(self, place: u32) -> bool {
         place % self.stride == self.first
     }
+
+    /// How many places a rank has of so many.
+    pub(super) fn len_of(self, places: u32) -> u32 {
+        places.div_ceil(self.stride)
+    }
+
+    /// The share of a whole epoch; the last round is filled up from the beginning, as
+    /// `DistributedSampler` does.
+    pub(super) fn of_epoch(self, samples: &Arc<[u32]>) -> Arc<[u32]> {
+        if self.stride == 1 {
+            return Arc::clone(samples);
+        }
+        let (len, stride) = (samples.len(), self.stride as usize);
+        let rounds = 0..self.len_of(len as u32) as usize;
+        rounds.map(|round| samples[(self.first as usize + round * stride) % len]).collect()
+    }
 }
 
 impl Follow {
@@ -149,7 +168,7 @@ impl Follow {
         }
         follow.start = follow.front;
         // In the order of arrival nobody has every so manyth place.
-        if origin != Origin::Recorded {
+        if !origin.is_as_seen() {
             follow.share = Share::of(&all);
             follow.shared = all.len() as u32;
         }
@@ -165,6 +184,23 @@ impl Follow {
     pub(super) fn inherit(&mut self, share: Share) {
         self.share = share;
         self.shared = SHARED_MIN;
+    }
+
+    /// Whether about all was read of what lies between the first and the last open of each reader
+    /// that reads the order: `attempt` and `weight` are what it was taken up with. Who reads, in the
+    /// order of names, one file in ten goes forward too; to foresee all ten would be of no use.
+    pub(super) fn is_dense(&self, attempt: &Attempt, weight: &Weight) -> bool {
+        let (mut there, mut read) = (0, 0);
+        let most = weight.readers.iter().copied().fold(0.0, f64::max);
+        let readers = attempt.readers().iter().zip(&weight.readers);
+        for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
+            let places = || reader.samples.iter().filter_map(|&sample| self.sequence.place(sample));
+            if let (Some(low), Some(high)) = (places().min(), places().max()) {
+                there += (high - low) / self.share.stride + 1;
+                read += self.read.count(low..high + 1);
+            }
+        }
+        4 * read >= DENSE * there
     }
 
     /// Whether enough was seen to say what the share is: not one worker's of batches of one.
@@ -236,6 +272,16 @@ impl Follow {
         self.outside >= OUTSIDE_MAX
     }
 
+    /// Whether half as much is.
+    pub(super) fn is_half_lost(&self) -> bool {
+        self.outside >= OUTSIDE_MAX / 2.0
+    }
+
+    /// Whether all that was opened elsewhere has been made up for.
+    pub(super) fn is_found_again(&self) -> bool {
+        self.outside == 0.0
+    }
+
     /// Whether the end of the epoch is near, or samples are read again.
     pub(super) fn is_over(&self) -> bool {
         let way = (self.front - self.start.min(self.front)) / self.share.stride;
@@ -258,16 +304,10 @@ impl Follow {
         self.share
     }
 
-    /// The loader's share of a whole epoch; the last round is filled up from the beginning, as
-    /// `DistributedSampler` does.
-    pub(super) fn share_of(&self, samples: &Arc<[u32]>) -> Arc<[u32]> {
-        let Share { stride, first } = self.share;
-        if stride == 1 {
-            return Arc::clone(samples);
-        }
-        let (len, stride) = (samples.len(), stride as usize);
-        let places = (0..len.div_ceil(stride)).map(|round| (first as usize + round * stride) % len);
-        places.map(|place| samples[place]).collect()
+    /// What has been read of it, in its order.
+    pub(super) fn done(&self) -> Arc<[u32]> {
+        let samples = self.sequence.samples().iter().zip(0..);
+        samples.filter(|(_, place)| self.read.has(*place)).map(|(sample, _)| *sample).collect()
     }
 
     /// What is left to be read of the epoch, from where the readers are.
@@ -324,7 +364,7 @@ mod tests {
         assert_eq!(follow.share(), Share { stride: 8, first: 3 });
         assert!(!follow.knows_share());
         assert_eq!(follow.rest()[..3], [27, 35, 43]);
-        let whole = follow.share_of(&(0..1_021).collect());
+        let whole = follow.share().of_epoch(&(0..1_021).collect());
         assert_eq!((whole.len(), whole[0], whole[127]), (128, 3, 1_019));
         assert_eq!(follow.see(2, 524), Seen::Outside);
         assert_eq!(follow.see(2, 531), Seen::Next);

@@ -3,28 +3,24 @@
 use std::sync::Arc;
 
 use super::attempt::Attempt;
-use super::event::{Belief, Decision, Known, LoaderId, Rung, SearchId, Why};
-use super::evidence::{Weight, weigh};
+use super::event::{Decision, LoaderId, Rung, SearchId, Why};
+use super::evidence::weigh;
 use super::follow::{Follow, Seen, Share};
-use super::ladder::{Purpose, Running, Stage};
+use super::history::History;
+use super::ladder::Stage;
+use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
-use super::search::Finding;
 use super::sequence::{Index, Sequence};
 use super::shared::{Open, Shared};
-use super::suspect::{Other, Past, Sources, Suspect, best, sequence_of};
-use crate::order::Order;
+use super::suspect::{Other, Past, Sources, Suspect, best};
 
 /// Bits of evidence for an order beyond those that say which of all orders tried it is: one loader
 /// in a million is followed in an order that it does not read.
-const SURE: f64 = 20.0;
+pub(super) const SURE: f64 = 20.0;
 
 /// How many opens have to have asked for bytes before a loader is first followed: who only looks
 /// around reads nothing.
 const EXACT_MIN: u32 = 4;
-
-/// How many findings are kept that have not enough evidence yet, and of how many samples in all.
-const LEADS_MAX: usize = 64;
-const LEADS_SAMPLES_MAX: usize = 1 << 22;
 
 /// How many opens in a row that an order does not have next raise the question whether it is over.
 const STREAK_MIN: u32 = 3;
@@ -37,27 +33,30 @@ const RECORDED_MIN: usize = 16;
 pub(super) struct Loader {
     pub(super) id: LoaderId,
     pub(super) group: u64,
+    /// Whether its process has ended.
+    pub(super) ended: bool,
     /// What has been opened and is not explained.
     pub(super) attempt: Attempt,
     pub(super) follow: Option<Follow>,
     /// The last epoch that was understood.
     pub(super) past: Option<Past>,
     /// The samples of the loader, once it has been understood.
-    scope: Option<Arc<Sequence>>,
+    pub(super) scope: Option<Arc<Sequence>>,
     recorded: Option<Arc<Sequence>>,
+    pub(super) history: History,
     /// Whether the attempt began with its epoch.
     whole: bool,
     /// The share of an order of so many samples, once it is known.
     share: Option<(u32, Share)>,
     /// Outputs of the default generator after a seed of the epoch with the number.
-    defaults: Vec<(Outputs, u32)>,
+    pub(super) defaults: Vec<(Outputs, u32)>,
     /// What is compared with the attempt, and of which state of the knowledge about others it is.
-    suspects: Option<(Vec<Suspect>, u32)>,
-    /// What searches have found for the attempt, with what speaks for it so far, and the bits that
-    /// are asked for.
-    leads: Vec<(f64, Suspect)>,
-    leads_need: (Rung, f64),
+    pub(super) suspects: Option<(Vec<Suspect>, u32)>,
+    /// What searches have found for the attempt, what spoke for most first.
+    pub(super) leads: Vec<Lead>,
     epoch: u32,
+    /// When it opened something last.
+    pub(super) last_ms: u64,
     /// Opens since the last that was where the order has it.
     streak: u32,
     /// Counts the attempts.
@@ -70,7 +69,7 @@ pub(super) struct Loader {
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
-    grounds: (Rung, f64, f64),
+    pub(super) grounds: (Rung, f64, f64),
 }
 
 impl Loader {
@@ -78,18 +77,20 @@ impl Loader {
         Loader {
             id,
             group,
+            ended: false,
             attempt: Attempt::default(),
             follow: None,
             past: None,
             scope: None,
             recorded: None,
+            history: History::default(),
             whole: true,
             share: None,
             defaults: Vec::new(),
             suspects: None,
             leads: Vec::new(),
-            leads_need: (Rung::Dictionary, f64::INFINITY),
             epoch: 0,
+            last_ms: 0,
             streak: 0,
             serial: 0,
             stage: Stage::Start,
@@ -106,6 +107,11 @@ impl Loader {
         self.epoch
     }
 
+    /// How many opens are known of its epoch.
+    pub(super) fn opens(&self) -> u32 {
+        self.attempt.opens() + self.follow.as_ref().map_or(0, Follow::matched)
+    }
+
     /// Whether it may be worth a search: somebody reads, not just looks around.
     pub(super) fn reads(&self) -> bool {
         self.proven || self.attempt.exact() >= EXACT_MIN
@@ -117,8 +123,16 @@ impl Loader {
         let next = follow.see(open.task, open.sample) == Seen::Next;
         if next {
             self.streak = 0;
+            self.last_ms = open.at_ms;
         }
-        if next && !self.attempt.is_empty() {
+        if next && follow.is_found_again() {
+            // What others of the process looked at was nothing to go by.
+            // Of an order of arrival it may be what was not seen before.
+            match follow.index {
+                Some(_) => self.attempt = Attempt::default(),
+                None => self.attempt.forget_all(),
+            }
+        } else if next && !self.attempt.is_empty() {
             // What it opened in between was nothing to go by.
             self.attempt.forget(open.task);
         }
@@ -135,18 +149,21 @@ impl Loader {
 
     /// Takes an open that no order explains.
     pub(super) fn wonder(&mut self, open: &Open, shared: &mut Shared, out: &mut Vec<Decision>) {
+        self.last_ms = open.at_ms;
         let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
             if self.whole && over.log().len() >= RECORDED_MIN {
                 self.recorded = Some(over.sequence());
             }
+            self.history.seen(self.epoch, over.log());
+            shared.news += 1;
             self.begin_epoch();
         }
         self.streak = self.streak.saturating_add(1);
         if self.is_time() && self.reads() {
             self.reconsider(shared, out);
         }
-        self.give_up(out);
+        self.give_up(shared, out);
         self.seek(shared, out);
     }
 
@@ -174,7 +191,7 @@ impl Loader {
     }
 
     /// Compares what was opened with what searches found, and with all orders that cost nothing.
-    fn reconsider(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+    pub(super) fn reconsider(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         let version = shared.version;
         let suspects = match self.suspects.take() {
             Some((suspects, made)) if made == version => suspects,
@@ -184,49 +201,49 @@ impl Loader {
         let readers = || self.attempt.samples();
         let needed = SURE + (suspects.len().max(1) as f64).log2();
         let derived = best(suspects.iter(), &shared.indexes, read, readers)
-            .map(|(suspect, weight)| (suspect, weight, (Rung::Derived, needed)));
-        let leads = self.leads.iter().map(|lead| &lead.1);
-        let lead = best(leads, &shared.indexes, read, readers)
-            .map(|(suspect, weight)| (suspect, weight, self.leads_need));
-        let sure = |found: &(&Suspect, Weight, (Rung, f64))| found.1.bits >= found.2.1;
-        let found = derived.filter(sure).or(lead.filter(sure));
-        let taken = found.and_then(|(suspect, weight, (rung, needed))| {
-            let told = (suspect.index, suspect.origin.clone(), suspect.law.clone());
-            Some((suspect.sequence(&shared.indexes)?, told, weight, (rung, needed)))
-        });
-        let taken = taken.filter(|(_, told, ..)| self.begins_again(told.0, &told.1));
-        let Some((sequence, told, weight, (rung, needed))) = taken else {
-            self.suspects = Some((suspects, version));
-            return;
-        };
-        if !self.commit(sequence, told, (rung, weight.bits, needed), shared, out) {
-            self.suspects = Some((suspects, version));
+            .map(|(suspect, weight)| (suspect, weight, (suspect.rung, needed)));
+        let derived = derived.filter(|(_, weight, (_, needed))| weight.bits >= *needed);
+        let lead = self.best_lead(&shared.indexes);
+        let found = derived.into_iter().chain(lead);
+        let found = found.filter(|(found, ..)| self.may_begin(found.index, &found.origin, shared));
+        let found: Vec<_> = found
+            .filter_map(|(found, weight, (rung, needed))| {
+                let told = (found.index, found.origin.clone(), found.law.clone());
+                Some((found.sequence(shared)?, told, (rung, weight.bits, needed)))
+            })
+            .collect();
+        for (sequence, told, grounds) in found {
+            if self.commit(sequence, told, grounds, shared, out) {
+                return;
+            }
         }
+        self.suspects = Some((suspects, version));
     }
 
-    /// Whether the loader may have begun an epoch of this origin: not if it is followed in just
-    /// that, and most of what is unexplained is still to be read.
-    fn begins_again(&self, index: Option<usize>, origin: &Origin) -> bool {
-        let same = |follow: &&Follow| follow.index == index && follow.origin == *origin;
-        self.follow.as_ref().filter(same).is_none_or(|follow| {
+    /// Whether the loader may have begun an epoch of this origin. If it is followed in just that,
+    /// not while most of what is unexplained is still to be read. If it is followed in another, its
+    /// process may be looking at some samples itself while the workers wait: then only with the
+    /// epoch that follows by the law, or where the one before is over or half given up.
+    fn may_begin(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> bool {
+        let Some(follow) = &self.follow else { return true };
+        if follow.index == index && follow.origin == *origin {
             let log = self.attempt.log();
             let again = log.iter().filter(|sample| follow.has_read(**sample)).count();
-            4 * again >= 3 * log.len()
-        })
-    }
-
-    /// Keeps what a search found until more speaks for it, or for another.
-    fn keep_lead(&mut self, bits: f64, suspect: Suspect, n: u32, need: (Rung, f64)) {
-        let most = (LEADS_SAMPLES_MAX / n.max(1) as usize).clamp(1, LEADS_MAX);
-        let at = self.leads.partition_point(|lead| lead.0 >= bits);
-        self.leads.insert(at, (bits, suspect));
-        self.leads.truncate(most);
-        self.leads_need = need;
+            return 4 * again >= 3 * log.len();
+        }
+        let next = || {
+            let n = shared.indexes[index?].sequence.len();
+            Some(follow.origin.after(&follow.law, n)?.0)
+        };
+        follow.index == index && next().as_ref() == Some(origin)
+            || follow.is_half_lost()
+            || follow.is_over()
     }
 
     fn sources<'s>(&'s self, shared: &'s Shared) -> Sources<'s> {
         Sources {
             indexes: &shared.indexes,
+            generators: &shared.generators,
             samplers: &shared.settings.samplers,
             others: &shared.others,
             loader: self.id,
@@ -234,11 +251,12 @@ impl Loader {
             epoch: self.epoch + u32::from(self.follow.is_some()),
             recorded: self.recorded.as_ref(),
             defaults: &self.defaults,
+            journal: &shared.journal,
         }
     }
 
     /// From here on the loader is followed in this order; not yet, if its share is not known.
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         sequence: Arc<Sequence>,
         (index, origin, law): (Option<usize>, Origin, Law),
@@ -255,18 +273,30 @@ impl Loader {
             None if !follow.knows_share() => return false,
             None => {}
         }
+        let goes_on = self.past.as_ref().is_some_and(|past| past.origin == origin);
+        if origin == Origin::Sequential && !goes_on && !follow.is_dense(&self.attempt, &weight) {
+            return false;
+        }
         let goes_on = self.follow.is_some();
+        shared.news += 1;
+        if let Some(over) = &self.follow {
+            self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
+        }
         self.epoch += u32::from(goes_on);
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
+        if law != Law::Unknown {
+            self.defaults.clear();
+        }
         self.share = Some((sequence.len(), follow.share()));
         self.follow = Some(follow);
         self.grounds = grounds;
         self.past =
             Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
         self.scope = Some(self.scope_of(index, &sequence, shared));
-        self.recorded = (origin == Origin::Recorded).then(|| Arc::clone(&sequence));
+        self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
+        self.failed = 0;
         self.attempt = Attempt::default();
         self.begin_attempt();
         if let Some(id) = self.searching.take() {
@@ -298,7 +328,7 @@ impl Loader {
     }
 
     /// What the law is, now that this epoch's origin is known too.
-    fn infer(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> Law {
+    pub(super) fn infer(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> Law {
         let n = index.map_or(0, |index| shared.indexes[index].sequence.len());
         let past = self.past.as_ref().filter(|past| past.index == index);
         let epochs = past.map_or(0, |past| self.epoch.saturating_sub(past.epoch));
@@ -314,43 +344,16 @@ impl Loader {
         found.unwrap_or(Law::Unknown)
     }
 
-    /// The order as it is told.
-    fn known(&self, shared: &Shared) -> Option<Known> {
-        let follow = self.follow.as_ref()?;
-        let mut epochs = vec![follow.rest()];
-        let next = match follow.index {
-            None => Some(Arc::clone(follow.sequence.samples())),
-            Some(index) => {
-                let index = &shared.indexes[index];
-                let next = follow.origin.clone().after(&follow.law, index.sequence.len());
-                next.and_then(|(origin, _)| epoch_of(origin, follow, index))
-            }
-        };
-        let foreseen = u32::from(next.is_some());
-        epochs.extend(next.map(|samples| follow.share_of(&samples)));
-        let order =
-            Order::listed(&self.title(follow, shared), epochs, shared.samples.clone()).ok()?;
-        Some(Known { loader: self.id, group: self.group, epoch: self.epoch, order, foreseen })
-    }
-
-    fn title(&self, follow: &Follow, shared: &Shared) -> String {
-        let Share { stride, first } = follow.share();
-        let share = if stride > 1 { format!(", rank {first} of {stride}") } else { String::new() };
-        let index = follow.index.map_or_else(String::new, |index| {
-            let index = &shared.indexes[index];
-            format!(" over {} samples in {} order", index.sequence.len(), index.name)
-        });
-        format!("learnt: {}{index}{share}; {}", follow.origin, follow.law)
-    }
-
     /// Stops following an order that is not read any more.
-    fn give_up(&mut self, out: &mut Vec<Decision>) {
+    fn give_up(&mut self, shared: &Shared, out: &mut Vec<Decision>) {
         let Some(follow) = self.follow.take_if(|follow| follow.is_lost()) else { return };
         let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
+            self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
             self.begin_epoch();
         } else {
+            self.history.leave(&follow);
             if let Some(past) = &mut self.past {
                 past.law = Law::Unknown;
             }
@@ -367,114 +370,4 @@ impl Loader {
             follow.leave(task);
         }
     }
-
-    /// Takes what a search found. Says whether that ends the search.
-    pub(super) fn find(
-        &mut self,
-        running: &Running,
-        finding: &Finding,
-        shared: &mut Shared,
-        out: &mut Vec<Decision>,
-    ) -> bool {
-        match (finding, &running.purpose) {
-            (Finding::Output { seed, at, after }, Purpose::Default) => {
-                let outputs = Outputs { seed: *seed, from: at + 1, values: Arc::clone(after) };
-                self.defaults.push((outputs, running.epoch));
-                self.suspects = None;
-                false
-            }
-            (Finding::Seed { seed, target }, Purpose::Epoch { keys, hypotheses, .. }) => {
-                let Some(&(index, skip)) = keys.get(*target as usize) else { return false };
-                let origin = Origin::Draw { seed: *seed, skip };
-                self.try_seed(running, (index, origin), SURE + hypotheses, shared, out)
-            }
-            _ => false,
-        }
-    }
-
-    fn try_seed(
-        &mut self,
-        running: &Running,
-        (index, origin): (usize, Origin),
-        needed: f64,
-        shared: &mut Shared,
-        out: &mut Vec<Decision>,
-    ) -> bool {
-        let Purpose::Epoch { readers, read, stage, .. } = &running.purpose else { return false };
-        let Some(sequence) = sequence_of(&origin, &shared.indexes[index]) else { return false };
-        let here = running.serial == self.serial && self.follow.is_none();
-        let place = |sample| sequence.place(sample);
-        let unread = |read: u32| sequence.len().saturating_sub(read);
-        let weight = if here {
-            // The opens that are weighed were made before most of the log.
-            weigh(self.attempt.samples(), unread(*read), place)
-        } else {
-            weigh(readers.iter().map(Vec::as_slice), unread(*read), place)
-        };
-        let rung = if *stage == Stage::All { Rung::Cracked } else { Rung::Dictionary };
-        if weight.bits < needed {
-            if here && weight.bits > 0.0 {
-                let n = sequence.len();
-                let suspect = Suspect::whole(index, origin, sequence);
-                self.keep_lead(weight.bits, suspect, n, (rung, needed));
-            }
-            return false;
-        }
-        if here {
-            let told = (Some(index), origin.clone(), Law::Unknown);
-            let grounds = (rung, weight.bits, needed);
-            if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(index, origin, Arc::clone(&sequence));
-                self.keep_lead(weight.bits, suspect, sequence.len(), (rung, needed));
-                return false;
-            }
-        } else if self.follow.is_none() {
-            // Of an epoch that is over by now; the next ones may follow from it.
-            let law = self.infer(Some(index), &origin, shared);
-            self.past = Some(Past { index: Some(index), origin, law, epoch: running.epoch });
-            self.scope = Some(sequence);
-            self.suspects = None;
-            self.reconsider(shared, out);
-        }
-        true
-    }
-
-    /// What is believed, in words.
-    pub(super) fn belief(&self, shared: &Shared) -> Belief {
-        let (rung, bits, needed, text) = match &self.follow {
-            Some(follow) => {
-                let (rung, bits, needed) = self.grounds;
-                let title = self.title(follow, shared);
-                let text = format!(
-                    "{title} ({rung}; {bits:.0} bits of evidence where {needed:.0} are asked for; \
-                     {} samples read as foreseen)",
-                    follow.matched()
-                );
-                (rung, bits, needed, text)
-            }
-            None => {
-                let rung = if self.attempt.repeats { Rung::Unknown } else { Rung::Unread };
-                let seeks = match (self.searching, self.stage) {
-                    (Some(_), Stage::All) => "; all seeds are being searched",
-                    (Some(_), _) => "; popular seeds are being searched",
-                    (None, Stage::Done) => "; no seed was found that gives it",
-                    (None, _) => "",
-                };
-                let text = format!("{rung}{seeks} ({} opens unexplained)", self.attempt.opens());
-                (rung, 0.0, 0.0, text)
-            }
-        };
-        let (loader, group, epoch) = (self.id, self.group, self.epoch);
-        Belief { loader, group, epoch, rung, bits, needed, text }
-    }
-}
-
-/// The samples of an origin's epoch, without their places.
-fn epoch_of(origin: Origin, follow: &Follow, index: &Index) -> Option<Arc<[u32]>> {
-    if origin == follow.origin {
-        return Some(Arc::clone(follow.sequence.samples()));
-    }
-    let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
-    Some(positions.into_iter().map(|at| samples[at as usize]).collect())
 }

@@ -26,13 +26,17 @@ pub mod crack;
 mod event;
 mod evidence;
 mod follow;
+mod history;
+mod journal;
 mod ladder;
+mod leads;
 mod loader;
 mod origin;
 mod search;
 mod sequence;
 mod shared;
 mod suspect;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -40,11 +44,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
+pub use history::{Epoch, Record};
+pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
 use crate::order::SampleTable;
 use loader::Loader;
-use sequence::{Index, Sequence};
+use sequence::Index;
 use shared::{Open, Shared};
 
 /// How many of a task's latest opens are remembered: a second one is of the same read.
@@ -72,11 +78,14 @@ pub struct Learner {
     groups: BTreeMap<u64, Vec<LoaderId>>,
     tasks: BTreeMap<u32, Task>,
     next_loader: u32,
+    opens: u64,
 }
 
 #[derive(Debug)]
 struct Task {
     group: u64,
+    /// The number of its latest open, counted over all.
+    seen: u64,
     /// Its latest opens, and whether they are known to have read.
     recent: [Option<(u32, bool)>; RECENT],
 }
@@ -87,30 +96,14 @@ impl Learner {
     /// directories. Those that are the same are taken once. `samples` says what the numbers stand
     /// for.
     pub fn new(settings: Settings, candidates: Vec<Candidate>, samples: SampleTable) -> Self {
-        let mut indexes: Vec<Index> = Vec::new();
-        for Candidate { name, samples } in candidates {
-            let same = |index: &Index| **index.sequence.samples() == *samples;
-            if samples.len() > 1 && !indexes.iter().any(same) {
-                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
-            }
-        }
-        indexes.sort_by_key(|index| index.sequence.len());
-        let shared = Shared {
-            settings,
-            indexes,
-            samples,
-            searches: BTreeMap::new(),
-            next_search: 0,
-            others: Vec::new(),
-            version: 0,
-            cached: false,
-        };
+        let shared = Shared::new(settings, candidates, samples);
         Learner {
             shared,
             loaders: BTreeMap::new(),
             groups: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_loader: 0,
+            opens: 0,
         }
     }
 
@@ -121,6 +114,7 @@ impl Learner {
                 self.opened(group, Open { at_ms, task, sample, exact }, out);
             }
             Observation::Left { task } => self.left(task),
+            Observation::Ended { group } => self.end(group, out),
             Observation::Found { search, findings } => self.found(search, &findings, out),
             Observation::Searched { search } => {
                 if let Some(running) = self.shared.searches.remove(&search)
@@ -134,17 +128,62 @@ impl Learner {
         }
     }
 
-    /// What is believed of each loader at this moment.
+    /// What is believed of each loader at this moment, but for those whose process has ended.
     pub fn beliefs(&self) -> impl Iterator<Item = Belief> + '_ {
-        self.loaders.values().map(|loader| loader.belief(&self.shared))
+        let reading = self.loaders.values().filter(|loader| !loader.ended);
+        reading.map(|loader| loader.belief(&self.shared))
+    }
+
+    /// The order of a loader, from where its reader is now; none while it is not followed. Costs
+    /// two epochs of the dataset.
+    pub fn known(&self, loader: LoaderId) -> Option<Known> {
+        self.loaders.get(&loader).filter(|loader| !loader.ended)?.known(&self.shared)
+    }
+
+    /// Whether a loader is still remembered.
+    pub fn has(&self, loader: LoaderId) -> bool {
+        self.loaders.contains_key(&loader)
+    }
+
+    /// What is remembered of each loader that reads.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.loaders.values().filter_map(|loader| loader.record(&self.shared))
+    }
+
+    /// The numberings in whose orders loaders are followed: these go on with them where the dataset
+    /// has other files by now.
+    pub fn in_use(&self) -> Vec<Candidate> {
+        let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
+        let indexes: BTreeSet<usize> = followed.collect();
+        let candidate = |index: usize| {
+            let Index { name, sequence } = &self.shared.indexes[index];
+            Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
+        };
+        indexes.into_iter().map(candidate).collect()
+    }
+
+    /// From here on loaders may read as these did.
+    pub fn recall(&mut self, journal: Journal) {
+        self.shared.journal = journal;
+        self.shared.version = self.shared.version.wrapping_add(1);
+    }
+
+    /// A number that changes when there is more to be [remembered](Self::records) of some loader
+    /// than an open.
+    pub fn news(&self) -> u64 {
+        self.shared.news
     }
 
     fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
         let known = self.tasks.len();
-        let task = self.tasks.entry(open.task).or_insert(Task { group, recent: [None; RECENT] });
+        self.opens += 1;
+        let seen = self.opens;
+        let new = Task { group, seen, recent: [None; RECENT] };
+        let task = self.tasks.entry(open.task).or_insert(new);
+        task.seen = seen;
         if task.group != group {
             // The kernel has given the number to another task.
-            *task = Task { group, recent: [None; RECENT] };
+            *task = Task { group, seen, recent: [None; RECENT] };
         }
         let again = task.recent.iter_mut().flatten().find(|recent| recent.0 == open.sample);
         if let Some((_, exact)) = again {
@@ -197,6 +236,7 @@ impl Learner {
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
                 loader.leave(task);
+                self.shared.news += 1;
             }
         }
     }
@@ -214,22 +254,45 @@ impl Learner {
     }
 
     fn forget_a_task(&mut self, but: u32) {
-        let oldest = self.tasks.keys().copied().find(|&task| task != but);
-        if let Some(task) = oldest {
+        let others = self.tasks.iter().filter(|(task, _)| **task != but);
+        if let Some((&task, _)) = others.min_by_key(|(_, task)| task.seen) {
             self.left(task);
         }
     }
 
-    /// Forgets loaders that nobody follows and whose tasks have ended; failing that, the oldest.
+    /// Forgets a loader: one that is not followed before one that is, then one whose tasks have
+    /// ended, then that with the fewest opens.
     fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
-        let idle = others.clone().find(|loader| !alive.contains(&loader.group));
-        let Some(id) = idle.or(others.clone().next()).map(|loader| loader.id) else { return };
-        let Some(loader) = self.loaders.remove(&id) else { return };
-        if loader.follow.is_some() {
+        let worth = |loader: &&Loader| {
+            let followed = loader.follow.is_some() && !loader.ended;
+            (followed, alive.contains(&loader.group), loader.opens())
+        };
+        let Some(id) = others.min_by_key(worth).map(|loader| loader.id) else { return };
+        self.forget(id, out);
+    }
+
+    /// A process has ended. What its loaders read is remembered, and others' orders may follow from
+    /// it; but nobody reads for them any more.
+    fn end(&mut self, group: u64, out: &mut Vec<Decision>) {
+        self.tasks.retain(|_, task| task.group != group);
+        for id in self.groups.remove(&group).unwrap_or_default() {
+            self.stop(id, out);
+            if let Some(loader) = self.loaders.get_mut(&id) {
+                loader.ended = true;
+                self.shared.news += 1;
+            }
+        }
+    }
+
+    /// Ends all that is done for a loader.
+    fn stop(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
+        let Some(loader) = self.loaders.get_mut(&id) else { return };
+        if loader.follow.is_some() && !loader.ended {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
         }
+        loader.searching = None;
         let of_it: Vec<SearchId> = self
             .shared
             .searches
@@ -241,6 +304,11 @@ impl Learner {
             self.shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }
+    }
+
+    fn forget(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
+        self.stop(id, out);
+        let Some(loader) = self.loaders.remove(&id) else { return };
         if let Some(ids) = self.groups.get_mut(&loader.group) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {

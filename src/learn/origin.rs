@@ -1,16 +1,23 @@
 //! Where an epoch's order comes from, and how the next one's follows from it.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use rand_mt::Mt;
+
 use crate::order::samplers::Sampler;
-use crate::order::samplers::torch::{generator, randperm, randperm_draws};
+use crate::order::samplers::torch::{Head, generator, randperm, randperm_draws};
 
 /// The steps between the seeds of two epochs that are tried, in outputs of torch's default
 /// generator. An epoch draws a base seed and a sampler's seed, of two outputs each; each further
 /// loader and each random transform in the main process draws more.
 pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
+
+/// From how many outputs on a generator is worth keeping, and how many are.
+const MUCH: u64 = 1 << 12;
+const GENERATORS_MAX: usize = 16;
 
 /// Where the order of one epoch comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +30,22 @@ pub(super) enum Origin {
     Sampler { sampler: Sampler, epoch: u32 },
     /// As it was read before.
     Recorded,
+    /// As an earlier run read it.
+    Listed { lists: Lists, at: u32 },
 }
+
+/// Epochs as a run read them, one after the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists(pub(super) Arc<[Arc<[u32]>]>);
+
+impl PartialEq for Lists {
+    /// Without a look at every sample, where both are of one run.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for Lists {}
 
 /// Outputs of torch's default generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,14 +58,46 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Output `at`; one that is not here costs all those before it.
-    fn get(&self, at: u64) -> u32 {
-        let here = at.checked_sub(self.from).and_then(|at| self.values.get(at as usize));
-        here.copied().unwrap_or_else(|| {
-            let mut rng = generator(u64::from(self.seed));
-            (0..at).for_each(|_| _ = rng.next_u32());
-            rng.next_u32()
-        })
+    /// Output `at`, if it is one of these.
+    fn get(&self, at: u64) -> Option<u32> {
+        self.values.get(usize::try_from(at.checked_sub(self.from)?).ok()?).copied()
+    }
+
+    /// These, or where `at` is not one of them, as many from there on; that costs all before it.
+    fn reaching(&self, at: u64) -> Outputs {
+        if self.get(at).is_some() {
+            return self.clone();
+        }
+        let mut rng = generator(u64::from(self.seed));
+        (0..at).for_each(|_| _ = rng.next_u32());
+        let values = (0..self.values.len().max(1)).map(|_| rng.next_u32()).collect();
+        Outputs { seed: self.seed, from: at, values }
+    }
+}
+
+/// Generators that have drawn much, to go on from there: where one generator draws all epochs, each
+/// would else cost all before it.
+#[derive(Debug, Default)]
+pub(super) struct Generators {
+    /// Each with its seed and how many outputs it has given, the latest at the end.
+    kept: RefCell<VecDeque<(u32, u64, Mt)>>,
+}
+
+impl Generators {
+    /// The generator with a seed after `skip` of its outputs.
+    pub(super) fn after(&self, seed: u32, skip: u64) -> Mt {
+        let mut kept = self.kept.borrow_mut();
+        let known = kept.iter().filter(|(of, at, _)| *of == seed && *at <= skip);
+        let nearest = known.max_by_key(|(_, at, _)| *at).cloned();
+        let (_, at, mut rng) = nearest.unwrap_or_else(|| (seed, 0, generator(u64::from(seed))));
+        (at..skip).for_each(|_| _ = rng.next_u32());
+        if skip - at >= MUCH {
+            if kept.len() == GENERATORS_MAX {
+                kept.pop_front();
+            }
+            kept.push_back((seed, skip, rng.clone()));
+        }
+        rng
     }
 }
 
@@ -63,40 +117,56 @@ pub(super) enum Law {
     Default { outputs: Outputs, at: u64, stride: u64 },
     /// A sampler's own epochs.
     Sampler,
+    /// The epochs of an earlier run.
+    Listed,
+}
+
+impl Law {
+    /// Whether it says the same of a dataset of another size.
+    pub(super) fn is_lasting(&self) -> bool {
+        !matches!(self, Law::Continued { .. })
+    }
+
+    /// Whether it says the same of another seed.
+    pub(super) fn is_of_seed(&self) -> bool {
+        matches!(self, Law::Same | Law::Counting | Law::Continued { .. })
+    }
 }
 
 impl Origin {
     /// The positions of the whole epoch, over `n` samples; `None` where it is no sampler's.
-    pub(super) fn positions(&self, n: u32) -> Option<Vec<u32>> {
+    pub(super) fn positions(&self, n: u32, generators: &Generators) -> Option<Vec<u32>> {
         match *self {
             Origin::Sequential => Some((0..n).collect()),
-            Origin::Draw { seed, skip } => {
-                let mut rng = generator(u64::from(seed));
-                (0..skip).for_each(|_| _ = rng.next_u32());
-                Some(randperm(n, &mut rng))
-            }
+            Origin::Draw { seed, skip } => Some(randperm(n, &mut generators.after(seed, skip))),
             Origin::Sampler { ref sampler, epoch } => sampler.epochs(n, epoch).next(),
-            Origin::Recorded => None,
+            Origin::Recorded | Origin::Listed { .. } => None,
         }
     }
 
+    /// The samples of an epoch that an earlier run read.
+    pub(super) fn listed(&self) -> Option<&Arc<[u32]>> {
+        match self {
+            Origin::Listed { lists, at } => lists.0.get(*at as usize),
+            _ => None,
+        }
+    }
+
+    /// Whether it is an order of arrival, not that of a sampler.
+    pub(super) fn is_as_seen(&self) -> bool {
+        matches!(self, Origin::Recorded | Origin::Listed { .. })
+    }
+
     /// The first `count` positions of it, at the cost of these and of what is skipped.
-    pub(super) fn head(&self, n: u32, count: u32) -> Vec<u32> {
-        let Origin::Draw { seed, skip } = *self else {
-            let mut positions = self.positions(n).unwrap_or_default();
-            positions.truncate(count as usize);
-            return positions;
-        };
-        let mut rng = generator(u64::from(seed));
-        (0..skip).for_each(|_| _ = rng.next_u32());
-        let mut moved: HashMap<u32, u32> = HashMap::new();
-        let mut draw = |place: u32| {
-            let left = n - place;
-            let chosen = place + if left > 1 { rng.next_u32() % left } else { 0 };
-            let own = moved.get(&place).copied().unwrap_or(place);
-            moved.insert(chosen, own).unwrap_or(chosen)
-        };
-        (0..count.min(n)).map(&mut draw).collect()
+    pub(super) fn head(&self, n: u32, count: u32, generators: &Generators) -> Vec<u32> {
+        if let Origin::Draw { seed, skip } = *self
+            && let Some(head) = Head::new(n, generators.after(seed, skip))
+        {
+            return head.take(count as usize).collect();
+        }
+        let mut positions = self.positions(n, generators).unwrap_or_default();
+        positions.truncate(count as usize);
+        positions
     }
 
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
@@ -111,46 +181,76 @@ impl Origin {
                 Origin::Draw { seed, skip: skip + randperm_draws(n) + gap }
             }
             (Origin::Draw { .. }, Law::Default { outputs, at, stride }) => {
-                let seed = outputs.get(at + stride);
-                let law =
-                    Law::Default { outputs: outputs.clone(), at: at + stride, stride: *stride };
+                let outputs = outputs.reaching(at + stride);
+                let seed = outputs.get(at + stride)?;
+                let law = Law::Default { outputs, at: at + stride, stride: *stride };
                 return Some((Origin::Draw { seed, skip: 0 }, law));
             }
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
                 Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
+            }
+            (Origin::Listed { lists, at }, Law::Listed) => {
+                // A run of one list reads it again and again.
+                let at = if lists.0.len() == 1 { 0 } else { at + 1 };
+                lists.0.get(at as usize)?;
+                Origin::Listed { lists: lists.clone(), at }
             }
             _ => return None,
         };
         Some((next, law.clone()))
     }
 
+    /// The origin of the epoch that was so many before this one over `n` samples, and the law from
+    /// there on, where the law leads back so far.
+    pub(super) fn back(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
+        let Origin::Draw { seed, skip } = *self else { return None };
+        let many = u64::from(epochs);
+        let origin = match law {
+            Law::Same => self.clone(),
+            Law::Counting => Origin::Draw { seed: seed.checked_sub(epochs)?, skip },
+            Law::Continued { gap } => {
+                let skip = skip.checked_sub(many.checked_mul(randperm_draws(n) + gap)?)?;
+                Origin::Draw { seed, skip }
+            }
+            Law::Default { outputs, at, stride } => {
+                let at = at.checked_sub(stride * many)?;
+                let outputs = outputs.reaching(at);
+                let seed = outputs.get(at)?;
+                let law = Law::Default { outputs, at, stride: *stride };
+                return Some((Origin::Draw { seed, skip: 0 }, law));
+            }
+            _ => return None,
+        };
+        Some((origin, law.clone()))
+    }
+
     /// The laws that the next epoch of `n` samples may follow, where none is known.
     pub(super) fn laws(&self, n: u32) -> Vec<Law> {
         let draws = randperm_draws(n);
-        let mut laws = vec![Law::Same];
         match self {
             Origin::Draw { .. } => {
                 // A generator of the loader draws two for the workers' base seed, and at an
                 // epoch's end a permutation that nobody reads, unless the loop broke off.
                 let gaps = [draws + 2, 0, 2, draws];
-                laws.push(Law::Counting);
-                laws.extend(gaps.map(|gap| Law::Continued { gap }));
+                let continued = gaps.map(|gap| Law::Continued { gap });
+                [Law::Same, Law::Counting].into_iter().chain(continued).collect()
             }
-            Origin::Sampler { .. } => laws.insert(0, Law::Sampler),
-            Origin::Sequential | Origin::Recorded => {}
+            Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
+            Origin::Listed { .. } => vec![Law::Listed, Law::Same],
+            // These are tried anyway, and harder.
+            Origin::Sequential | Origin::Recorded => Vec::new(),
         }
-        laws
     }
 }
 
 /// What the seed may be `epochs` epochs after the one whose seed is the output just before these:
-/// with the law from there on.
+/// with the law from there on. Of outputs that are not here nothing is said.
 pub(super) fn defaults(outputs: &Outputs, epochs: u32) -> impl Iterator<Item = (Origin, Law)> {
-    STRIDES.map(move |half| {
+    STRIDES.map_while(move |half| {
         let stride = 2 * half;
         let at = outputs.from - 1 + stride * u64::from(epochs);
-        let origin = Origin::Draw { seed: outputs.get(at), skip: 0 };
-        (origin, Law::Default { outputs: outputs.clone(), at, stride })
+        let origin = Origin::Draw { seed: outputs.get(at)?, skip: 0 };
+        Some((origin, Law::Default { outputs: outputs.clone(), at, stride }))
     })
 }
 
@@ -164,6 +264,7 @@ impl fmt::Display for Origin {
             }
             Origin::Sampler { sampler, .. } => write!(f, "{sampler}"),
             Origin::Recorded => f.write_str("as in the epoch before"),
+            Origin::Listed { at, .. } => write!(f, "as in epoch {at} of an earlier run"),
         }
     }
 }
@@ -179,6 +280,7 @@ impl fmt::Display for Law {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
+            Law::Listed => f.write_str("epoch after epoch of that run"),
         }
     }
 }
@@ -197,9 +299,10 @@ mod tests {
             Origin::Sampler { sampler: Sampler::TorchRandom(Random::new(3)), epoch: 1 },
         ] {
             for n in [1, 2, 50, 1_000] {
-                let whole = origin.positions(n).unwrap();
-                assert_eq!(origin.head(n, 40), whole[..whole.len().min(40)], "{origin}");
-                assert_eq!(origin.head(n, u32::MAX), whole, "{origin}");
+                let new = Generators::default();
+                let whole = origin.positions(n, &new).unwrap();
+                assert_eq!(origin.head(n, 40, &new), whole[..whole.len().min(40)], "{origin}");
+                assert_eq!(origin.head(n, u32::MAX, &new), whole, "{origin}");
             }
         }
     }
@@ -210,9 +313,10 @@ mod tests {
         let sampler = Sampler::TorchRandom(Random::new(42));
         let mut origin = Origin::Draw { seed: 42, skip: 2 };
         let law = Law::Continued { gap: randperm_draws(n) + 2 };
+        let generators = Generators::default();
         assert!(origin.laws(n).contains(&law));
         for positions in sampler.epochs(n, 0).take(3) {
-            assert_eq!(origin.positions(n), Some(positions));
+            assert_eq!(origin.positions(n, &generators), Some(positions));
             origin = origin.after(&law, n).unwrap().0;
         }
     }
@@ -222,7 +326,8 @@ mod tests {
         let mut origin = Origin::Draw { seed: u32::MAX, skip: 0 };
         let sampler = Distributed { seed: u64::from(u32::MAX), ..Distributed::default() };
         for epoch in 0..3 {
-            assert_eq!(origin.positions(300), Some(sampler.epoch(300, epoch)));
+            let positions = origin.positions(300, &Generators::default());
+            assert_eq!(positions, Some(sampler.epoch(300, epoch)));
             origin = origin.after(&Law::Counting, 300).unwrap().0;
         }
         assert_eq!(origin.after(&Law::Unknown, 300), None);
@@ -238,6 +343,30 @@ mod tests {
         assert_eq!(law, Law::Default { outputs: outputs.clone(), at: 706, stride: 6 });
         assert_eq!(origin, draw(706));
         assert_eq!(origin.after(&law, 10).unwrap().0, draw(712));
-        assert_eq!(defaults(&outputs, 2).nth(2).unwrap().0, draw(712));
+        let further = origin.after(&law, 10).unwrap().1;
+        assert!(matches!(further, Law::Default { outputs: Outputs { from: 712, .. }, .. }));
+        assert_eq!(defaults(&outputs, 1).count(), 4);
+    }
+
+    #[test]
+    fn of_an_epoch_long_ago_only_outputs_at_hand_are_suspects() {
+        let outputs = Outputs { seed: 1234, from: 1 << 40, values: (0..4_096).collect() };
+        let suspects: Vec<Origin> = defaults(&outputs, 100).map(|(origin, _)| origin).collect();
+        let at = |half: u32| Origin::Draw { seed: 200 * half - 1, skip: 0 };
+        assert_eq!(suspects, (1..=20).map(at).collect::<Vec<Origin>>());
+    }
+
+    #[test]
+    fn generators_go_on_from_where_they_were() {
+        let generators = Generators::default();
+        for skip in [0, 10, 5_000, 4_999, 20_000, 20_001, 9_000] {
+            for seed in [7, 8] {
+                let mut rng = generator(u64::from(seed));
+                (0..skip).for_each(|_| _ = rng.next_u32());
+                assert_eq!(generators.after(seed, skip), rng, "{seed} {skip}");
+            }
+        }
+        (0..100).for_each(|seed| _ = generators.after(seed, MUCH));
+        assert_eq!(generators.kept.borrow().len(), GENERATORS_MAX);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::crack::{SeedSearch, Target};
-use super::origin::Origin;
+use super::origin::{Generators, Origin};
 use crate::order::samplers::torch::generator;
 
 /// Seeds that scripts set by hand, besides the very small ones.
@@ -146,7 +146,7 @@ fn anywhere(targets: &[Target], seed: u32, found: &mut Vec<Finding>) {
         // Targets of the same permutation stand together.
         if made.as_ref().is_none_or(|(n, skip, _)| (*n, *skip) != (target.n, target.skip)) {
             let origin = Origin::Draw { seed, skip: u64::from(target.skip) };
-            let positions = origin.positions(target.n).unwrap_or_default();
+            let positions = origin.positions(target.n, &Generators::default()).unwrap_or_default();
             made = Some((target.n, target.skip, positions));
         }
         let Some((_, _, positions)) = &made else { continue };
@@ -254,7 +254,8 @@ mod tests {
     #[test]
     fn a_seed_is_found_from_the_middle_of_its_epoch() {
         let origin = Origin::Draw { seed: 42, skip: 2 };
-        let elements = origin.positions(3_000).unwrap()[1_700..1_704].to_vec();
+        let elements =
+            origin.positions(3_000, &Generators::default()).unwrap()[1_700..1_704].to_vec();
         let target =
             |skip| Target { n: 3_000, skip, place: 0, elements: elements.clone(), reach: 8 };
         let search = Search::anywhere(vec![target(0), target(2)], 100);

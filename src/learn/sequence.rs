@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::origin::{Generators, Origin};
+
 const NONE: u32 = u32::MAX;
 
 /// Samples in an order, and the way back: 8 bytes a sample.
@@ -44,6 +46,18 @@ pub(super) struct Index {
     pub(super) sequence: Arc<Sequence>,
 }
 
+impl Index {
+    /// The samples of an origin's epoch over it; `None` where that is no sampler's.
+    pub(super) fn epoch(&self, origin: &Origin, generators: &Generators) -> Option<Arc<[u32]>> {
+        let samples = self.sequence.samples();
+        if *origin == Origin::Sequential {
+            return Some(Arc::clone(samples));
+        }
+        let positions = origin.positions(self.sequence.len(), generators)?;
+        Some(positions.into_iter().map(|at| samples[at as usize]).collect())
+    }
+}
+
 /// A set of small numbers, a bit each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bits {
@@ -53,6 +67,15 @@ pub(super) struct Bits {
 impl Bits {
     pub(super) fn has(&self, number: u32) -> bool {
         self.words.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// How many of the numbers in a range there are.
+    pub(super) fn count(&self, range: std::ops::Range<u32>) -> u32 {
+        let (from, to) = (range.start as usize / 64, range.end.div_ceil(64) as usize);
+        let words = self.words.iter().take(to).skip(from);
+        let all: u32 = words.map(|word| word.count_ones()).sum();
+        let outside = (from as u32 * 64..range.start).chain(range.end..to as u32 * 64);
+        all - outside.filter(|&number| self.has(number)).count() as u32
     }
 
     /// Adds a number; false if it was there already.
@@ -85,5 +108,9 @@ mod tests {
         let mut bits = Bits::default();
         assert!(bits.insert(70) && bits.insert(0) && !bits.insert(70));
         assert!(bits.has(0) && bits.has(70) && !bits.has(1) && !bits.has(9_999));
+        assert!([0, 1, 64, 127].into_iter().all(|number| bits.insert(number) == (number > 0)));
+        let count = |from, to| bits.count(from..to);
+        assert_eq!([count(0, 1), count(1, 70), count(1, 71), count(65, 127)], [1, 2, 3, 1]);
+        assert_eq!([count(0, 9_999), count(128, 500), count(5, 5)], [5, 0, 0]);
     }
 }

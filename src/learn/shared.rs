@@ -1,10 +1,14 @@
 //! What all loaders share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::Candidate;
 use super::event::{SearchId, Settings};
+use super::journal::Journal;
 use super::ladder::Running;
-use super::sequence::Index;
+use super::origin::Generators;
+use super::sequence::{Index, Sequence};
 use super::suspect::Other;
 use crate::order::SampleTable;
 
@@ -26,6 +30,7 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) indexes: Vec<Index>,
     pub(super) samples: SampleTable,
+    pub(super) generators: Generators,
     pub(super) searches: BTreeMap<SearchId, Running>,
     pub(super) next_search: u32,
     /// What is known of loaders, those understood last at the end.
@@ -34,9 +39,41 @@ pub(super) struct Shared {
     pub(super) version: u32,
     /// Whether everything is cached.
     pub(super) cached: bool,
+    /// What earlier loaders read.
+    pub(super) journal: Journal,
+    /// Counts what has become worth to be remembered.
+    pub(super) news: u64,
 }
 
 impl Shared {
+    pub(super) fn new(
+        settings: Settings,
+        candidates: Vec<Candidate>,
+        samples: SampleTable,
+    ) -> Self {
+        let mut indexes: Vec<Index> = Vec::new();
+        for Candidate { name, samples } in candidates {
+            let same = |index: &Index| **index.sequence.samples() == *samples;
+            if samples.len() > 1 && !indexes.iter().any(same) {
+                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
+            }
+        }
+        indexes.sort_by_key(|index| index.sequence.len());
+        Shared {
+            settings,
+            indexes,
+            samples,
+            generators: Generators::default(),
+            searches: BTreeMap::new(),
+            next_search: 0,
+            others: Vec::new(),
+            version: 0,
+            cached: false,
+            journal: Journal::default(),
+            news: 0,
+        }
+    }
+
     /// A loader's order has become known.
     pub(super) fn note(&mut self, other: Other) {
         self.others.retain(|known| known.loader != other.loader);

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use super::crack;
-use super::event::LoaderId;
-use super::evidence::{Weight, weigh};
-use super::origin::{Law, Origin, Outputs, defaults};
+use super::event::{LoaderId, Rung};
+use super::evidence::{Weight, weigh, weigh_nearby};
+use super::journal::Journal;
+use super::origin::{Generators, Law, Origin, Outputs, defaults};
 use super::sequence::{Index, Sequence};
+use super::shared::Shared;
 
 /// How far from its beginning an epoch is looked at, and where there are hundreds of suspects.
 const HEAD: u32 = 4096;
 const SHORT_HEAD: u32 = 128;
 
-/// After so many epochs that were not understood nothing is derived from the last that was.
+/// After so many epochs that were not understood nothing is derived from the last that was; after
+/// more of them if they have no more samples together.
 const EPOCHS_MAX: u32 = 4;
+const SAMPLES_MAX: u32 = 1 << 20;
 
 /// How many times as much a later suspect has to have for it. Within the dataset's part that a job
 /// reads, the order of the whole is the same, and has more bits for each open.
@@ -25,12 +28,13 @@ pub(super) struct Suspect {
     pub(super) index: Option<usize>,
     pub(super) origin: Origin,
     pub(super) law: Law,
+    pub(super) rung: Rung,
     view: View,
 }
 
 #[derive(Debug)]
 enum View {
-    /// The first positions, ascending, each with its place.
+    /// The first positions, ascending, each with its place; samples where there is no index.
     Head(Vec<(u32, u32)>),
     Whole(Arc<Sequence>),
 }
@@ -56,6 +60,7 @@ pub(super) struct Other {
 /// What suspects follow from.
 pub(super) struct Sources<'s> {
     pub(super) indexes: &'s [Index],
+    pub(super) generators: &'s Generators,
     pub(super) samplers: &'s [crate::order::samplers::Sampler],
     pub(super) others: &'s [Other],
     pub(super) loader: LoaderId,
@@ -65,6 +70,7 @@ pub(super) struct Sources<'s> {
     pub(super) recorded: Option<&'s Arc<Sequence>>,
     /// Outputs after the one that was the seed of an epoch, and its number.
     pub(super) defaults: &'s [(Outputs, u32)],
+    pub(super) journal: &'s Journal,
 }
 
 impl Sources<'_> {
@@ -72,17 +78,20 @@ impl Sources<'_> {
     pub(super) fn suspects(&self) -> Vec<Suspect> {
         let mut suspects = Vec::new();
         self.following(&mut suspects);
+        let understood = self.past.is_some();
+        suspects.extend(self.journal.suspects(
+            self.loader,
+            understood,
+            self.indexes,
+            |index, origin, law| self.head(index, origin, law, HEAD),
+        ));
         // What needs no seed is tried by itself.
         let others = self.others.iter().filter(|other| other.loader != self.loader);
         let others = others.filter(|other| matches!(other.now.1, Origin::Draw { .. }));
         for other in others.clone() {
             let (index, origin, law) = other.now.clone();
-            suspects.push(Suspect {
-                index,
-                origin,
-                law,
-                view: View::Whole(Arc::clone(&other.sequence)),
-            });
+            let whole = Suspect::whole(index, origin, Arc::clone(&other.sequence));
+            suspects.push(Suspect { law, ..whole });
         }
         for other in others {
             if let (Some(index), origin) = other.first.clone() {
@@ -90,20 +99,17 @@ impl Sources<'_> {
             }
         }
         for (index, found) in self.indexes.iter().enumerate() {
-            suspects.push(Suspect {
-                index: Some(index),
-                origin: Origin::Sequential,
-                law: Law::Same,
-                view: View::Whole(Arc::clone(&found.sequence)),
-            });
+            let (origin, sequence) = (Origin::Sequential, Arc::clone(&found.sequence));
+            let whole = Suspect::whole(Some(index), origin, sequence);
+            suspects.push(Suspect { law: Law::Same, ..whole });
             for sampler in self.samplers {
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: 0 };
                 suspects.extend(self.head(index, origin, Law::Sampler, HEAD));
             }
         }
         if let Some(recorded) = self.recorded {
-            let view = View::Whole(Arc::clone(recorded));
-            suspects.push(Suspect { index: None, origin: Origin::Recorded, law: Law::Same, view });
+            let whole = Suspect::whole(None, Origin::Recorded, Arc::clone(recorded));
+            suspects.push(Suspect { law: Law::Same, ..whole });
         }
         suspects
     }
@@ -112,8 +118,11 @@ impl Sources<'_> {
     fn following(&self, suspects: &mut Vec<Suspect>) {
         let Some(past) = self.past else { return };
         let epochs = self.epoch.saturating_sub(past.epoch).max(1);
-        let Some(index) = past.index.filter(|_| epochs <= EPOCHS_MAX) else { return };
+        let Some(index) = past.index else { return };
         let n = self.indexes[index].sequence.len();
+        if epochs > EPOCHS_MAX.max(SAMPLES_MAX / n.max(1)) {
+            return;
+        }
         let known = (past.law != Law::Unknown).then(|| past.law.clone());
         let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
         for law in known.into_iter().chain(laws) {
@@ -125,7 +134,8 @@ impl Sources<'_> {
                 suspects.extend(self.head(index, origin, law, HEAD));
             }
         }
-        for (outputs, epoch) in self.defaults {
+        // Where the law is known, they are in it.
+        for (outputs, epoch) in self.defaults.iter().filter(|_| past.law == Law::Unknown) {
             let epochs = self.epoch.saturating_sub(*epoch).max(1);
             for (origin, law) in defaults(outputs, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
@@ -135,44 +145,53 @@ impl Sources<'_> {
 
     fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {
         let n = self.indexes[index].sequence.len();
-        let positions = match origin {
-            Origin::Draw { seed, skip: 0 } if count <= SHORT_HEAD => crack::head(seed, n, count),
-            ref origin => origin.head(n, count),
-        };
+        let positions = origin.head(n, count, self.generators);
         let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
         head.sort_unstable();
-        (!head.is_empty()).then_some(Suspect {
-            index: Some(index),
-            origin,
-            law,
-            view: View::Head(head),
-        })
+        let (index, rung) = (Some(index), Rung::Derived);
+        (!head.is_empty()).then_some(Suspect { index, origin, law, rung, view: View::Head(head) })
     }
 }
 
 impl Suspect {
     /// An order that is known whole.
-    pub(super) fn whole(index: usize, origin: Origin, sequence: Arc<Sequence>) -> Self {
-        Suspect { index: Some(index), origin, law: Law::Unknown, view: View::Whole(sequence) }
+    pub(super) fn whole(index: Option<usize>, origin: Origin, sequence: Arc<Sequence>) -> Self {
+        let (law, rung) = (Law::Unknown, Rung::Derived);
+        Suspect { index, origin, law, rung, view: View::Whole(sequence) }
     }
 
-    fn weigh<'r>(
+    /// An epoch as an earlier run read it. Only its beginning is looked at until it is believed:
+    /// the way back from all samples to their places would take as much memory again.
+    pub(super) fn listed(origin: Origin, list: &[u32]) -> Self {
+        let mut head: Vec<(u32, u32)> = list.iter().copied().zip(0..).take(HEAD as usize).collect();
+        head.sort_unstable();
+        let (law, rung) = (Law::Listed, Rung::Replayed);
+        Suspect { index: None, origin, law, rung, view: View::Head(head) }
+    }
+
+    pub(super) fn weigh<'r>(
         &self,
-        readers: impl Iterator<Item = &'r [u32]>,
+        readers: impl Iterator<Item = &'r [u32]> + Clone,
         read: u32,
         indexes: &[Index],
     ) -> Weight {
         match &self.view {
             View::Whole(sequence) => {
                 let unread = sequence.len().saturating_sub(read);
+                if self.origin == Origin::Sequential {
+                    return weigh_nearby(readers, unread, |sample| sequence.place(sample));
+                }
                 weigh(readers, unread, |sample| sequence.place(sample))
             }
             View::Head(head) => {
-                let Some(index) = self.index else { return Weight::default() };
-                let sequence = &indexes[index].sequence;
-                let unread = sequence.len().saturating_sub(read);
-                weigh(readers, unread, |sample| {
-                    let position = sequence.place(sample)?;
+                let sequence = self.index.map(|index| &indexes[index].sequence);
+                let listed = self.origin.listed().map_or(0, |list| list.len() as u32);
+                let len = sequence.map_or(listed, |sequence| sequence.len());
+                weigh(readers, len.saturating_sub(read), |sample| {
+                    let position = match sequence {
+                        Some(sequence) => sequence.place(sample)?,
+                        None => sample,
+                    };
                     let at = head.binary_search_by_key(&position, |entry| entry.0).ok()?;
                     Some(head[at].1)
                 })
@@ -181,29 +200,30 @@ impl Suspect {
     }
 
     /// The whole epoch.
-    pub(super) fn sequence(&self, indexes: &[Index]) -> Option<Arc<Sequence>> {
+    pub(super) fn sequence(&self, shared: &Shared) -> Option<Arc<Sequence>> {
         match (&self.view, self.index) {
             (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
-            (View::Head(_), Some(index)) => sequence_of(&self.origin, &indexes[index]),
-            (View::Head(_), None) => None,
+            (View::Head(_), Some(index)) => sequence_of(&self.origin, index, shared),
+            (View::Head(_), None) => {
+                let list = self.origin.listed()?;
+                Some(Arc::new(Sequence::new(Arc::clone(list))))
+            }
         }
     }
 }
 
 /// The epoch of an origin over an index.
-pub(super) fn sequence_of(origin: &Origin, index: &Index) -> Option<Arc<Sequence>> {
+pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Option<Arc<Sequence>> {
+    let index = &shared.indexes[index];
     if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
-    let samples = index.sequence.samples();
-    let positions = origin.positions(index.sequence.len())?;
-    let samples: Arc<[u32]> = positions.into_iter().map(|at| samples[at as usize]).collect();
-    Some(Arc::new(Sequence::new(samples)))
+    Some(Arc::new(Sequence::new(index.epoch(origin, &shared.generators)?)))
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
 /// or that with fewer samples.
-pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]>>(
+pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]> + Clone>(
     suspects: impl Iterator<Item = &'s Suspect>,
     indexes: &[Index],
     read: u32,

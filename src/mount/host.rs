@@ -58,10 +58,8 @@ pub fn readings() -> Vec<Reading> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (total, available) =
         (meminfo_bytes(&meminfo, "MemTotal:"), meminfo_bytes(&meminfo, "MemAvailable:"));
-    let machine = total.zip(available).map(|(limit, available)| Reading {
-        what: "the machine".into(),
-        limit,
-        taken: limit.saturating_sub(available),
+    let machine = total.zip(available).map(|(limit, available)| {
+        Reading::memory("the machine", limit, limit.saturating_sub(available))
     });
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
     let total = total.unwrap_or(u64::MAX);
@@ -102,11 +100,8 @@ impl Group {
             .filter(|(key, _)| files.iter().any(|file| file == key))
             .filter_map(|(_, value)| value.parse::<u64>().ok())
             .sum();
-        Some(Reading {
-            what: format!("cgroup {}", self.name.display()),
-            limit,
-            taken: used.saturating_sub(pages),
-        })
+        let what = format!("cgroup {}", self.name.display());
+        Some(Reading::memory(what, limit, used.saturating_sub(pages)))
     }
 }
 
@@ -168,8 +163,7 @@ mod tests {
         write(at("memory/job/memory.usage_in_bytes"), "400000000\n");
         let stat = "cache 7\ninactive_file 1\ntotal_inactive_file 100000000\ntotal_active_file 5\n";
         write(at("memory/job/memory.stat"), stat);
-        let what = "cgroup /job".into();
-        let job = Reading { what, limit: 536_870_912, taken: 299_999_995 };
+        let job = Reading::memory("cgroup /job", 536_870_912, 299_999_995);
         assert_eq!(readings(root.path(), 1 << 40), [job], "the others have no use to read");
         assert_eq!(readings(root.path(), 536_870_912), [], "no limit where there is less memory");
     }
@@ -183,8 +177,7 @@ mod tests {
         assert_eq!(least_limit(root.path()), Some(1_000_000));
         write(at("job/memory.current"), "900000\n");
         write(at("job/memory.stat"), "anon 1\ninactive_file 500000\nactive_file 100000\n");
-        let what = "cgroup /job".into();
-        let job = Reading { what, limit: 1_000_000, taken: 300_000 };
+        let job = Reading::memory("cgroup /job", 1_000_000, 300_000);
         assert_eq!(readings(root.path(), 1 << 40), [job]);
         write(at("job/memory.max"), "max\n");
         assert_eq!(least_limit(root.path()), None);

@@ -20,16 +20,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
-use crate::control::{self, MountDirectory, Request, Running};
-use crate::engine::Engine;
+use crate::control::{self, MountDirectory, Reply, Request, Running};
+use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::fuse::unmount;
 use crate::source::PosixSource;
 pub use point::{check_apart, cut_off, is_dead, prepare};
 pub use probe::{MEASURED_BYTES, examine};
 
-/// How often limits and use of memory are looked at.
-const MEMORY_LOOK: Duration = Duration::from_secs(1);
+/// How often limits and use of memory and of the cache disk are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -154,18 +154,26 @@ impl Signals {
 }
 
 /// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
-/// the RAM budget follows what fits.
-async fn wait(engine: &Engine, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
+/// the budgets follow what fits.
+async fn wait(engine: &Arc<Engine>, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
     let mut look = tokio::time::interval(Duration::from_millis(200));
-    let mut memory = tokio::time::interval(MEMORY_LOOK);
+    let mut memory = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             () = signals.any() => return,
             _ = ended.recv() => return,
-            _ = memory.tick() => engine.fit_memory(&host::readings()),
+            _ = memory.tick() => {
+                engine.fit_memory(&host::readings());
+                engine.fit_disk();
+            }
             _ = look.tick() => if engine.is_over() { return },
         }
     }
+}
+
+fn told(answer: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(answer)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the answer: {error}")))
 }
 
 /// Answers what commands ask.
@@ -186,37 +194,44 @@ impl Handler {
         Ok(Value::Null)
     }
 
-    fn answer(&self, request: Request) -> Result<Value> {
-        match request {
-            Request::Status => serde_json::to_value(self.engine.status())
-                .map_err(|error| Error::new(ErrorKind::Internal, format!("status: {error}"))),
-            Request::Rehearse(question) => self.engine.rehearse(question),
-            Request::Config => Ok(json!(self.engine.rendered())),
-            Request::SetOrder { stream, order } => {
-                self.engine.set_order(&stream, &order).map(|words| json!(words))
-            }
-            Request::WithdrawOrder { stream } => {
-                self.engine.withdraw_order(&stream).map(|()| Value::Null)
-            }
-            Request::Attach { mountpoint } => self.attach(&mountpoint),
-            Request::Unmount { mountpoint, force } => {
-                if self.engine.detach(&mountpoint, force)? {
-                    MountDirectory::of(&mountpoint).clear();
-                    return Ok(Value::Null);
-                }
-                let attached = self.engine.attached();
-                self.engine.unmount(force)?;
-                for path in &attached {
-                    MountDirectory::of(path).clear();
-                }
-                // The next mount finds everything stored, and nobody at it.
-                self.engine.stop();
-                MountDirectory::of(&self.running.mountpoint).clear_own();
-                // The receiver is gone only when the mount is ending already.
-                let _ = self.end.try_send(());
-                Ok(Value::Null)
-            }
+    fn unmount(&self, mountpoint: &Path, force: bool) -> Result<()> {
+        if self.engine.detach(mountpoint, force)? {
+            MountDirectory::of(mountpoint).clear();
+            return Ok(());
         }
+        let attached = self.engine.attached();
+        self.engine.unmount(force)?;
+        for path in &attached {
+            MountDirectory::of(path).clear();
+        }
+        // The next mount finds everything stored, and nobody at it.
+        self.engine.stop();
+        MountDirectory::of(&self.running.mountpoint).clear_own();
+        // The receiver is gone only when the mount is ending already.
+        let _ = self.end.try_send(());
+        Ok(())
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply> {
+        let value = match request {
+            Request::Status => told(&self.engine.status())?,
+            Request::Rehearse(question) => self.engine.rehearse(question)?,
+            Request::Config => json!(self.engine.rendered()),
+            Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
+            Request::Record { loader, process, epochs } => {
+                let recording = self.engine.record(&Wanted { loader, process, epochs })?;
+                let summary = json!(recording.summary);
+                return Ok(Reply::with_text(summary, Box::new(|out| recording.write(out))));
+            }
+            Request::WithdrawOrder { stream } => json!(self.engine.withdraw_order(&stream)?),
+            Request::Warmup { chosen, pace } => json!(self.engine.start_warmup(&chosen, pace)?),
+            Request::WarmupProgress { number } => told(&self.engine.warmup_progress(number)?)?,
+            Request::CountHere { chosen } => told(&self.engine.count_here(&chosen)?)?,
+            Request::Evict { chosen } => told(&self.engine.evict(&chosen)?)?,
+            Request::Attach { mountpoint } => self.attach(&mountpoint)?,
+            Request::Unmount { mountpoint, force } => json!(self.unmount(&mountpoint, force)?),
+        };
+        Ok(value.into())
     }
 }
 

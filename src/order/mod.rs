@@ -41,6 +41,8 @@ pub struct Order {
     epochs: Epochs,
     samples: Arc<SampleTable>,
     permutation: bool,
+    /// Whether nothing is known of what comes after the epochs that are written down.
+    ends: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +70,7 @@ impl Order {
             permutation: !sampler.repeats(n) && sample::are_unique([&*index]),
             epochs: Epochs::Drawn { start: sampler.epochs(n, 0), sampler, index },
             samples: Arc::new(SampleTable::Files),
+            ends: false,
         })
     }
 
@@ -94,11 +97,25 @@ impl Order {
             permutation: sample::are_unique(epochs.iter().map(|epoch| &**epoch)),
             epochs: Epochs::Listed(epochs.into()),
             samples: Arc::new(samples),
+            ends: false,
         })
     }
 
+    /// The same where nothing is known of what is read after the last epoch that is written down:
+    /// the epochs after it are empty. What a sampler draws does not end.
+    pub fn ending(self) -> Self {
+        let ends = matches!(self.epochs, Epochs::Listed(_));
+        Order { ends, ..self }
+    }
+
+    /// Whether nothing is known of what comes after the epochs that are [written
+    /// down](Self::epochs_listed).
+    pub fn ends(&self) -> bool {
+        self.ends
+    }
+
     /// The sample ids of epoch `k`, in the order they are read; `k` counts from the stream's first
-    /// epoch. Listed orders wrap around after their last epoch.
+    /// epoch. Listed orders wrap around after their last epoch, unless they [end](Self::ending).
     ///
     /// Costs a permutation of the dataset; where all epochs come out of one generator, one for
     /// every epoch up to `k`: [`Order::epochs`] is the way to go through them.
@@ -116,15 +133,25 @@ impl Order {
                 Some(positions)
             }
         };
-        EpochIter { epochs: self.epochs.clone(), positions, next: from }
+        EpochIter { epochs: self.epochs.clone(), positions, next: from, ends: self.ends }
     }
 
     /// How many samples epoch `k` reads, without making it.
     pub fn epoch_len(&self, k: u32) -> u32 {
         match &self.epochs {
             Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
+            Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => 0,
             Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
         }
+    }
+
+    /// Every sample id that some epoch may read, some of them repeatedly.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        let parts: &[Arc<[u32]>] = match &self.epochs {
+            Epochs::Drawn { index, .. } => std::slice::from_ref(index),
+            Epochs::Listed(epochs) => epochs,
+        };
+        parts.iter().flat_map(|part| part.iter().copied())
     }
 
     /// What the sample ids stand for.
@@ -159,6 +186,7 @@ pub struct EpochIter {
     /// The running sampler; `None` where epochs need not be drawn.
     positions: Option<Positions>,
     next: u32,
+    ends: bool,
 }
 
 impl EpochIter {
@@ -166,6 +194,7 @@ impl EpochIter {
         let k = self.next;
         self.next = k.wrapping_add(1);
         match &self.epochs {
+            Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => Arc::default(),
             Epochs::Listed(epochs) => Arc::clone(&epochs[k as usize % epochs.len()]),
             Epochs::Drawn { index, .. } => match self.positions.as_mut().and_then(Iterator::next) {
                 Some(positions) => positions.iter().map(|&at| index[at as usize]).collect(),
@@ -246,6 +275,16 @@ mod tests {
         assert_eq!(order.epoch_len(5), 3);
         assert_eq!(order.describe(), "order file o: 2 epochs of 2 to 3 samples");
         assert_eq!(order.epochs(1).nth(2), Some(order.epoch(1)));
+    }
+
+    #[test]
+    fn an_order_that_ends_has_empty_epochs_after_its_last() {
+        let order = Order::listed("o", vec![Arc::from([2, 1])], SampleTable::Files).unwrap();
+        let order = order.ending();
+        let lengths: Vec<usize> = order.epochs(0).take(3).map(|epoch| epoch.len()).collect();
+        assert_eq!((lengths, order.epoch_len(1), order.ends()), (vec![2, 0, 0], 0, true));
+        let drawn = Order::drawn(Sampler::Sequential, &files(&[1, 2]), "path order").unwrap();
+        assert_eq!(drawn.ending().epoch_len(7), 2);
     }
 
     #[test]

@@ -175,6 +175,16 @@ pub enum Event {
         /// The tier.
         tier: usize,
     },
+    /// People want blocks here before anybody reads them.
+    Wanted {
+        /// The blocks, soonest use first.
+        blocks: Vec<BlockId>,
+    },
+    /// People want blocks gone that nobody reads at this moment.
+    Unwanted {
+        /// The blocks.
+        blocks: Vec<BlockId>,
+    },
     /// A tier may hold more or less from now on.
     Resized {
         /// The tier.
@@ -241,6 +251,14 @@ pub enum Action {
     },
     /// Write a copy of a block that has just arrived to a tier below RAM.
     Place {
+        /// The block.
+        block: BlockId,
+        /// The tier.
+        tier: usize,
+    },
+    /// Bring a copy of a block from the source to a tier below RAM, and leave RAM alone. Ends with
+    /// [`Event::Placed`].
+    Load {
         /// The block.
         block: BlockId,
         /// The tier.

@@ -7,7 +7,8 @@
 //! all the same are the first files of the epochs to come, which show that an epoch starts, and,
 //! from shortly before their read until it is seen, a pseudo-random sixteenth of all files, the
 //! *beacons*, which show how far a reader is. What is staged for one read is watched, so that it is
-//! known exactly when it can go.
+//! known exactly when it can go. Where what is known of an order ends, everything is watched again:
+//! the epoch after it may begin with any file.
 
 use super::Planner;
 use super::event::{Action, PolicyKind};
@@ -104,6 +105,7 @@ impl Planner {
         };
         self.policy != PolicyKind::Lru
             && streams.clone().any(Stream::is_following)
+            && !streams.clone().any(Stream::is_ending)
             && blocks.clone().all(kept)
             && !streams.any(|stream| blocks.clone().any(|block| watched(stream, block)))
     }

@@ -38,6 +38,7 @@ mod staging;
 mod stream;
 mod task;
 mod unread;
+mod warm;
 
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,8 @@ use stream::Stream;
 pub use stream::StreamStatus;
 use task::Task;
 use unread::Unread;
+pub use warm::Standing;
+use warm::Warming;
 
 /// Within how many positions a second open of a file is taken for the read that the order has.
 const DUE: u32 = 8;
@@ -83,6 +86,8 @@ pub struct Planner {
     /// The gear of each file.
     gears: Vec<Gear>,
     trusted_files: u64,
+    /// Whether a stream is at the end of what is known of its order.
+    ending: bool,
     unread: Unread,
     window: u64,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
@@ -90,6 +95,7 @@ pub struct Planner {
     /// Whether a tier below RAM has room for all the data.
     mirrored: bool,
     ticks: u64,
+    warming: Warming,
     counters: Counters,
 }
 
@@ -107,11 +113,13 @@ impl Planner {
             seen_at: BTreeMap::new(),
             gears: vec![Gear::default(); layout.files()],
             trusted_files: 0,
+            ending: false,
             unread: Unread::new(layout.blocks()),
             window: 0,
             arrivals: VecDeque::new(),
             mirrored: false,
             ticks: 0,
+            warming: Warming::default(),
             counters: Counters::default(),
             settings,
             layout,
@@ -165,11 +173,14 @@ impl Planner {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
+            Event::Wanted { blocks } => self.wanted(&blocks),
+            Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         self.follow_up(actions);
         self.stage(actions);
+        self.warm(actions);
     }
 
     fn ordered(&mut self, stream: StreamId, follower: Stream, actions: &mut Vec<Action>) {
@@ -200,6 +211,11 @@ impl Planner {
         for block in turning {
             self.regear(self.layout.file_of(block), actions);
         }
+        let ending = self.streams.iter().flatten().any(Stream::is_ending);
+        if ending && !self.ending {
+            self.regear_all(actions);
+        }
+        self.ending = ending;
     }
 
     /// Totals since the start.
@@ -271,6 +287,7 @@ impl Planner {
         if !self.residency.is_placing(block) {
             return;
         }
+        self.warming.loaded(block);
         self.residency.finish_place(block, self.layout.stored_bytes(block), done);
         if done {
             self.counters.placed += 1;
@@ -355,6 +372,7 @@ impl Planner {
         self.residency.forget(block, pages);
         self.residency.finish_drop(block, pages);
         self.residency.finish_place(block, stored, false);
+        self.warming.loaded(block);
         for tier in 0..self.settings.tiers.len() {
             self.policies[tier].remove(block);
             if tier != RAM {
@@ -377,12 +395,18 @@ impl Planner {
     fn choose_policy(&mut self) {
         let following: Vec<&Stream> =
             self.streams.iter().flatten().filter(|stream| stream.is_following()).collect();
+        let before = self.policy;
         self.policy = match (self.settings.policy, following.as_slice()) {
             (PolicyKind::Auto, []) => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, [one]) if one.is_permutation() => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, _) => PolicyKind::Belady,
             (set, _) => set,
         };
+        // These weigh no order, and what they know besides is nowhere else.
+        let same = self.policy == before && self.policies.len() == self.settings.tiers.len();
+        if same && matches!(self.policy, PolicyKind::Lru | PolicyKind::Minio) {
+            return;
+        }
         let policy: fn() -> Box<dyn Policy> = match self.policy {
             PolicyKind::Lru => || Box::new(Lru::default()),
             PolicyKind::Minio | PolicyKind::None => || Box::new(Minio),

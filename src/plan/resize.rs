@@ -41,7 +41,7 @@ impl Planner {
         }
     }
 
-    fn give_up(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
+    pub(super) fn give_up(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
         self.policies[tier].remove(block);
         if tier != RAM {
             self.residency.displace(block, tier, self.layout.stored_bytes(block));
@@ -88,7 +88,7 @@ impl Planner {
 
     /// Whether a block is in RAM and nobody is reading it at this moment; of a large file that is
     /// open, another block may be read.
-    fn can_go(&self, block: BlockId) -> bool {
+    pub(super) fn can_go(&self, block: BlockId) -> bool {
         let file = self.layout.file_of(block);
         let read = self.open.contains_key(&file) && self.layout.blocks_of(file).len() < 2;
         self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read

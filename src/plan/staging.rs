@@ -2,6 +2,7 @@
 
 use super::Planner;
 use super::event::{Action, Place, PolicyKind};
+use super::policy::NextUse;
 use super::residency::RAM;
 use crate::ids::BlockId;
 
@@ -59,6 +60,20 @@ impl Planner {
             return;
         }
         let next = self.next_use(block, true);
+        if let Some(tier) = self.room_below(block, next, actions) {
+            self.residency.start_place(block, tier, bytes);
+            actions.push(Action::Place { block, tier });
+        }
+    }
+
+    /// The first tier below RAM that has room for a block which is read next then, or makes some.
+    pub(super) fn room_below(
+        &mut self,
+        block: BlockId,
+        next: NextUse,
+        actions: &mut Vec<Action>,
+    ) -> Option<usize> {
+        let bytes = self.layout.stored_bytes(block);
         for tier in RAM + 1..self.settings.tiers.len() {
             let capacity = self.settings.tiers[tier].capacity;
             if bytes > capacity {
@@ -71,11 +86,10 @@ impl Planner {
                 actions.push(Action::Displace { block: victim, tier });
             }
             if self.residency.kept[tier] + bytes <= capacity {
-                self.residency.start_place(block, tier, bytes);
-                actions.push(Action::Place { block, tier });
-                return;
+                return Some(tier);
             }
         }
+        None
     }
 
     /// Drops what was staged first where files that are held open have been read past the budget.
@@ -143,10 +157,15 @@ impl Planner {
             && kept + bytes + beside <= self.settings.tiers[RAM].capacity
     }
 
+    /// Whether RAM would keep a block that is fetched now.
+    pub(super) fn can_be_kept(&self, block: BlockId) -> bool {
+        self.may_stay(block) && self.has_room(block, self.residency.kept[RAM])
+    }
+
     /// Charges a block whose fetch begins, as kept if RAM has room for it.
     pub(super) fn start_fetch(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let bytes = self.layout.pages_bytes(block);
-        let keep = self.may_stay(block) && self.has_room(block, self.residency.kept[RAM]);
+        let keep = self.can_be_kept(block);
         self.residency.start_fetch(block, bytes, !keep);
         self.regear(self.layout.file_of(block), actions);
     }
@@ -211,7 +230,7 @@ impl Planner {
         if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
             return true;
         }
-        let keep = self.may_stay(block) && self.has_room(block, self.residency.kept[RAM]);
+        let keep = self.can_be_kept(block);
         if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
             // What can never fit is left to its reader.
             return bytes > self.window;

@@ -134,8 +134,11 @@ impl<'a> World<'a> {
                         self.fetch(block, from);
                     }
                 }
-                // Nothing gets lost here, and every open is seen.
-                Action::Check { .. } | Action::Trust { .. } | Action::Watch { .. } => {}
+                // Nothing gets lost here, every open is seen, and nobody wants more than he reads.
+                Action::Check { .. }
+                | Action::Trust { .. }
+                | Action::Watch { .. }
+                | Action::Load { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

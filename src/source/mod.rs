@@ -4,6 +4,7 @@
 //! and completing in any order. What it reads it checks against the [`Fingerprint`] that the
 //! catalog has: bytes of another version of the file are never handed out under this one's name.
 
+mod image;
 mod pool;
 mod posix;
 

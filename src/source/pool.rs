@@ -1,7 +1,7 @@
 //! Threads that wait for slow things.
 //!
 //! A parallel filesystem answers in milliseconds and takes many requests at once, so reads want
-//! threads that sleep, not cores. Threads start when there is more work than idle threads, up to
+//! threads that sleep, not cores. Further ones start when there is more work than idle threads, up to
 //! a limit. What a reader waits for is taken first; a share of the threads is never given to
 //! prefetches, so that a reader's fetch starts at once even where prefetches hang.
 
@@ -38,7 +38,7 @@ struct Shared {
     threads_max: usize,
     prefetching_max: usize,
     /// What each thread does first.
-    start: fn(),
+    start: Box<dyn Fn() + Send + Sync>,
 }
 
 /// A queue of blocking jobs and the threads that do them.
@@ -58,16 +58,28 @@ impl Pool {
         name: &'static str,
         prefetching_max: usize,
         reserved: usize,
-        start: fn(),
+        start: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Pool(Arc::new(Shared {
+        let pool = Pool(Arc::new(Shared {
             name,
             queue: Mutex::default(),
             wake: Condvar::new(),
             threads_max: prefetching_max + reserved,
             prefetching_max,
-            start,
-        }))
+            start: Box::new(start),
+        }));
+        // Later there may be none to be had, and somebody has to do the work.
+        pool.add_thread(&mut pool.0.lock());
+        pool
+    }
+
+    /// Starts a thread. Where none can be had, those that there are do the work.
+    fn add_thread(&self, queue: &mut Queue) {
+        let shared = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name(self.0.name.into());
+        if thread.spawn(move || shared.run()).is_ok() {
+            queue.threads += 1;
+        }
     }
 
     /// Queues a job.
@@ -83,12 +95,7 @@ impl Pool {
         if queue.idle >= runnable.max(1) {
             self.0.wake.notify_one();
         } else if queue.threads < self.0.threads_max {
-            let shared = Arc::clone(&self.0);
-            let thread = thread::Builder::new().name(self.0.name.into());
-            // Where no thread can be had, those that there are do the work.
-            if thread.spawn(move || shared.run()).is_ok() {
-                queue.threads += 1;
-            }
+            self.add_thread(&mut queue);
         }
     }
 }

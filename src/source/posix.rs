@@ -24,6 +24,7 @@ use nix::sys::statvfs::fstatvfs;
 use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
+use super::image;
 use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
@@ -70,10 +71,15 @@ impl PosixSource {
     }
 
     /// What tells the source from others at the same path, the same at each mount of it: the
-    /// filesystem's own number, where it has one that lasts, and the directory's.
+    /// filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
+    /// that is an image, where the number is the device's and times are what its maker wanted, the
+    /// image's own identity.
     pub fn lasting_identity(&self) -> u128 {
-        let number = fstatvfs(&self.root).map_or(0, |space| space.filesystem_id());
-        let inode = fstat(&self.root).map_or(0, |stat| stat.st_ino);
+        let (device, inode) = fstat(&self.root).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+        let number = match image::is_image(&self.root) {
+            true => image::identity(&image::device(device)),
+            false => fstatvfs(&self.root).map_or(0, |space| space.filesystem_id()),
+        };
         u128::from(number) << 64 | u128::from(inode)
     }
 
@@ -128,7 +134,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
     Ok((bytes.len() == request.length).then_some(bytes))
 }
 
-fn fingerprint(stat: &FileStat) -> Fingerprint {
+pub(super) fn fingerprint(stat: &FileStat) -> Fingerprint {
     let mut bytes = [0; 40];
     let fields = [
         stat.st_dev,

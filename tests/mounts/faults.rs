@@ -169,7 +169,7 @@ pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).into_iter().flatten();
         entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
-    let stores = inside(cache.join("belady-store-v2")).into_iter().flat_map(inside);
+    let stores = inside(cache.join("belady-store-v3")).into_iter().flat_map(inside);
     let named = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(prefix);
     stores.filter(named).collect()
 }

@@ -222,6 +222,73 @@ fn a_smaller_budget_holds_from_the_next_mount_on() {
 }
 
 #[test]
+fn large_files_are_stored_as_files_and_read_again() {
+    const SHARDS: u64 = 3;
+    const SHARD: usize = (5 << 20) + 1234;
+    let stand = Stand::new(&["--set", "cache.large-file=4MiB"]);
+    stand.ground.plant_many("s", SHARDS, SHARD);
+    let stored = FILES * SIZE as u64 + SHARDS * SHARD as u64;
+    let mounted = stand.mount();
+    let check_all = |mounted: &Mounted| {
+        check_many(&mounted.path(""), "d", FILES, SIZE);
+        check_many(&mounted.path(""), "s", SHARDS, SHARD);
+    };
+    wait_until("all is stored", || {
+        check_all(&mounted);
+        mounted.count("/disk/kept") >= stored
+    });
+    mounted.umount();
+    let files = files_of_stores(&stand.cache(), "file-");
+    assert_eq!(files.len(), SHARDS as usize);
+    let whole =
+        |number| files.iter().any(|f| fs::read(f).unwrap()[..SHARD] == content(number, SHARD));
+    assert!((0..SHARDS).all(whole), "a large file lies there as it is");
+    let before = stand.slow.count("bytes");
+    let mounted = stand.mount();
+    check_all(&mounted);
+    assert_eq!((stand.slow.count("bytes"), mounted.count("/source_bytes")), (before, 0));
+    // One is damaged in a block, one cut, one deleted, all under the mount.
+    let open = |nth: usize| File::options().write(true).open(&files[nth]).unwrap();
+    open(0).write_all_at(&[0x5a; 3], 3 << 20).unwrap();
+    open(1).set_len(2 << 20).unwrap();
+    fs::remove_file(&files[2]).unwrap();
+    wait_until("damage is found", || {
+        check_all(&mounted);
+        mounted.count("/store_errors") >= 3
+    });
+    wait_until("all is stored again", || {
+        check_all(&mounted);
+        mounted.count("/disk/kept") >= stored
+    });
+    assert_eq!(
+        (mounted.count("/read_errors"), mounted.status()["disk_state"].as_str()),
+        (0, Some("normal"))
+    );
+    mounted.umount();
+    let cache = stand.cache();
+    let cache = cache.to_str().unwrap();
+    let listed = stand.ground.ends(0, &["cache", "ls", cache, "--json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(
+        (listed[0]["large_files"].as_u64(), listed[0]["samples"].as_u64()),
+        (Some(3), Some(FILES + 18))
+    );
+    stand.ground.ends(0, &["cache", "verify", cache]);
+    let damaged =
+        File::options().write(true).open(&files_of_stores(&stand.cache(), "file-")[0]).unwrap();
+    damaged.write_all_at(&[0x5a; 3], 1 << 20).unwrap();
+    assert!(stand.ground.ends(5, &["cache", "verify", cache]).contains("1 damaged"));
+    stand.ground.ends(0, &["cache", "gc", cache]);
+    assert_eq!(files_of_stores(&stand.cache(), "file-").len(), 3);
+    // A file that changes is another version: what was stored of it goes.
+    stand.ground.plant("s/0001", &content(101, SHARD / 2));
+    let mounted = stand.mount();
+    wait_until("space is given back", || files_of_stores(&stand.cache(), "file-").len() == 2);
+    assert!(fs::read(mounted.path("s/0001")).unwrap() == content(101, SHARD / 2));
+    mounted.umount();
+}
+
+#[test]
 fn stores_are_listed_checked_and_deleted_by_commands() {
     let stand = Stand::new(&[]);
     let cache = stand.cache();

@@ -118,7 +118,7 @@ fn timed(cli: &Cli, samples: u64, work: impl FnOnce() -> Result<()>) -> Result<V
 }
 
 fn open(cli: &Cli, bytes: u64) -> Result<Store> {
-    let disk = Arc::new(Directory::new(&cli.directory, !cli.buffered));
+    let disk = Arc::new(Directory::open(&cli.directory, !cli.buffered)?);
     Store::open(disk, Limits { bytes, ..Limits::new(bytes.min(1 << 36), 0) }, 1)
 }
 

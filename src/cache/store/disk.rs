@@ -4,15 +4,19 @@
 //! written. Both promise the same, and no more: what was written is there for later reads at once,
 //! and after a crash if it was synced. A name is there after a crash if the names were synced.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::dir::Dir;
+use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, fallocate};
 use nix::libc;
-use nix::sys::statvfs::statvfs;
+use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::statvfs::fstatvfs;
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use crate::cache::Buffer;
 use crate::ids::PAGE_BYTES;
@@ -22,6 +26,8 @@ use crate::ids::PAGE_BYTES;
 pub struct Space {
     /// Bytes that we may still write.
     pub bytes: u64,
+    /// Bytes of the whole disk; 0 where our place on it is gone for good.
+    pub total: u64,
     /// Files that may still be made; none where the filesystem does not count them.
     pub files: Option<u64>,
 }
@@ -67,6 +73,9 @@ pub trait Blob: Send + Sync {
     /// Writes at an offset, past the end perhaps.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
+    /// Ends the file here.
+    fn cut(&self, length: u64) -> Result<()>;
+
     /// Gives the space of whole pages back; they read as zeros, or as they were.
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
 
@@ -79,17 +88,23 @@ pub trait Blob: Send + Sync {
 /// Pages are written and read past the page cache (`O_DIRECT`): a second copy there, beside the
 /// pages of our own mount, would count against the memory that samples need. Filesystems that
 /// cannot do so are used by way of the page cache, which is told to forget.
+///
+/// The directory is held open, and everything is done beneath it: where somebody puts another one in
+/// its place, that one is left alone.
 pub struct Directory {
-    path: PathBuf,
+    directory: OwnedFd,
     direct: bool,
 }
 
 impl Directory {
     /// The directory; `direct` is whether to go past the page cache where that is possible.
-    pub fn new(path: &Path, direct: bool) -> Self {
-        let path = path.to_path_buf();
-        let direct = direct && takes_direct(&path);
-        Directory { path, direct }
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn open(path: &Path, direct: bool) -> Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let directory = fcntl::open(path, flags, Mode::empty())?;
+        Ok(Directory { direct: direct && takes_direct(path), directory })
     }
 
     /// Whether pages go past the page cache.
@@ -97,13 +112,17 @@ impl Directory {
         self.direct
     }
 
-    fn file(&self, name: &str, how: Use, options: &mut OpenOptions) -> Result<Arc<dyn Blob>> {
+    fn file(&self, name: &str, how: Use, flags: OFlag) -> Result<Arc<dyn Blob>> {
         let direct = how == Use::Pages && self.direct;
-        let flags = libc::O_NOFOLLOW | if direct { libc::O_DIRECT } else { 0 };
-        let file = options.read(true).write(true).custom_flags(flags).open(self.path.join(name))?;
+        let flags = flags | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let flags = if direct { flags | OFlag::O_DIRECT } else { flags };
+        let file = File::from(fcntl::openat(&self.directory, name, flags, OWNER_ONLY)?);
         Ok(Arc::new(LocalFile { file, forget: how == Use::Pages && !direct }))
     }
 }
+
+/// The rights of a new file.
+const OWNER_ONLY: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
 /// Tries a page; some filesystems refuse only the write.
 fn takes_direct(directory: &Path) -> bool {
@@ -120,40 +139,47 @@ fn takes_direct(directory: &Path) -> bool {
 impl Disk for Directory {
     fn names(&self) -> Result<Vec<(String, u64)>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        for entry in Dir::openat(&self.directory, ".", flags, Mode::empty())?.iter() {
             let entry = entry?;
-            let (name, found) = (entry.file_name(), entry.metadata()?);
-            if let (Some(name), true) = (name.to_str(), found.is_file()) {
-                names.push((name.to_owned(), found.len()));
+            let found = fstatat(&self.directory, entry.file_name(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
+            if let (Ok(name), true) = (entry.file_name().to_str(), is_file) {
+                names.push((name.to_owned(), found.st_size as u64));
             }
         }
         Ok(names)
     }
 
     fn create(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
-        self.file(name, how, OpenOptions::new().create_new(true).mode(0o600))
+        self.file(name, how, OFlag::O_CREAT | OFlag::O_EXCL)
     }
 
     fn open(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
-        self.file(name, how, &mut OpenOptions::new())
+        self.file(name, how, OFlag::empty())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        Ok(fcntl::renameat(&self.directory, from, &self.directory, to)?)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        fs::remove_file(self.path.join(name))
+        Ok(unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
     fn sync_names(&self) -> Result<()> {
-        File::open(&self.path)?.sync_all()
+        Ok(fsync(&self.directory)?)
     }
 
     fn space(&self) -> Result<Space> {
-        let space = statvfs(&self.path)?;
+        // A directory that has been deleted can hold nothing any more.
+        if fstat(&self.directory)?.st_nlink == 0 {
+            return Ok(Space { bytes: 0, total: 0, files: None });
+        }
+        let space = fstatvfs(&self.directory)?;
         Ok(Space {
             bytes: space.blocks_available() * space.fragment_size(),
+            total: space.blocks() * space.fragment_size(),
             files: (space.files() > 0).then(|| space.files_available()),
         })
     }
@@ -170,7 +196,7 @@ impl LocalFile {
         if self.forget {
             // Dirty pages stay until they are written; the next read of them drops them.
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            let _ = posix_fadvise(&self.file, offset as i64, length as i64, advice);
+            let _ = fcntl::posix_fadvise(&self.file, offset as i64, length as i64, advice);
         }
     }
 }
@@ -186,6 +212,10 @@ impl Blob for LocalFile {
         self.file.write_all_at(bytes, offset)?;
         self.forget(offset, bytes.len());
         Ok(())
+    }
+
+    fn cut(&self, length: u64) -> Result<()> {
+        self.file.set_len(length)
     }
 
     fn punch(&self, offset: u64, length: u64) -> Result<()> {

@@ -4,7 +4,7 @@
 //! A disk on which others need the space is full: nothing more is written until there is clearly
 //! more space than has to stay free, so that it does not go back and forth at the edge.
 
-use std::io::Error;
+use std::io::{Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ struct State {
     /// When a disk that is down is tried again.
     retry: Instant,
     full: bool,
+    /// Our place on the disk has been deleted.
+    gone: bool,
     looked: Option<Instant>,
     written: u64,
 }
@@ -48,8 +50,14 @@ pub(super) struct Health {
 impl Health {
     /// Keeps `free_min` bytes free for others.
     pub(super) fn new(free_min: u64) -> Self {
-        let state =
-            State { errors: 0, retry: Instant::now(), full: false, looked: None, written: 0 };
+        let state = State {
+            errors: 0,
+            retry: Instant::now(),
+            full: false,
+            gone: false,
+            looked: None,
+            written: 0,
+        };
         Health { state: Mutex::new(state), free_min }
     }
 
@@ -61,6 +69,7 @@ impl Health {
     pub(super) fn words(&self) -> &'static str {
         let state = self.lock();
         match state.errors {
+            _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
             DOWN.. => "down: the cache disk fails; it is bypassed",
             1.. => "unstable: the cache disk has failed lately",
             0 if state.full => {
@@ -73,8 +82,8 @@ impl Health {
     /// Whether to try the disk.
     pub(super) fn is_usable(&self) -> bool {
         let mut state = self.lock();
-        if state.errors < DOWN {
-            return true;
+        if state.errors < DOWN || state.gone {
+            return !state.gone;
         }
         let retry = Instant::now() >= state.retry;
         if retry {
@@ -92,12 +101,28 @@ impl Health {
             Some(looked) if state.full => looked.elapsed() >= FULL_FOR,
             Some(_) => state.written >= LOOK_BYTES,
         };
-        if due && let Ok(space) = disk.space() {
-            state.looked = Some(Instant::now());
-            state.written = 0;
-            state.full = self.leaves_little(space, bytes, state.full);
+        if due {
+            // Readers ask for the state, and must not wait for a disk that hangs.
+            drop(state);
+            let space = disk.space();
+            state = self.lock();
+            if let Ok(space) = space {
+                state.looked = Some(Instant::now());
+                state.written = 0;
+                state.gone = space.total == 0;
+                state.full = self.leaves_little(space, bytes, state.full);
+            }
         }
         !state.full
+    }
+
+    /// Looks at the space.
+    pub(super) fn look(&self, disk: &dyn Disk) -> Result<Space> {
+        let space = disk.space()?;
+        let mut state = self.lock();
+        state.gone = space.total == 0;
+        state.full = self.leaves_little(space, 0, state.full);
+        Ok(space)
     }
 
     fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
@@ -148,12 +173,12 @@ mod tests {
     #[test]
     fn a_full_disk_is_written_to_again_only_well_above_the_edge() {
         let health = Health::new(GIB);
-        let space = |bytes| Space { bytes, files: None };
+        let space = |bytes| Space { bytes, total: 4 * GIB, files: None };
         assert!(!health.leaves_little(space(GIB + 10), 10, false));
         assert!(health.leaves_little(space(GIB + 9), 10, false));
         assert!(health.leaves_little(space(GIB + 20), 10, true));
         assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
-        let few = Space { bytes: 2 * GIB, files: Some(FILES_FREE_MIN - 1) };
+        let few = Space { bytes: 2 * GIB, total: 4 * GIB, files: Some(FILES_FREE_MIN - 1) };
         assert!(health.leaves_little(few, 10, false));
         assert!(!health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, false));
         assert!(health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, true));

@@ -1,11 +1,12 @@
 //! Where stores live: the cache directory, which may be used by many sources and daemons.
 //!
 //! ```text
-//! CACHE_DIR/belady-store-v2/          the version of the format; ours alone, mode 0700
+//! CACHE_DIR/belady-store-v3/          the version of the format; ours alone, mode 0700
 //!     CACHEDIR.TAG                    keeps backups out
 //!     3f09c2.../                      one store, named after the identity of its source
 //!         owner                       whose it is; locked as long as a daemon uses it
-//!         index-00000001 segment-...  the store
+//!         index-00000001 segment-... file-...  the store
+//!         journal                     what was learnt of the orders in which loaders read
 //! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
 //!                                     what is in them may be nowhere else
 //! CACHE_DIR/belady-trash-.../         what is being deleted
@@ -32,7 +33,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the format, the index and the segments included.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const STORES: &str = "belady-store-v";
 /// Buffers are not thrown away with stores of older formats.
@@ -225,9 +226,17 @@ fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
     let opened = since.map_or(0, |since| since.as_secs());
     let text = serde_json::to_vec(&Owner { pid: std::process::id(), opened, ..owner.clone() })?;
     let file = &mut *home._owner;
-    file.set_len(0)?;
-    file.rewind()?;
-    file.write_all(&text)?;
+    let known = file.try_clone().ok().and_then(read_owner).is_some();
+    let mut write = || {
+        file.rewind()?;
+        file.write_all(&text)?;
+        file.set_len(text.len() as u64)
+    };
+    match write() {
+        // What is stored can be read on a full disk too.
+        Err(error) if known => tracing::warn!(%error, "who uses the store is not noted"),
+        result => result?,
+    }
     Ok(home)
 }
 

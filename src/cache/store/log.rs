@@ -133,6 +133,10 @@ pub(super) struct Log {
     secret: u128,
     end: u64,
     pub(super) records: u64,
+    /// Records that come before all that are appended.
+    owed: Vec<Record>,
+    /// Something may stand beyond the end, of an append that failed.
+    torn: bool,
 }
 
 fn name(generation: u32) -> String {
@@ -155,18 +159,24 @@ pub(super) struct Replayed {
     pub(super) entries: Entries,
 }
 
-/// Reads the latest log that can be read, if there is one. Nothing is changed.
-pub(super) fn replay(disk: &dyn Disk, names: &[(String, u64)]) -> Option<Replayed> {
+/// Reads the latest log, if there is one that begins as a log does. Nothing is changed.
+///
+/// # Errors
+/// The disk's: what cannot be read now is not taken for a store that has nothing.
+pub(super) fn replay(disk: &dyn Disk, names: &[(String, u64)]) -> Result<Option<Replayed>> {
     let mut logs: Vec<(u32, u64)> =
         names.iter().filter_map(|(name, length)| Some((generation_of(name)?, *length))).collect();
     logs.sort_unstable();
-    logs.into_iter().rev().find_map(|(generation, length)| {
-        let file = disk.open(&name(generation), Use::Log).ok()?;
-        replay_one(&*file, generation, length)
-    })
+    for (generation, length) in logs.into_iter().rev() {
+        let file = disk.open(&name(generation), Use::Log)?;
+        if let Some(found) = replay_one(&*file, generation, length)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
-fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Option<Replayed> {
+fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Replayed>> {
     let whole = length / RECORD_BYTES as u64;
     let mut bytes = vec![0; RECORD_BYTES * CHUNK.min(whole as usize)];
     let mut entries = Entries::default();
@@ -175,14 +185,11 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Option<Replayed>
     while read < whole {
         let count = CHUNK.min((whole - read) as usize);
         let bytes = &mut bytes[..count * RECORD_BYTES];
-        if let Err(error) = file.read_at(bytes, read * RECORD_BYTES as u64) {
-            tracing::warn!(%error, "the end of the store's index cannot be read");
-            break;
-        }
+        file.read_at(bytes, read * RECORD_BYTES as u64)?;
         if read == 0 {
             match Record::decode(&bytes[..RECORD_BYTES]) {
                 Some(Record::Secret(found)) => secret = Some(found),
-                _ => return None,
+                _ => return Ok(None),
             }
             // Most records of most logs are live.
             entries.reserve(whole as usize);
@@ -196,7 +203,7 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Option<Replayed>
         }
         read += count as u64;
     }
-    Some(Replayed { generation, length, secret: secret?, records: whole, entries })
+    Ok(secret.map(|secret| Replayed { generation, length, secret, records: whole, entries }))
 }
 
 impl Log {
@@ -206,14 +213,16 @@ impl Log {
         names: &[(String, u64)],
         fresh: u128,
     ) -> Result<(Self, Entries)> {
-        let found = replay(disk, names);
+        let found = replay(disk, names)?;
         let kept = found.as_ref().map(|found| name(found.generation));
         let latest = names.iter().filter_map(|(name, _)| generation_of(name)).max();
         let (log, entries) = match found {
             Some(Replayed { generation, length, secret, records, entries }) => {
                 let file = disk.open(&name(generation), Use::Log)?;
                 let end = length - length % RECORD_BYTES as u64;
-                (Log { file, generation, secret, end, records }, entries)
+                let log =
+                    Log { file, generation, secret, end, records, owed: Vec::new(), torn: false };
+                (log, entries)
             }
             None => {
                 // Not one of the names that there are: they may be all that a crash left.
@@ -234,13 +243,25 @@ impl Log {
         self.secret
     }
 
-    /// Writes further records.
+    /// Has these samples given up before anything else is recorded.
+    pub(super) fn owe(&mut self, gone: impl Iterator<Item = Key>) {
+        self.owed.extend(gone.map(Record::GivenUp));
+    }
+
+    /// Writes further records; of those that fail none is left to be replayed behind later ones.
     pub(super) fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<()> {
-        let bytes: Vec<u8> = records.flat_map(Record::encode).collect();
+        let owed = self.owed.iter().copied();
+        let bytes: Vec<u8> = owed.chain(records).flat_map(Record::encode).collect();
         if bytes.is_empty() {
             return Ok(());
         }
+        if self.torn {
+            self.file.cut(self.end)?;
+        }
+        self.torn = true;
         self.file.write_at(&bytes, self.end)?;
+        self.torn = false;
+        self.owed.clear();
         self.end += bytes.len() as u64;
         self.records += (bytes.len() / RECORD_BYTES) as u64;
         Ok(())
@@ -275,15 +296,23 @@ fn write_new(
     // What an earlier try may have left.
     let _ = disk.remove(UNNAMED);
     let file = disk.create(UNNAMED, Use::Log)?;
-    let mut log = Log { file, generation, secret, end: 0, records: 0 };
+    let (owed, torn) = (Vec::new(), false);
+    let mut log = Log { file, generation, secret, end: 0, records: 0, owed, torn };
     let stored = entries.map(|(key, at)| Record::Stored(key, at));
     let mut records = std::iter::once(Record::Secret(secret)).chain(stored).peekable();
-    while records.peek().is_some() {
-        log.append(records.by_ref().take(CHUNK))?;
+    let mut write = || {
+        while records.peek().is_some() {
+            log.append(records.by_ref().take(CHUNK))?;
+        }
+        log.sync()?;
+        disk.rename(UNNAMED, &name(generation))?;
+        disk.sync_names()
+    };
+    if let Err(error) = write() {
+        // The log before goes on: this one must not count, nor take the space of a full disk.
+        let _ = disk.remove(&name(generation)).or_else(|_| disk.remove(UNNAMED));
+        return Err(error);
     }
-    log.sync()?;
-    disk.rename(UNNAMED, &name(generation))?;
-    disk.sync_names()?;
     Ok(log)
 }
 

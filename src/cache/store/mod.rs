@@ -4,7 +4,8 @@
 //!
 //! 1. Samples are written in batches to *segments*, files of raw samples that each begin at a page;
 //!    there is nothing else in them. Segments are filled one after the other; once the budget is
-//!    full, samples take the places of those that were given up (`segments.rs`).
+//!    full, samples take the places of those that were given up (`segments.rs`). Blocks of large
+//!    files go to sparse files of their own (`large.rs`).
 //! 2. Then a record for each goes to the end of the *index*, a log of what is where (`log.rs`). It
 //!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
 //!    the key and the bytes.
@@ -24,10 +25,13 @@
 pub mod disk;
 mod health;
 pub mod home;
+pub mod journal;
+mod large;
 mod log;
 mod segments;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::collections::HashSet;
 use std::hash::Hasher;
@@ -44,9 +48,11 @@ use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
 use disk::Disk;
 use health::Health;
+pub use large::Part;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
 use segments::{Extent, Files, Segments, pages_of};
+pub use write::Sample;
 
 /// What a store may take.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +63,8 @@ pub struct Limits {
     pub min_free: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes from which on a file is large: it is not packed with others.
+    pub large_bytes: u64,
     /// Dead records in the index beyond as many as there are live ones.
     pub dead_records: u64,
 }
@@ -65,7 +73,8 @@ impl Limits {
     /// For so many bytes, beside `min_free` that stay free: few files, whatever the size.
     pub fn new(bytes: u64, min_free: u64) -> Self {
         let segment_bytes = (bytes / 256).clamp(256 << 20, 64 << 30);
-        Limits { bytes, min_free, segment_bytes, dead_records: 1 << 16 }
+        let large_bytes = 64 << 20;
+        Limits { bytes, min_free, segment_bytes, large_bytes, dead_records: 1 << 16 }
     }
 }
 
@@ -86,12 +95,6 @@ struct Writer {
     dead_records: u64,
 }
 
-/// Places that are written to at once.
-const WRITES_AT_ONCE: usize = 8;
-
-/// Bytes after which what was written is synced.
-const SYNC_BYTES: u64 = 256 << 20;
-
 /// Samples on a local disk.
 pub struct Store {
     disk: Arc<dyn Disk>,
@@ -100,7 +103,20 @@ pub struct Store {
     index: RwLock<Index>,
     writer: Mutex<Writer>,
     used: AtomicU64,
+    /// Bytes of samples at this moment: what the limits say, or less.
+    budget: AtomicU64,
     health: Health,
+}
+
+/// How a store and others share a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The whole disk; 0 where our place on it is gone.
+    pub total: u64,
+    /// What others take.
+    pub others: u64,
+    /// What is to stay free.
+    pub min_free: u64,
 }
 
 /// What came of looking for a sample.
@@ -118,28 +134,36 @@ fn stored(length: usize) -> u64 {
     u64::from(pages_of(length as u32)) * PAGE_BYTES
 }
 
-/// Writes samples that lie one after the other.
-fn write_run(segments: &Segments, run: &[(&Extent, &[u8])]) -> Result<()> {
-    let Some((first, _)) = run.first() else { return Ok(()) };
-    let no_file = || std::io::Error::other("a segment is missing");
-    let file = segments.file(first.segment).ok_or_else(no_file)?;
-    let total: u64 = run.iter().map(|(place, _)| place.bytes()).sum();
-    let mut pages = Buffer::pages(total as usize);
-    for (place, bytes) in run {
-        let at = (place.offset() - first.offset()) as usize;
-        pages.pages_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    file.write_at(pages.pages_mut(), first.offset())
+/// What a store has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Samples, or blocks of them.
+    pub samples: u64,
+    /// Their bytes, in whole pages.
+    pub bytes: u64,
+    /// Large files that some of them are of.
+    pub large_files: u64,
 }
 
-/// Number of samples in a store, and their bytes in whole pages, as its index has them. Nothing is
-/// changed: the store may be in use.
+/// What a store has as its index says. Nothing is changed: the store may be in use.
 ///
 /// # Errors
 /// The disk's.
-pub fn count(disk: &dyn Disk) -> Result<(u64, u64)> {
-    let entries = log::replay(disk, &disk.names()?).map(|found| found.entries).unwrap_or_default();
-    Ok((entries.len() as u64, entries.values().map(|at| stored(at.length as usize)).sum()))
+pub fn count(disk: &dyn Disk) -> Result<Count> {
+    let names = disk.names()?;
+    let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
+    let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
+    let large = names.iter().filter_map(|(name, _)| large::parse(name));
+    Ok(Count {
+        samples: entries.len() as u64,
+        bytes: entries.values().map(|at| stored(at.length as usize)).sum(),
+        large_files: large.filter(|(id, _)| holders.contains(id)).count() as u64,
+    })
+}
+
+/// Whether somebody has cut a file, deleted it or put something else in its place.
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
 }
 
 fn checksum(key: Key, bytes: &[u8]) -> u32 {
@@ -155,13 +179,11 @@ impl Store {
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
         let names = disk.names()?;
         let (mut log, mut entries) = Log::open(&*disk, &names, fresh)?;
-        let (segment, budget) = (limits.segment_bytes, limits.bytes);
-        let (segments, files, lost) = Segments::open(&*disk, &names, &mut entries, segment, budget);
+        let (segments, files, lost) =
+            Segments::open(&disk, &names, &mut entries, limits.segment_bytes);
         let health = Health::new(limits.min_free);
         // Their places will be others', who must not be left out for them at the next open.
-        if let Err(error) = log.append(lost.into_iter().map(Record::GivenUp)) {
-            health.bad(&error);
-        }
+        log.owe(lost.into_iter());
         let used = entries.values().map(|at| stored(at.length as usize)).sum();
         Ok(Store {
             secret: log.secret().to_le_bytes(),
@@ -174,6 +196,7 @@ impl Store {
                 dead_records: limits.dead_records,
             }),
             used: AtomicU64::new(used),
+            budget: AtomicU64::new(limits.bytes),
             health,
             disk,
         })
@@ -189,6 +212,14 @@ impl Store {
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which part of a large file the block at `offset` of one version of a file of `size` bytes
+    /// is; none where the file is not large.
+    pub fn part(&self, path: &Path, version: &Fingerprint, offset: u64, size: u64) -> Option<Part> {
+        let large = size >= self.limits.large_bytes;
+        // At this offset no block is.
+        large.then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
     }
 
     /// The key of the block at `offset` of one version of a file.
@@ -208,6 +239,14 @@ impl Store {
 
     /// The sample's bytes. Blocks.
     pub fn get(&self, key: Key) -> Found {
+        match self.try_get(key) {
+            // Its place may have been given up and taken again by itself while it was read.
+            Found::Damaged => self.try_get(key),
+            found => found,
+        }
+    }
+
+    fn try_get(&self, key: Key) -> Found {
         let found = {
             let index = self.read();
             let at = index.entries.get(&key).copied();
@@ -222,7 +261,7 @@ impl Store {
                     return Found::Whole(buffer);
                 }
             }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => self.health.bad(&error),
         }
         // It may have been given up in the meantime.
@@ -232,108 +271,6 @@ impl Store {
         }
     }
 
-    /// Stores samples, all of them or none; says whether. They should be a few megabytes together.
-    /// What is there already stays as it is. Blocks.
-    pub fn put(&self, samples: &[(Key, &[u8])]) -> bool {
-        let samples: Vec<(Key, &[u8])> = {
-            let index = self.read();
-            let mut seen = HashSet::with_capacity(samples.len());
-            let mut new = |key: Key| seen.insert(key) && !index.entries.contains_key(&key);
-            samples.iter().filter(|(key, _)| new(*key)).copied().collect()
-        };
-        if samples.is_empty() {
-            return true;
-        }
-        let bytes: u64 = samples.iter().map(|(_, bytes)| stored(bytes.len())).sum();
-        let fits = self.used().saturating_add(bytes) <= self.limits.bytes;
-        if !fits || !self.health.is_usable() || !self.health.has_room(&*self.disk, bytes) {
-            return false;
-        }
-        let mut writer = self.writer();
-        match self.append(&mut writer, &samples) {
-            Ok(()) => self.health.good(),
-            Err(error) => {
-                self.health.bad(&error);
-                return false;
-            }
-        }
-        writer.unsynced += bytes;
-        if writer.unsynced >= SYNC_BYTES {
-            // Where that fails, what is stored is there all the same; only a crash may lose it.
-            let _ = self.sync_all(&mut writer);
-        }
-        self.tidy(&mut writer);
-        true
-    }
-
-    /// Writes samples and their records, and makes them known.
-    fn append(&self, writer: &mut Writer, samples: &[(Key, &[u8])]) -> Result<()> {
-        let sizes: Vec<u32> = samples.iter().map(|(_, b)| pages_of(b.len() as u32)).collect();
-        let places = writer.segments.place(&*self.disk, &sizes, self.used())?;
-        let written = self.write_samples(writer, samples, &places);
-        let recorded = written.and_then(|records| {
-            writer.log.append(records.iter().map(|(key, at)| Record::Stored(*key, *at)))?;
-            Ok(records)
-        });
-        match recorded {
-            Ok(records) => {
-                self.used.fetch_add(places.iter().map(Extent::bytes).sum(), Ordering::Relaxed);
-                self.write().entries.extend(records);
-                Ok(())
-            }
-            Err(error) => {
-                writer.segments.free(places.into_iter());
-                self.delete_empty(writer);
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes samples to their places, neighbours at once.
-    fn write_samples(
-        &self,
-        writer: &Writer,
-        samples: &[(Key, &[u8])],
-        places: &[Extent],
-    ) -> Result<Vec<(Key, Location)>> {
-        let mut records = Vec::with_capacity(samples.len());
-        let mut batch: Vec<(&Extent, &[u8])> = Vec::with_capacity(samples.len());
-        for (place, (key, bytes)) in places.iter().zip(samples) {
-            let (length, checksum) = (bytes.len() as u32, checksum(*key, bytes));
-            let Extent { segment, page, .. } = *place;
-            records.push((*key, Location { segment, page, length, checksum }));
-            batch.push((place, bytes));
-        }
-        batch.sort_unstable_by_key(|(place, _)| **place);
-        let follows = |a: &(&Extent, &[u8]), b: &(&Extent, &[u8])| {
-            (a.0.segment, a.0.page + a.0.pages) == (b.0.segment, b.0.page)
-        };
-        let runs: Vec<&[(&Extent, &[u8])]> = batch.chunk_by(follows).collect();
-        for (Extent { segment, .. }, _) in runs.iter().filter_map(|run| run.first()) {
-            if !self.read().files.contains_key(segment)
-                && let Some(file) = writer.segments.file(*segment)
-            {
-                self.write().files.insert(*segment, Arc::clone(file));
-            }
-        }
-        // Far from each other they are not written one after the other: disks do several at once.
-        let share = runs.len().div_ceil(WRITES_AT_ONCE).max(1);
-        let write = |runs: &[&[(&Extent, &[u8])]]| {
-            runs.iter().try_for_each(|run| write_run(&writer.segments, run))
-        };
-        std::thread::scope(|scope| {
-            let mut shares = runs.chunks(share);
-            let own = shares.next().unwrap_or_default();
-            let others: Vec<_> = shares.map(|share| scope.spawn(move || write(share))).collect();
-            let panicked = || Err(std::io::Error::other("a write panicked"));
-            let joined =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|_| panicked()));
-            let written = write(own);
-            joined.fold(written, Result::and)
-        })?;
-        Ok(records)
-    }
-
     /// Gives samples up. Blocks.
     pub fn remove(&self, keys: &[Key]) {
         let mut writer = self.writer();
@@ -341,20 +278,20 @@ impl Store {
         let gone: Vec<(Key, Location)> =
             keys.iter().filter_map(|key| Some((*key, index.entries.remove(key)?))).collect();
         drop(index);
-        let places = gone.iter().map(|(_, at)| Extent::of(at));
-        let bytes = places.clone().map(|place| place.bytes()).sum();
+        let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
+        let bytes = places.iter().map(Extent::bytes).sum();
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         match writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
-            Ok(()) => writer.segments.free(places),
+            Ok(()) => writer.segments.free(&places),
             // Their places are no others' until the next open, but a full disk gets the space.
             Err(error) => {
                 self.health.bad(&error);
-                writer.segments.punch(places);
+                writer.segments.punch(&places);
             }
         }
         let idle = match self.health.is_full() {
             true => 0,
-            false => self.limits.bytes.saturating_sub(self.used()),
+            false => self.budget().saturating_sub(self.used()),
         };
         writer.segments.shrink(idle);
         self.delete_empty(&mut writer);
@@ -362,10 +299,10 @@ impl Store {
     }
 
     fn delete_empty(&self, writer: &mut Writer) {
-        for id in writer.segments.empty() {
+        for (id, name) in writer.segments.empty() {
             self.write().files.remove(&id);
-            if let Err(error) = self.disk.remove(&segments::name(id)) {
-                tracing::debug!(%error, id, "an empty segment stays until the next mount");
+            if let Err(error) = self.disk.remove(&name) {
+                tracing::debug!(%error, name, "an empty file stays until the next mount");
             }
         }
     }
@@ -400,6 +337,7 @@ impl Store {
     pub fn compact(&self) -> Result<()> {
         let mut writer = self.writer();
         writer.segments.shrink(0);
+        writer.segments.clear_gaps();
         self.delete_empty(&mut writer);
         let index = self.read();
         let entries = index.entries.iter().map(|(key, at)| (*key, *at));
@@ -414,14 +352,38 @@ impl Store {
         self.sync_all(&mut self.writer())
     }
 
-    /// Deletes segments in which nothing was found at open. Blocks.
+    /// Deletes files in which nothing was found at open, and what a crash has left in others.
+    /// Blocks.
     pub fn clear_leftovers(&self) {
-        self.delete_empty(&mut self.writer());
+        let mut writer = self.writer();
+        writer.segments.clear_gaps();
+        self.delete_empty(&mut writer);
     }
 
     /// Bytes that the store has on the disk and no sample takes.
     pub fn idle(&self) -> u64 {
         self.writer().segments.idle()
+    }
+
+    /// May hold so many bytes of samples from now on, and no more than the limits say. What no
+    /// sample takes beyond that goes back to the disk at once; which samples go is others' to say.
+    /// Blocks.
+    pub fn resize(&self, bytes: u64) {
+        self.budget.store(bytes.min(self.limits.bytes), Ordering::Relaxed);
+        let mut writer = self.writer();
+        writer.segments.shrink(self.budget().saturating_sub(self.used()));
+        self.delete_empty(&mut writer);
+    }
+
+    /// How the disk is shared at this moment. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn share(&self) -> Result<Share> {
+        let own = self.used() + self.idle();
+        let space = self.health.look(&*self.disk)?;
+        let others = space.total.saturating_sub(space.bytes).saturating_sub(own);
+        Ok(Share { total: space.total, others, min_free: self.limits.min_free })
     }
 
     /// What is stored.
@@ -432,6 +394,10 @@ impl Store {
     /// Number of samples, and their bytes in whole pages.
     pub fn totals(&self) -> (u64, u64) {
         (self.read().entries.len() as u64, self.used())
+    }
+
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
     }
 
     fn used(&self) -> u64 {

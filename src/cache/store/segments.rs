@@ -6,16 +6,18 @@
 //! start of a segment to its end. Then each sample goes to the idle extent that it fits best:
 //! overwriting costs a filesystem nothing but the write. Where none fits, idle extents are punched
 //! until the budget has room for a clean one. A segment that is all room is deleted.
+//! Parts of large files have places of their own (`large.rs`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 
 use super::disk::{Blob, Disk, Use};
+use super::large::{self, Large, Part};
 use super::log::{Entries, Key, Location, Log};
 use crate::ids::PAGE_BYTES;
 
-/// The open file of each segment.
+/// The file of each segment, and large ones.
 pub(super) type Files = HashMap<u32, Arc<dyn Blob>>;
 
 /// Pages of a segment.
@@ -61,8 +63,18 @@ struct Segment {
     room: u32,
 }
 
+/// What is to be placed.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) pages: u32,
+    /// Of a large file, which part.
+    pub(super) part: Option<Part>,
+}
+
 /// The room of a store.
 pub(super) struct Segments {
+    disk: Arc<dyn Disk>,
+    large: Large,
     segments: BTreeMap<u32, Segment>,
     /// Room by segment and first page: pages, and whether they are clean.
     room: BTreeMap<(u32, u32), (u32, bool)>,
@@ -73,11 +85,9 @@ pub(super) struct Segments {
     next: u32,
     unsynced: BTreeSet<u32>,
     segment_pages: u32,
-    /// Bytes that samples and idle room may take.
-    budget: u64,
 }
 
-pub(super) fn name(id: u32) -> String {
+fn name(id: u32) -> String {
     format!("segment-{id:08}")
 }
 
@@ -87,16 +97,18 @@ fn id_of(name: &str) -> Option<u32> {
 
 impl Segments {
     /// The segments that are there. Entries that lead to none of them, or to the same pages as
-    /// another one (a crash has brought one back), are taken out; the last of what is given.
+    /// another one (a crash has brought one back), are taken out; the last of what is given. Those
+    /// of a segment that cannot be opened are taken out too, but they are not lost.
     pub(super) fn open(
-        disk: &dyn Disk,
+        disk: &Arc<dyn Disk>,
         names: &[(String, u64)],
         entries: &mut Entries,
         segment_bytes: u64,
-        budget: u64,
     ) -> (Self, Files, Vec<Key>) {
         let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
         let mut segments = Segments {
+            disk: Arc::clone(disk),
+            large: Large::default(),
             segments: BTreeMap::new(),
             room: BTreeMap::new(),
             sizes: BTreeSet::new(),
@@ -104,24 +116,39 @@ impl Segments {
             next: 1,
             unsynced: BTreeSet::new(),
             segment_pages,
-            budget,
         };
-        let mut written = HashMap::new();
+        let (mut written, mut closed) = (HashMap::new(), HashSet::new());
         for (name, length) in names {
+            let there = u32::try_from(length.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+            if let Some((id, file)) = large::parse(name) {
+                segments.next = segments.next.max(id.saturating_add(1));
+                segments.large.add(disk, id, file);
+                written.insert(id, there);
+            }
             let Some(id) = id_of(name) else { continue };
             segments.next = segments.next.max(id.saturating_add(1));
-            let Ok(file) = disk.open(name, Use::Pages) else { continue };
+            let file = match disk.open(name, Use::Pages) {
+                Ok(file) => file,
+                Err(error) => {
+                    tracing::warn!(%error, name, "a segment stays closed until the next mount");
+                    closed.insert(id);
+                    continue;
+                }
+            };
             let there = u32::try_from(length / PAGE_BYTES).unwrap_or(u32::MAX);
             let pages = there.max(segment_pages);
             written.insert(id, there);
             segments.segments.insert(id, Segment { file, pages, room: 0 });
         }
+        entries.retain(|_, at| !closed.contains(&at.segment));
         let lost = segments.keep_apart(entries, &written);
-        let files = segments.segments.iter().map(|(id, s)| (*id, Arc::clone(&s.file))).collect();
+        let packed = segments.segments.iter().map(|(id, segment)| (*id, &segment.file));
+        let files = packed.chain(segments.large.files());
+        let files = files.map(|(id, file)| (id, Arc::clone(file))).collect();
         (segments, files, lost)
     }
 
-    /// Finds the room between the samples.
+    /// Takes out the entries that lead nowhere, and finds what is between the others.
     fn keep_apart(&mut self, entries: &mut Entries, written: &HashMap<u32, u32>) -> Vec<Key> {
         let mut lost = Vec::new();
         let mut places: Vec<(Extent, Key)> = Vec::with_capacity(entries.len());
@@ -146,7 +173,17 @@ impl Segments {
         if !lost.is_empty() {
             places.retain(|(_, key)| entries.contains_key(key));
         }
-        let mut places = places.into_iter().map(|(place, _)| place).peekable();
+        let places = places.into_iter().map(|(place, _)| place);
+        let (large, packed): (Vec<Extent>, Vec<Extent>) =
+            places.partition(|place| self.large.holds(place.segment));
+        self.large.count(&large, written);
+        self.find_room(&packed, written);
+        lost
+    }
+
+    /// Finds the room between samples, which come in the order of their places.
+    fn find_room(&mut self, places: &[Extent], written: &HashMap<u32, u32>) {
+        let mut places = places.iter().peekable();
         let ids: Vec<(u32, u32)> = self.segments.iter().map(|(id, s)| (*id, s.pages)).collect();
         for (segment, pages) in ids {
             let there = written.get(&segment).copied().unwrap_or_default();
@@ -158,7 +195,6 @@ impl Segments {
             self.give(Extent { segment, page, pages: there - page }, false);
             self.give(Extent { segment, page: there, pages: pages - there }, true);
         }
-        lost
     }
 
     /// Adds room, joined with its neighbours of the same kind.
@@ -213,72 +249,114 @@ impl Segments {
     }
 
     /// Takes clean pages, from a new segment if need be.
-    fn take_clean(&mut self, disk: &dyn Disk, pages: u32) -> Result<Extent> {
+    fn take_clean(&mut self, pages: u32) -> Result<Extent> {
         if let Some(taken) = self.take(pages, true) {
             return Ok(taken);
         }
         let id = self.next;
-        let file = disk.create(&name(id), Use::Pages)?;
+        let file = self.disk.create(&name(id), Use::Pages)?;
         self.next = id.saturating_add(1);
         let size = self.segment_pages.max(pages);
         self.segments.insert(id, Segment { file, pages: size, room: 0 });
         self.give(Extent { segment: id, page: 0, pages: size }, true);
-        disk.sync_names()?;
+        self.disk.sync_names()?;
         self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
     }
 
-    /// Room for samples of so many pages each, beside `used` bytes of others: one after the other
-    /// in clean pages while the budget has room, else each where it fits best.
+    /// Room for what is wanted, in this order, beside `used` bytes of others; with the idle room
+    /// they take no more than `budget` bytes.
     pub(super) fn place(
         &mut self,
-        disk: &dyn Disk,
-        samples: &[u32],
+        wanted: &[Wanted],
         used: u64,
+        budget: u64,
     ) -> Result<Vec<Extent>> {
-        let total: u32 = samples.iter().sum();
+        let mut places = vec![None; wanted.len()];
+        let placed = self.place_all(wanted, used, budget, &mut places);
+        let places: Vec<Extent> = places.into_iter().flatten().collect();
+        match placed {
+            Ok(()) => Ok(places),
+            Err(error) => {
+                self.free(&places);
+                Err(error)
+            }
+        }
+    }
+
+    fn place_all(
+        &mut self,
+        wanted: &[Wanted],
+        mut used: u64,
+        budget: u64,
+        places: &mut [Option<Extent>],
+    ) -> Result<()> {
+        let mut packed = Vec::with_capacity(wanted.len());
+        for (wanted, place) in wanted.iter().zip(places) {
+            let Some(part) = wanted.part else {
+                packed.push((wanted.pages, place));
+                continue;
+            };
+            used += u64::from(wanted.pages) * PAGE_BYTES;
+            self.shrink(budget.saturating_sub(used));
+            *place = Some(self.large.place(&self.disk, part, wanted.pages, &mut self.next)?);
+            self.unsynced.extend(place.iter().map(|place| place.segment));
+        }
+        self.place_packed(packed, used, budget)
+    }
+
+    /// Places samples of so many pages each: one after the other in clean pages while the budget
+    /// has room, else each where it fits best.
+    fn place_packed(
+        &mut self,
+        samples: Vec<(u32, &mut Option<Extent>)>,
+        mut used: u64,
+        budget: u64,
+    ) -> Result<()> {
+        let total: u32 = samples.iter().map(|(pages, _)| pages).sum();
+        if total == 0 {
+            return Ok(());
+        }
         let bytes = u64::from(total) * PAGE_BYTES;
-        let contiguous = match used + self.idle + bytes <= self.budget {
-            true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(disk, total)?),
+        let contiguous = match used + self.idle + bytes <= budget {
+            true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(total)?),
             true => self.take(total, true),
             false => None,
         };
         if let Some(Extent { segment, mut page, .. }) = contiguous {
-            let one = |pages: &u32| {
+            for (pages, place) in samples {
+                *place = Some(Extent { segment, page, pages });
                 page += pages;
-                Extent { segment, page: page - pages, pages: *pages }
-            };
-            return Ok(samples.iter().map(one).collect());
-        }
-        let mut places = Vec::with_capacity(samples.len());
-        let mut used = used;
-        for pages in samples {
-            let bytes = u64::from(*pages) * PAGE_BYTES;
-            let place = match self.take(*pages, false) {
-                Some(place) => Ok(place),
-                None => {
-                    self.shrink(self.budget.saturating_sub(used + bytes));
-                    self.take_clean(disk, *pages)
-                }
-            };
-            match place {
-                Ok(place) => places.push(place),
-                Err(error) => {
-                    self.free(places.into_iter());
-                    return Err(error);
-                }
             }
-            used += bytes;
+            return Ok(());
         }
-        Ok(places)
+        for (pages, place) in samples {
+            used += u64::from(pages) * PAGE_BYTES;
+            *place = match self.take(pages, false) {
+                Some(place) => Some(place),
+                None => {
+                    self.shrink(budget.saturating_sub(used));
+                    Some(self.take_clean(pages)?)
+                }
+            };
+        }
+        Ok(())
     }
 
     /// Gives pages of samples up.
-    pub(super) fn free(&mut self, places: impl Iterator<Item = Extent>) {
-        places.for_each(|place| self.give(place, false));
+    pub(super) fn free(&mut self, places: &[Extent]) {
+        let (large, packed): (Vec<Extent>, Vec<Extent>) =
+            places.iter().partition(|place| self.large.holds(place.segment));
+        self.large.free(&large);
+        packed.into_iter().for_each(|place| self.give(place, false));
+    }
+
+    /// Gives back what a crash has left in large files.
+    pub(super) fn clear_gaps(&mut self) {
+        self.large.clear_gaps();
     }
 
     /// Gives pages of samples back to the disk, which may still lead there after a crash.
-    pub(super) fn punch(&self, places: impl Iterator<Item = Extent>) {
+    pub(super) fn punch(&self, places: &[Extent]) {
         for place in places {
             if let Some(file) = self.file(place.segment) {
                 let _ = file.punch(place.offset(), place.bytes());
@@ -309,13 +387,15 @@ impl Segments {
         self.idle
     }
 
-    /// The file of a segment.
+    /// The file of a segment, or a large one.
     pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
-        self.segments.get(&id).map(|segment| &segment.file)
+        let segment = self.segments.get(&id).map(|segment| &segment.file);
+        segment.or_else(|| self.large.file(id))
     }
 
-    /// Forgets the segments that are all room; these can be deleted.
-    pub(super) fn empty(&mut self) -> Vec<u32> {
+    /// Forgets the segments that are all room and the large files without blocks; these can be
+    /// deleted. Their numbers and names.
+    pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
         let empty = self.segments.iter().filter(|(_, segment)| segment.room == segment.pages);
         let empty: Vec<u32> = empty.map(|(id, _)| *id).collect();
         for id in &empty {
@@ -326,6 +406,10 @@ impl Segments {
                 self.idle -= if clean { 0 } else { Extent { segment, page, pages }.bytes() };
             }
             self.segments.remove(id);
+        }
+        let packed = empty.into_iter().map(|id| (id, name(id)));
+        let empty: Vec<(u32, String)> = packed.chain(self.large.empty()).collect();
+        for (id, _) in &empty {
             self.unsynced.remove(id);
         }
         empty
@@ -334,8 +418,8 @@ impl Segments {
     /// Makes the samples last, and then their records.
     pub(super) fn sync(&mut self, log: &Log) -> Result<()> {
         while let Some(id) = self.unsynced.first().copied() {
-            if let Some(segment) = self.segments.get(&id) {
-                segment.file.sync()?;
+            if let Some(file) = self.file(id) {
+                file.sync()?;
             }
             self.unsynced.remove(&id);
         }

@@ -8,22 +8,21 @@ use super::*;
 fn fitting(bytes: u64) -> Vec<Reading> {
     let limit = 64 * GIB;
     let taken = limit - limit / 8 - bytes;
-    let reading = Reading { what: "cgroup /job".into(), limit, taken };
+    let reading = Reading::memory("cgroup /job", limit, taken);
     assert_eq!(reading.fits(), bytes);
     vec![reading]
 }
 
 #[test]
 fn the_tightest_limit_decides_and_is_named() {
-    let machine = Reading { what: "the machine".into(), limit: 64 * GIB, taken: 8 * GIB };
-    let job = Reading { what: "cgroup /job".into(), limit: 16 * GIB, taken: 6 * GIB };
+    let machine = Reading::memory("the machine", 64 * GIB, 8 * GIB);
+    let job = Reading::memory("cgroup /job", 16 * GIB, 6 * GIB);
     let mut budget = Budget::new(20 * GIB, 20 * GIB);
     assert!(!budget.look(std::slice::from_ref(&machine), 0));
     assert_eq!(budget.reduced(), None);
     assert!(budget.look(&[machine, job], 0));
     assert_eq!(budget.present(), 8 * GIB - GIB / 2);
-    let said =
-        "cgroup /job has 16 GiB, of which processes take 6 GiB and 2 GiB are kept in reserve";
+    let said = "cgroup /job has 16 GiB, of which others take 6 GiB and 2 GiB are kept in reserve";
     assert_eq!(budget.reduced(), Some(said));
     assert!(!budget.look(&[], 0), "limits that cannot be read change nothing");
 }

@@ -43,6 +43,9 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=auto"]), Some(450 * GIB));
     assert!(disk(&["cache.dir=/c", "cache.disk=451GiB"]).is_err());
     assert!(disk(&["cache.disk=80%"]).is_err());
+    assert!(disk(&["cache.dir=/c", "cache.large-file=1MiB"]).is_err());
+    let large = disk(&["cache.dir=/c", "cache.large-file=2MiB"]).unwrap().unwrap().large_file_bytes;
+    assert_eq!(large, 2 << 20);
     let config = set(&["cache.dir=/c"]).unwrap();
     let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);
@@ -50,9 +53,11 @@ fn the_disk_tier_leaves_what_must_stay_free() {
 
 #[test]
 fn learning_takes_an_eighth_of_the_processors() {
-    let learn = |given: &[&str]| settings(given).unwrap().learn.map(|l| (l.crack, l.threads));
-    assert_eq!(learn(&[]), Some((true, (HOST.cores / 8).max(1))));
-    assert_eq!(learn(&["order.learn=no-crack", "order.learn-threads=3"]), Some((false, 3)));
+    let learn = |given: &[&str]| settings(given).unwrap().learn;
+    let threads = (HOST.cores / 8).max(1);
+    assert_eq!(learn(&[]), Some(LearnSettings { crack: true, threads, nice: 19 }));
+    let set = ["order.learn=no-crack", "order.learn-threads=3", "order.learn-nice=0"];
+    assert_eq!(learn(&set), Some(LearnSettings { crack: false, threads: 3, nice: 0 }));
     assert_eq!(learn(&["order.learn=off"]), None);
 }
 
@@ -63,6 +68,7 @@ fn relations_between_keys_are_checked() {
         &["prefetch.window=4096"][..],
         &["prefetch.inflight=0"],
         &["order.learn-threads=257"],
+        &["order.learn-nice=20"],
         &["mount.threads=65"],
         &["source.scan-threads=0"],
         &["mount.force-allow-other=true"],

@@ -11,8 +11,10 @@ use std::path::Path;
 const TASKS_MAX: usize = 4096;
 
 /// What stands in the command line of workers that Python did not fork.
-const WORKERS: [&[u8]; 3] =
-    [b"multiprocessing.spawn", b"multiprocessing.forkserver", b"--multiprocessing-fork"];
+const WORKERS: [&[u8]; 3] = [b"multiprocessing.spawn", SERVER, b"--multiprocessing-fork"];
+
+/// What stands in the command line of the server that forks workers, and in theirs.
+const SERVER: &[u8] = b"multiprocessing.forkserver";
 
 /// Which process each task reads for, found out when it is first seen.
 #[derive(Default)]
@@ -30,31 +32,46 @@ impl Groups {
         *self.known.entry(task).or_insert_with(|| look(task).unwrap_or(task.into()))
     }
 
-    /// Forgets the tasks that have ended, and says which.
+    /// Forgets the tasks that have ended, and says which; and for whom those read whose process
+    /// has.
     pub(super) fn take_gone(&mut self) -> Vec<u32> {
         let ended = |task: &u32| !runs(u64::from(*task));
         let gone: Vec<u32> = self.known.keys().copied().filter(ended).collect();
-        for task in &gone {
-            self.known.remove(task);
-        }
+        self.known.retain(|task, group| runs(*group) && !gone.contains(task));
         gone
     }
 }
 
 fn look(task: u32) -> Option<u64> {
+    let (own, parent) = process_and_parent(u64::from(task))?;
+    let line = command(own)?;
+    let says = |word: &[u8]| line.windows(word.len()).any(|part| part == word);
+    let started = WORKERS.iter().any(|word| says(word));
+    let of_parent = command(parent);
+    let forked = of_parent.as_ref() == Some(&line);
+    if forked && says(SERVER) {
+        // Forked by the server, or by one that the server has forked. The server itself was started
+        // by whom all this is for, and has another command line than that.
+        let (_, before) = process_and_parent(parent)?;
+        let by_server = command(before) != of_parent;
+        return Some(if by_server { before } else { parent });
+    }
+    Some(if started || forked { parent } else { own })
+}
+
+/// The process that a task is of, and that process's parent.
+fn process_and_parent(task: u64) -> Option<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
     let field = |name: &str| -> Option<u64> {
         status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     };
-    let (own, parent) = (field("Tgid:")?, field("PPid:")?);
-    let command = |process: u64| {
-        let line = fs::read(format!("/proc/{process}/cmdline")).ok();
-        line.filter(|line| !line.is_empty())
-    };
-    let line = command(own)?;
-    let started = WORKERS.iter().any(|word| line.windows(word.len()).any(|part| part == *word));
-    let forked = || command(parent).is_some_and(|of_parent| of_parent == line);
-    Some(if started || forked() { parent } else { own })
+    Some((field("Tgid:")?, field("PPid:")?))
+}
+
+/// The command line of a process; none of one that has ended.
+fn command(process: u64) -> Option<Vec<u8>> {
+    let line = fs::read(format!("/proc/{process}/cmdline")).ok();
+    line.filter(|line| !line.is_empty())
 }
 
 /// Whether a task or process has not ended.
@@ -81,6 +98,10 @@ mod tests {
         // Beyond the largest number that the kernel gives to a task.
         assert_eq!(groups.of(1 << 30), 1 << 30);
         assert_eq!(groups.take_gone(), [1 << 30]);
+        // Its process has ended.
+        groups.known.insert(task, 1 << 30);
+        assert!(groups.take_gone().is_empty());
+        assert_eq!(groups.of(task), groups.of(process));
         assert!(!program(process.into()).is_empty());
     }
 }

@@ -7,13 +7,19 @@
 //!    loaders, each as a stream of its own.
 //! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
 //!    are not learnt from.
-//! 4. It begins anew where the dataset has other files than when the `candidates` were made.
+//! 4. What loaders have read is kept in the `journal`, with the local store from mount to mount.
+//! 5. Who reads nothing for long is followed no more until it does; and where the planner has lost
+//!    a reader that the learner follows, it is told again where that is.
+//! 6. It begins anew where the dataset has other files than when the `candidates` were made, and
+//!    nobody is followed or searched for: the files that there were keep their numbers.
 
 mod candidates;
 mod groups;
+mod journal;
 mod owner;
 mod searches;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -25,6 +31,7 @@ use serde::Serialize;
 use super::lock;
 use super::order::Streams;
 use super::planning::Published;
+use super::record::Named;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
@@ -37,6 +44,9 @@ use owner::Owner;
 
 /// How many notes wait for the learner's thread at most.
 const NOTES_MAX: usize = 1 << 14;
+
+/// How long is waited for what the thread knows; a search for suspects takes a second at most.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the learner's thread is told.
 enum Note {
@@ -56,6 +66,8 @@ enum Note {
     },
     /// All slices of a search were.
     Searched { generation: u32, search: SearchId },
+    /// What loaders have read is asked for.
+    Records(SyncSender<Vec<Named>>),
     /// There is something to look at: the end.
     Wake,
 }
@@ -98,6 +110,16 @@ pub(super) struct Surroundings {
     pub(super) inbox: Arc<Inbox>,
     pub(super) streams: Streams,
     pub(super) published: Arc<Mutex<Published>>,
+    /// The directory of the local store, if there is one.
+    pub(super) home: Option<PathBuf>,
+}
+
+/// What the thread last said of itself.
+#[derive(Default)]
+struct Told {
+    loaders: Vec<LoaderStatus>,
+    /// What was found in the journal.
+    journal: Option<String>,
 }
 
 /// The learner's thread, from outside.
@@ -105,7 +127,7 @@ pub(super) struct Learning {
     notes: SyncSender<Note>,
     closed: Arc<AtomicBool>,
     started: Instant,
-    loaders: Arc<Mutex<Vec<LoaderStatus>>>,
+    told: Arc<Mutex<Told>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -117,8 +139,8 @@ impl Learning {
     pub(super) fn start(settings: LearnSettings, around: Surroundings) -> Result<Self> {
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let loaders = Arc::new(Mutex::default());
-        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&loaders));
+        let (started, told) = (Instant::now(), Arc::new(Mutex::default()));
+        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&told), started);
         let is_closed = Arc::clone(&closed);
         let run = move || owner.run(&received, &is_closed);
         let thread = std::thread::Builder::new().name("belady-learn".into()).spawn(run);
@@ -127,7 +149,7 @@ impl Learning {
                 .hint("raise the limit on processes (`ulimit -u`)")
         })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Learning { notes, closed, started: Instant::now(), loaders, thread })
+        Ok(Learning { notes, closed, started, told, thread })
     }
 
     /// What tells the thread of opens.
@@ -151,11 +173,28 @@ impl Learning {
         &self,
         progress: impl Fn(StreamId) -> Option<StreamStatus>,
     ) -> Vec<LoaderStatus> {
-        let mut loaders = lock(&self.loaders).clone();
+        let mut loaders = lock(&self.told).loaders.clone();
         for loader in &mut loaders {
             loader.progress = loader.stream.and_then(&progress);
         }
         loaders
+    }
+
+    /// What was found in the journal of earlier mounts, in words; none where there was none.
+    pub(super) fn journal(&self) -> Option<String> {
+        lock(&self.told).journal.clone()
+    }
+
+    /// What is remembered of each loader that has read, with the name of its program.
+    ///
+    /// # Errors
+    /// Where the thread is busy for too long, or has ended.
+    pub(super) fn records(&self) -> Result<Vec<Named>> {
+        let (answer, records) = sync_channel(1);
+        // If it cannot be sent, nothing comes back.
+        let _ = self.notes.send(Note::Records(answer));
+        let late = |_| Error::new(ErrorKind::Timeout, "the learner's thread does not answer");
+        records.recv_timeout(PATIENCE).map_err(late)
     }
 
     /// Ends the thread and all searches.

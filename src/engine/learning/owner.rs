@@ -1,6 +1,6 @@
 //! The learner's thread itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
 use super::groups::{Groups, program, runs};
+use super::journal::{Kept, Numbering};
 use super::searches::Searches;
-use super::{LoaderStatus, NOTES_MAX, Note, Surroundings};
+use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
+use crate::engine::planning::Published;
 use crate::ids::StreamId;
-use crate::learn::{Belief, Decision, Known, Learner, LoaderId, Observation, Settings};
-use crate::order::{Order, SampleTable};
+use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
 /// How often is looked what has changed around: while something happens, and else.
@@ -24,6 +26,13 @@ const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
 const GATHER: Duration = Duration::from_millis(20);
+
+/// How long a loader may read nothing and be followed. It may read a large file meanwhile, or wait
+/// for a validation.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// How often the planner is told at most of a reader that it has lost.
+const TOLD_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// How long a learner stays at least while files come, and how many times as long as it took to
 /// make.
@@ -35,14 +44,24 @@ pub(super) struct Owner {
     settings: LearnSettings,
     around: Surroundings,
     searches: Searches,
-    told: Arc<Mutex<Vec<LoaderStatus>>>,
+    told: Arc<Mutex<Told>>,
+    kept: Kept,
+    /// Up to which news of the learner is kept.
+    heard: u64,
     groups: Groups,
     layout: Arc<Layout>,
+    /// The names that the learner knows, as the catalog counts them.
+    names: u64,
+    /// Numberings of before that loaders go on with.
+    before: Vec<Candidate>,
+    /// From when on observations count their milliseconds.
+    started: Instant,
     received: Vec<Received>,
     /// None until something is read.
     learner: Option<Learner>,
     /// Counts the learners.
     generation: u32,
+    /// When the learner was made, and how long that took.
     made: Instant,
     took: Duration,
     loaders: BTreeMap<LoaderId, Loader>,
@@ -64,13 +83,18 @@ struct Loader {
     followed: bool,
     /// Since when it has been followed, or not.
     since: Instant,
+    /// When its order was told last.
+    told: Instant,
     cpu: Duration,
+    /// The name of its program, which is known as long as that runs.
+    program: String,
 }
 
 impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
-        Loader { stream, followed, since, cpu: Duration::ZERO }
+        let (cpu, program) = (Duration::ZERO, String::new());
+        Loader { stream, followed, since, told: since, cpu, program }
     }
 }
 
@@ -87,15 +111,23 @@ impl Owner {
         settings: LearnSettings,
         around: Surroundings,
         notes: SyncSender<Note>,
-        told: Arc<Mutex<Vec<LoaderStatus>>>,
+        told: Arc<Mutex<Told>>,
+        started: Instant,
     ) -> Self {
+        let kept = Kept::open(around.home.clone());
+        lock(&told).journal = kept.words();
         Owner {
             settings,
-            searches: Searches::new(settings.threads, notes),
+            searches: Searches::new(&settings, notes),
             told,
+            kept,
+            heard: 0,
             groups: Groups::default(),
             layout: around.catalog.layout(),
+            names: around.catalog.names(),
+            before: Vec::new(),
             around,
+            started,
             received: Vec::new(),
             learner: None,
             generation: 0,
@@ -119,13 +151,16 @@ impl Owner {
                     due = due.min(Instant::now() + LOOK_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= due {
                 self.look();
                 due = Instant::now() + IDLE_LOOK_EVERY;
             }
         }
+        // What was seen last belongs to it, too.
+        notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
+        self.remember(true);
     }
 
     fn take(&mut self, note: Note) {
@@ -155,20 +190,32 @@ impl Owner {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
             }
+            Note::Records(answer) => {
+                let records = self.learner.iter().flat_map(Learner::records);
+                let named = records.map(|record| {
+                    let loader = self.loaders.get(&record.loader);
+                    (record, loader.map_or_else(String::new, |loader| loader.program.clone()))
+                });
+                // Who asked may have gone.
+                let _ = answer.try_send(named.collect());
+            }
             Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
         }
     }
 
     /// A task opened a file, or looked at it. Own threads have no number here.
     fn opened(&mut self, at_ms: u64, task: u32, sample: u32, exact: bool) {
-        let told = |known: &Received| {
-            known.followed && known.files.get(sample as usize).is_some_and(|has| *has)
-        };
-        if task == 0 || self.received.iter().any(told) {
+        if task == 0 || self.is_told(sample) {
             return;
         }
         let group = self.groups.of(task);
         self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+    }
+
+    /// Whether a stream that was told its order, and reads it, may read the file.
+    fn is_told(&self, file: u32) -> bool {
+        let has = |known: &Received| known.files.get(file as usize).is_some_and(|has| *has);
+        self.received.iter().any(|known| known.followed && has(known))
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -183,13 +230,18 @@ impl Owner {
     /// A learner for the files that there are now.
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
-        self.layout = self.around.catalog.layout();
-        let candidates = with_listing(&self.around.catalog, &[], candidates);
+        (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
+        let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
+        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        candidates.append(&mut self.before);
         let seeds_per_second =
             Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let settings =
             Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
-        let learner = Learner::new(settings, candidates, SampleTable::Files);
+        let mut learner = Learner::new(settings, candidates, SampleTable::Files);
+        self.kept.number(numbering);
+        learner.recall(self.kept.journal());
+        self.heard = learner.news();
         (self.made, self.took) = (Instant::now(), began.elapsed());
         learner
     }
@@ -212,8 +264,11 @@ impl Owner {
         }
     }
 
-    /// Has the planner follow a loader in its order.
+    /// Has the planner follow a loader in its order, unless somebody has told it of these files.
     fn follow(&mut self, known: Known) {
+        if known.order.ids().any(|sample| self.is_told(sample)) {
+            return;
+        }
         let words = known.order.describe().to_owned();
         tracing::info!(loader = known.loader.0, process = known.group, words, "order learnt");
         let taken: Vec<StreamId> = self.loaders.values().filter_map(|l| l.stream).collect();
@@ -223,6 +278,7 @@ impl Owner {
         }
         let Some(stream) = loader.stream else { return };
         loader.turn(true);
+        loader.told = Instant::now();
         let order = Arc::new(known.order);
         self.around.inbox.put(Event::Continued { stream, order }, None);
     }
@@ -238,8 +294,8 @@ impl Owner {
     /// What a stream is told goes before all that was learnt.
     fn receive(&mut self, stream: StreamId, order: &Order) {
         let mut files = vec![false; self.layout.files()];
-        for sample in [0, 1].into_iter().flat_map(|epoch| order.epoch(epoch).to_vec()) {
-            let file = order.samples().get(sample).file;
+        for id in order.ids() {
+            let file = order.samples().get(id).file;
             if let Some(has) = files.get_mut(file.index()) {
                 *has = true;
             }
@@ -249,8 +305,20 @@ impl Owner {
         self.begin_anew();
     }
 
-    /// Forgets everything that was learnt.
+    /// Keeps what loaders have read; with `partial` also of epochs that are not over.
+    fn remember(&mut self, partial: bool) {
+        let Some(learner) = &mut self.learner else { return };
+        self.heard = learner.news();
+        self.kept.add(learner.records(), partial);
+        learner.recall(self.kept.journal());
+        self.kept.write();
+    }
+
+    /// Forgets everything that was learnt, but for what is kept.
     fn begin_anew(&mut self) {
+        self.remember(true);
+        self.kept.detach();
+        self.before = self.learner.as_ref().map(Learner::in_use).unwrap_or_default();
         self.searches.end_all();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
@@ -263,44 +331,89 @@ impl Owner {
     /// Looks what has changed around, and says what is known.
     fn look(&mut self) {
         let published = lock(&self.around.published).clone();
+        let mut followed_again = false;
         for received in &mut self.received {
             let progress = published.progress(received.stream);
+            let before = received.followed;
             received.followed = progress.is_none_or(|progress| progress.following);
+            followed_again |= received.followed && !before;
         }
-        let layout = self.around.catalog.layout();
-        let stays = STAYS.max(self.took * STAYS_TIMES);
-        if layout.files() != self.layout.files() && self.made.elapsed() > stays {
-            tracing::info!(files = layout.files(), "other files: what was learnt is forgotten");
+        if followed_again {
             self.begin_anew();
-            self.layout = layout;
         }
+        self.layout = self.around.catalog.layout();
+        let at_work = self.searches.run() || self.loaders.values().any(|loader| loader.followed);
+        let stays = STAYS.max(self.took * STAYS_TIMES);
+        let others = self.learner.is_some() && self.around.catalog.names() != self.names;
+        if others && !at_work && self.made.elapsed() > stays {
+            tracing::info!(files = self.layout.files(), "other files: the learner begins anew");
+            self.begin_anew();
+        }
+        let gone = self.groups.take_gone();
         if self.learner.is_some() {
-            for task in self.groups.take_gone() {
-                self.observe(Observation::Left { task });
-            }
+            gone.into_iter().for_each(|task| self.observe(Observation::Left { task }));
+            self.end_groups();
+            self.tell_again(&published);
             let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();
             let all = kept >= self.layout.pages_bytes_of_all();
             self.observe(Observation::Cached { all });
         }
+        let has_news = self.learner.as_ref().is_some_and(|learner| learner.news() != self.heard);
+        if has_news && self.kept.is_due() {
+            self.remember(false);
+        }
         self.tell();
     }
 
-    /// Publishes what is known of each loader whose process runs. Those of others are not followed
-    /// any more, and those that the learner has forgotten are forgotten.
-    fn tell(&mut self) {
-        let mut beliefs: Vec<Belief> = self.learner.iter().flat_map(Learner::beliefs).collect();
-        self.loaders.retain(|id, _| beliefs.iter().any(|belief| belief.loader == *id));
-        for belief in beliefs.extract_if(.., |belief| !runs(belief.group)) {
-            if self.loaders.get(&belief.loader).is_some_and(|loader| loader.followed) {
+    fn beliefs(&self) -> Vec<Belief> {
+        self.learner.iter().flat_map(Learner::beliefs).collect()
+    }
+
+    /// Does nothing more for loaders of processes that have ended.
+    fn end_groups(&mut self) {
+        let groups: BTreeSet<u64> = self.beliefs().iter().map(|belief| belief.group).collect();
+        for group in groups.into_iter().filter(|group| !runs(*group)) {
+            self.observe(Observation::Ended { group });
+        }
+    }
+
+    /// Lets the planner forget who has long read nothing, and follow again who reads and is not
+    /// followed there.
+    fn tell_again(&mut self, published: &Published) {
+        for belief in self.beliefs() {
+            let Some(loader) = self.loaders.get_mut(&belief.loader) else { continue };
+            let read = self.started + Duration::from_millis(belief.last_ms);
+            let progress = loader.stream.and_then(|stream| published.progress(stream));
+            let lost = !loader.followed || progress.is_some_and(|progress| !progress.following);
+            let idle = read.elapsed() > IDLE_MAX;
+            if idle && loader.followed {
                 self.withdraw(belief.loader);
+            } else if lost
+                && !idle
+                && read > loader.told
+                && loader.told.elapsed() > TOLD_AGAIN_EVERY
+            {
+                loader.told = Instant::now();
+                let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
+                known.into_iter().for_each(|known| self.follow(known));
             }
         }
+    }
+
+    /// Publishes what is known of each loader. Those that the learner has forgotten are forgotten.
+    fn tell(&mut self) {
+        let beliefs = self.beliefs();
+        let learner = self.learner.as_ref();
+        self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
         let status = |belief: Belief| {
             let loader = self.loaders.entry(belief.loader).or_default();
+            if loader.program.is_empty() {
+                loader.program = program(belief.group);
+            }
             LoaderStatus {
                 loader: belief.loader.0,
                 process: belief.group,
-                program: program(belief.group),
+                program: loader.program.clone(),
                 epoch: belief.epoch,
                 belief: belief.text,
                 followed: loader.followed,
@@ -313,6 +426,10 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        *lock(&self.told) = beliefs.into_iter().map(status).collect();
+        let loaders = beliefs.into_iter().map(status).collect();
+        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }
+
+#[cfg(test)]
+mod tests;

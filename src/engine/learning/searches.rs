@@ -1,26 +1,37 @@
-//! Searches under way: slice by slice, on threads that run when nobody else wants a processor.
+//! Searches under way: slice by slice, on threads that stand back behind all others.
+//!
+//! They are nice, but the kernel weighs nice values within a session only, where it schedules
+//! sessions as groups (`kernel.sched_autogroup_enabled`, sched(7)), and within a control group. A
+//! training job is in another one. So a thread that was kept waiting for a processor pauses: for
+//! as long as the other one would run in its place if its nice value counted everywhere.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::Note;
+use crate::config::LearnSettings;
 use crate::learn::{LoaderId, Search, SearchId};
 use crate::source::{Pool, Urgency};
 
-/// How far a search stands back behind everybody else.
-const NICE: libc::c_int = 19;
+/// A thread was kept waiting where it waited for more than one part in so many of what it computed.
+const WAITED: u32 = 4;
+
+/// The longest pause at once, and in which steps is looked whether the search is over.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+const PAUSE_STEP: Duration = Duration::from_millis(50);
 
 /// The searches of one learner, and the threads that they run on.
 pub(super) struct Searches {
     pool: Arc<Pool>,
     threads: u32,
+    nice: u32,
     notes: SyncSender<Note>,
     jobs: Vec<Arc<Job>>,
 }
@@ -31,6 +42,7 @@ struct Job {
     /// Which learner wants it.
     generation: u32,
     search: Arc<Search>,
+    nice: u32,
     /// The first unit that nobody has taken.
     next: AtomicU64,
     /// How many slices may be searched at once; each is followed by another one.
@@ -39,11 +51,13 @@ struct Job {
 }
 
 impl Searches {
-    /// Searches on so many threads, which start when there is something to search. What is found
-    /// goes to `notes`.
-    pub(super) fn new(threads: u32, notes: SyncSender<Note>) -> Self {
-        let pool = Arc::new(Pool::starting("belady-search", threads as usize, 0, stand_back));
-        Searches { pool, threads, notes, jobs: Vec::new() }
+    /// Searches on as many threads as are set, which start when there is something to search. What
+    /// is found goes to `notes`.
+    pub(super) fn new(settings: &LearnSettings, notes: SyncSender<Note>) -> Self {
+        let LearnSettings { threads, nice, .. } = *settings;
+        let start = move || stand_back(nice);
+        let pool = Arc::new(Pool::starting("belady-search", threads as usize, 0, start));
+        Searches { pool, threads, nice, notes, jobs: Vec::new() }
     }
 
     /// Begins one.
@@ -59,6 +73,7 @@ impl Searches {
             loader,
             generation,
             search,
+            nice: self.nice,
             next: AtomicU64::new(0),
             chains: AtomicU32::new(self.threads),
             over: AtomicBool::new(false),
@@ -79,6 +94,11 @@ impl Searches {
     /// Whether something is searched for a loader.
     pub(super) fn runs_for(&self, loader: LoaderId) -> bool {
         self.jobs.iter().any(|job| job.loader == loader)
+    }
+
+    /// Whether something is searched.
+    pub(super) fn run(&self) -> bool {
+        !self.jobs.is_empty()
     }
 
     /// Ends all.
@@ -106,6 +126,14 @@ fn go_on(pool: &Arc<Pool>, job: Arc<Job>, notes: SyncSender<Note>) {
 }
 
 impl Job {
+    /// Waits, unless the search is over before.
+    fn rest(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while !self.over.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::sleep(PAUSE_STEP.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
     /// Searches through one slice. Says whether there may be more.
     fn step(&self, notes: &SyncSender<Note>) -> bool {
         if self.over.load(Ordering::Relaxed) {
@@ -121,7 +149,7 @@ impl Job {
             }
             return false;
         }
-        let began = processor_time();
+        let (began, since) = (processor_time(), Instant::now());
         let found = catch_unwind(AssertUnwindSafe(|| self.search.run(from..from + slice)));
         let findings = found.unwrap_or_else(|_| {
             tracing::error!(from, "a search panicked");
@@ -129,8 +157,17 @@ impl Job {
         });
         let cpu = processor_time().saturating_sub(began);
         let loader = self.loader;
+        self.rest(pause(since.elapsed(), cpu, self.nice));
         notes.send(Note::Slice { generation, search, loader, findings, cpu }).is_ok()
     }
+}
+
+/// How long to pause after so much time, of which a thread that never waits had a processor for so
+/// much: as many times as long as it was computing as it is nice, if it was kept waiting. So at
+/// most one part in 20 of a busy processor goes into a search.
+fn pause(took: Duration, cpu: Duration, nice: u32) -> Duration {
+    let waited = took.saturating_sub(cpu);
+    if waited > cpu / WAITED { (cpu * nice).min(PAUSE_MAX) } else { Duration::ZERO }
 }
 
 /// Processor time of this thread.
@@ -140,12 +177,22 @@ fn processor_time() -> Duration {
     Duration::from_micros(spent.num_microseconds().unsigned_abs())
 }
 
-/// Lets everyone else go before this thread, as far as that is permitted.
-fn stand_back() {
-    let idle = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `idle` is valid for the call; 0 is the calling thread.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
-        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle);
+/// Lets everyone else go before this thread.
+fn stand_back(nice: u32) {
+    // SAFETY: a call without pointers; 0 is the calling thread. To be nicer is always permitted.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_kept_waiting_pauses() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(ms(105), ms(100), 19), Duration::ZERO);
+        assert_eq!(pause(ms(200), ms(100), 19), ms(1_900));
+        assert_eq!(pause(ms(200), ms(100), 0), Duration::ZERO);
+        assert_eq!(pause(ms(90_000), ms(9_000), 19), PAUSE_MAX);
     }
 }

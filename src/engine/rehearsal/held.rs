@@ -49,6 +49,8 @@ pub(super) struct Held {
     by_hash: HashMap<u64, SampleId>,
     journal: Journal,
     pub(super) task: u32,
+    /// The length of the journal at which it is looked how much of it is dead.
+    length_max: u64,
     /// The disk does not take what is written: nothing is offered until it does.
     failing: bool,
 }
@@ -98,6 +100,7 @@ impl Held {
             classes: replay.classes,
             journal,
             task: replay.task,
+            length_max: 0,
             failing: false,
         };
         held.give_up_unpinned();
@@ -275,11 +278,22 @@ impl Held {
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead.
     pub(super) fn write(&mut self) {
-        let result = self.journal.write().and_then(|()| {
-            let live: u64 = self.buffer.members().map(|member| member.bytes).sum();
-            if self.journal.length() > 2 * live + DEAD_BYTES { self.rewrite() } else { Ok(()) }
-        });
+        let result = self.journal.write().and_then(|()| self.leave_dead_bytes());
         self.settle(result);
+    }
+
+    /// Rewrites the journal if it may be mostly dead, and is.
+    fn leave_dead_bytes(&mut self) -> Result<()> {
+        if self.journal.length() <= self.length_max {
+            return Ok(());
+        }
+        let live: u64 = self.buffer.members().map(|member| member.bytes).sum();
+        let length_max = 2 * live + DEAD_BYTES;
+        if self.journal.length() > length_max {
+            self.rewrite()?;
+        }
+        self.length_max = length_max;
+        Ok(())
     }
 
     /// Whether more should be written before anything else happens.

@@ -18,9 +18,6 @@ use mt::{OUTPUTS_MAX, Outputs};
 /// How many elements after the first are compared.
 const COMPARED: usize = 3;
 
-/// The most elements of a [`head`].
-const HEAD_MAX: u32 = 200;
-
 /// From so many elements on `torch.randperm` has another rule.
 const N_MAX: u32 = u32::MAX / 20;
 
@@ -126,14 +123,6 @@ impl Target {
         }
         found >= count.min(2)
     }
-}
-
-/// The first elements of the permutation of `n` that a seed's generator draws from its start on, as
-/// many as `count` but no more than 200: cheaper than the permutation by far.
-pub(super) fn head(seed: u32, n: u32, count: u32) -> Vec<u32> {
-    let most = count.min(n).min(HEAD_MAX);
-    let mut head = Head::new(seed, 0, n, most);
-    (0..most as usize).filter_map(|place| head.get(place)).collect()
 }
 
 /// The first elements of a permutation, made as they are asked for.

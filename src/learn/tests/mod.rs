@@ -1,5 +1,6 @@
 //! Tests of the learner against simulated loaders.
 
+mod runs;
 mod scenes;
 mod shell;
 mod sim;

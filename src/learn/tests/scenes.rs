@@ -8,7 +8,8 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, reader, unknowable};
 use super::trials::learner;
-use crate::learn::{Decision, Observation, Rung};
+use crate::learn::{Candidate, Decision, Epoch, Learner, Observation, Record, Rung, Settings};
+use crate::order::SampleTable;
 use crate::order::samplers::torch::{Distributed, generator, randperm};
 
 const N: u32 = 5_000;
@@ -92,6 +93,132 @@ fn a_validation_loader_of_the_same_process_is_another_loader() {
         assert!(has("one after the other over 1250 samples"), "{texts:?}");
         assert_eq!(shell.outcomes[&100].withdrawn, 0, "{:?}", shell.outcomes[&100]);
     }
+}
+
+#[test]
+fn looks_of_the_process_itself_throw_no_order_away() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let job = loader(100, &[perm(40), perm(41), perm(42)]);
+    let mut steps = Vec::new();
+    let mut looks =
+        (N / 4..).map(|sample| Step::Open { task: 100, group: 100, sample, epoch: 0, seen: true });
+    for epoch in 0..3 {
+        let mut opens = Vec::new();
+        job.run_epoch(epoch, 1_000, &mut rng, &mut opens);
+        if epoch == 0 {
+            // Eight at once where the workers' queues are full.
+            for burst in 0..8 {
+                let at = opens.len() / 4 + burst * 90;
+                opens.splice(at..at, looks.by_ref().take(8));
+            }
+        }
+        steps.extend(opens);
+    }
+    let mut shell = Shell::new(learner(N), BTreeMap::from([(100, truth(&job, &[40, 41, 42]))]), 0);
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.titles.iter().all(|title| title.contains("torch permutation")), "{outcome:?}");
+    assert_eq!((outcome.opens.len(), outcome.withdrawn), (3, 0), "{outcome:?}");
+}
+
+/// What the learner decides about a process that reads these samples, by some tasks in turn.
+fn decisions(n: u32, tasks: u32, samples: &[u32]) -> Vec<Decision> {
+    let all = Candidate { name: "path".into(), samples: (0..n).collect() };
+    let mut learner = Learner::new(Settings::default(), vec![all], SampleTable::Files);
+    let mut out = Vec::new();
+    for (&sample, at) in samples.iter().zip(0..) {
+        let task = 1_000 + at % tasks;
+        let open = Observation::Opened { at_ms: 0, task, group: 1, sample, exact: true };
+        learner.apply(open, &mut out);
+    }
+    out
+}
+
+fn commits(decisions: &[Decision]) -> usize {
+    decisions.iter().filter(|decision| matches!(decision, Decision::Committed(_))).count()
+}
+
+#[test]
+fn who_shuffles_a_part_does_not_read_one_after_the_other() {
+    let n = 1_281_167;
+    for tasks in [1, 4, 8] {
+        let mut rng = ChaCha8Rng::seed_from_u64(8);
+        let epochs = (0..3).flat_map(|_| unknowable(1_300, &mut rng));
+        let part: Vec<u32> = epochs.map(|position| 427_055 + position).collect();
+        assert_eq!(commits(&decisions(n, tasks, &part[..1_300])), 0, "{tasks} tasks");
+        let all: Vec<u32> = (427_055..427_655).collect();
+        assert_eq!(commits(&decisions(n, tasks, &all)), 1, "{tasks} tasks");
+    }
+}
+
+#[test]
+fn who_reads_one_file_in_some_does_not_read_one_after_the_other() {
+    let n = 1_000_000;
+    for one_in in [2, 10, 50] {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        let mut some = unknowable(n, &mut rng);
+        some.truncate((n / one_in) as usize);
+        some.sort_unstable();
+        assert_eq!(commits(&decisions(n, 1, &some[..5_000])), 0, "one in {one_in}");
+    }
+}
+
+#[test]
+fn of_very_many_threads_the_order_is_found_too() {
+    let job = loader(100, &[perm(42)]);
+    let open = |(&sample, at): (&u32, u32)| Step::Open {
+        task: 1_000 + at % 128,
+        group: 100,
+        sample,
+        epoch: 0,
+        seen: true,
+    };
+    let steps: Vec<Step> = job.epochs[0].iter().zip(0..).map(open).collect();
+    let mut shell = Shell::new(learner(N), BTreeMap::from([(100, truth(&job, &[42]))]), 0);
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.wrong.is_empty() && outcome.opens.len() == 1, "{outcome:?}");
+}
+
+#[test]
+fn processes_that_read_one_file_each_drive_nobody_out() {
+    let mut rng = ChaCha8Rng::seed_from_u64(10);
+    let job = loader(100, &[perm(40)]);
+    let steps = job.run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), BTreeMap::from([(100, truth(&job, &[40]))]), 0);
+    shell.run(&steps[..1_000]);
+    let one = |at: u32| Step::Open {
+        task: 5_000 + at,
+        group: u64::from(5_000 + at),
+        sample: at,
+        epoch: 0,
+        seen: true,
+    };
+    shell.run(&(0..200).map(one).collect::<Vec<Step>>());
+    shell.run(&steps[1_000..]);
+    let outcome = &shell.outcomes[&100];
+    assert_eq!((outcome.opens.len(), outcome.titles.len(), outcome.withdrawn), (1, 1, 0));
+    assert!(beliefs(&shell, 100)[0].1.contains("seed 40"));
+}
+
+#[test]
+fn who_has_ended_is_searched_for_no_more() {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    for (sample, group) in unknowable(N, &mut rng)[..100].iter().zip([1, 2].into_iter().cycle()) {
+        let task = group as u32;
+        learner.apply(
+            Observation::Opened { at_ms: 0, task, group, sample: *sample, exact: true },
+            &mut out,
+        );
+    }
+    let wanted = |decision: &Decision| matches!(decision, Decision::SearchWanted { .. });
+    assert_eq!(out.iter().filter(|decision| wanted(decision)).count(), 2, "{out:?}");
+    out.clear();
+    learner.apply(Observation::Ended { group: 1 }, &mut out);
+    assert!(matches!(out.as_slice(), [Decision::SearchOver { .. }]), "{out:?}");
+    assert_eq!(learner.beliefs().map(|belief| belief.group).collect::<Vec<u64>>(), [2]);
 }
 
 #[test]
@@ -188,4 +315,36 @@ fn beside_a_reader_of_everything() {
     }
     let texts = beliefs(&shell, 100);
     assert!(texts[0].0 == Rung::Cracked && texts[0].1.contains("seed 4000000000"), "{texts:?}");
+}
+
+#[test]
+fn what_was_read_is_remembered() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let known = loader(100, &[perm(40), perm(41), perm(42)]);
+    let unknown = loader(200, &[unknowable(N, &mut rng), unknowable(N, &mut rng)]);
+    let mut steps = known.run(1_000, &mut rng);
+    steps.extend(unknown.run(2_000, &mut rng));
+    let truths = [(&known, &[40, 41, 42][..]), (&unknown, &[])];
+    let truths = truths.map(|(one, seeds)| (one.group, truth(one, seeds)));
+    let mut shell = Shell::new(learner(N), truths.into(), 60);
+    shell.run(&steps);
+    let records: Vec<Record> = shell.learner.records().collect();
+    let [first, second] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!((first.group, second.group), (100, 200));
+    let numbers: Vec<u32> = first.epochs.iter().map(Epoch::number).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    for (epoch, truth) in first.epochs.iter().zip(&known.epochs) {
+        assert!(epoch.is_learnt() && *epoch.samples() == **truth && epoch.len() == N);
+    }
+    // By two workers, of which either may be ahead, but each goes forward.
+    for (epoch, truth) in second.epochs.iter().zip(&unknown.epochs) {
+        let (mut seen, mut all) = (epoch.samples().to_vec(), truth.clone());
+        assert!(!epoch.is_learnt() && seen != all);
+        let near = |at: usize| truth[at.saturating_sub(600)..N as usize].contains(&seen[at]);
+        assert!((0..N as usize).all(near));
+        seen.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(seen, all);
+    }
+    assert_eq!(second.epochs.iter().map(Epoch::is_over).collect::<Vec<_>>(), [true, true]);
 }

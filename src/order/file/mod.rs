@@ -17,10 +17,11 @@
 //! among its first 4,096 bytes is binary.
 
 mod builder;
+pub mod edit;
 mod text;
 mod write;
 
-pub use write::{write_epoch, write_text};
+pub use write::{write_sample, write_text};
 
 use std::sync::Arc;
 
@@ -78,12 +79,7 @@ pub fn parse(
 fn parse_binary(bytes: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
     let (entries, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        let message = format!(
-            "a binary order file is made of 4-byte entries, and its {} bytes are not a multiple",
-            bytes.len()
-        );
-        let hint = "a text order file holds no NUL byte; was it cut off while it was copied?";
-        return Err(Error::new(ErrorKind::Order, message).hint(hint));
+        return Err(not_binary(bytes.len()));
     }
     let locate = |before| Place::Entry(before + 1);
     let mut builder =
@@ -94,6 +90,14 @@ fn parse_binary(bytes: &[u8], index: &[FileId], count: Option<u64>) -> Result<Pa
     }
     let epochs = builder.finish(Place::Entry(entries.len() as u64))?;
     Ok(Parsed { epochs, samples: SampleTable::Files })
+}
+
+fn not_binary(length: usize) -> Error {
+    let message = format!(
+        "a binary order file is made of 4-byte entries, and its {length} bytes are not a multiple"
+    );
+    let hint = "a text order file holds no NUL byte; was it cut off while it was copied?";
+    Error::new(ErrorKind::Order, message).hint(hint)
 }
 
 /// A number that is a place of the index.

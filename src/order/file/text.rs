@@ -15,7 +15,7 @@ use crate::order::listing::{Entry, Listing, Lookup};
 use crate::order::sample::{Range, SampleTable};
 
 /// A line without its end.
-enum Line<'t> {
+pub(super) enum Line<'t> {
     /// Blank, or a comment.
     Nothing,
     /// `# epoch K`
@@ -30,7 +30,7 @@ enum Line<'t> {
 }
 
 impl<'t> Line<'t> {
-    fn of(line: &'t [u8]) -> Self {
+    pub(super) fn of(line: &'t [u8]) -> Self {
         match line.first() {
             Some(b'#') => Line::directive(&line[1..]),
             // The first byte of nearly every line settles this.
@@ -64,7 +64,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (u64, Line<'_>)> {
 }
 
 /// The number a word of decimal digits is; the greatest there is if it is greater.
-fn decimal(word: &[u8]) -> Option<u64> {
+pub(super) fn decimal(word: &[u8]) -> Option<u64> {
     if word.is_empty() || !word.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -7,14 +7,14 @@ use std::ops;
 use super::text::{needs_shield, range_form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
-use crate::order::{Order, SampleTable};
+use crate::order::Order;
 
 /// Epochs `epochs` of an order as an order file that reads back as the same.
 ///
 /// `path` gives the path of a file relative to the source.
 ///
 /// # Errors
-/// When a path cannot stand in a text order file; see [`write_epoch`].
+/// When a path cannot stand in a text order file; see [`write_sample`].
 pub fn write_text<'n>(
     order: &Order,
     epochs: ops::Range<u32>,
@@ -25,44 +25,38 @@ pub fn write_text<'n>(
         out.extend_from_slice(b"# unique\n");
     }
     for (number, epoch) in epochs.clone().zip(order.epochs(epochs.start)) {
-        write_epoch(&mut out, number, &epoch, order.samples(), &path)?;
+        out.extend_from_slice(format!("# epoch {number}\n").as_bytes());
+        for &id in epoch.iter() {
+            let sample = order.samples().get(id);
+            let range = sample.length.map(|length| (sample.offset, length));
+            write_sample(&mut out, &path(sample.file), range)?;
+        }
     }
     Ok(out)
 }
 
-/// Appends one epoch: its `# epoch` line and a line for each sample.
+/// Appends the line of a sample: a file, or `(offset, length)` of it in bytes.
 ///
 /// # Errors
 /// When a path holds a line feed, or ends as a byte range does (tab, number, tab, number).
-pub fn write_epoch<'n>(
-    out: &mut Vec<u8>,
-    number: u32,
-    epoch: &[u32],
-    samples: &SampleTable,
-    path: impl Fn(FileId) -> Cow<'n, [u8]>,
-) -> Result<()> {
-    out.extend_from_slice(format!("# epoch {number}\n").as_bytes());
-    for &id in epoch {
-        let sample = samples.get(id);
-        let path = path(sample.file);
-        if path.contains(&b'\n') || range_form(&path).is_some() {
-            let shown = String::from_utf8_lossy(&path).escape_debug().to_string();
-            let message = format!("'{shown}' cannot stand in a text order file");
-            return Err(Error::new(ErrorKind::Order, message)
-                .hint("rename the file, or give the order as indexes"));
-        }
-        if needs_shield(&path) {
-            out.extend_from_slice(b"./");
-        }
-        out.extend_from_slice(&path);
-        if let Some(length) = sample.length {
-            // Writing to a Vec cannot fail.
-            let _ = write!(out, "\t{}\t{length}", sample.offset);
-        } else if path.ends_with(b"\r") {
-            // The reader takes one carriage return off.
-            out.push(b'\r');
-        }
-        out.push(b'\n');
+pub fn write_sample(out: &mut Vec<u8>, path: &[u8], range: Option<(u64, u64)>) -> Result<()> {
+    if path.contains(&b'\n') || range_form(path).is_some() {
+        let shown = String::from_utf8_lossy(path).escape_debug().to_string();
+        let message = format!("'{shown}' cannot stand in a text order file");
+        return Err(Error::new(ErrorKind::Order, message)
+            .hint("rename the file, or give the order as indexes"));
     }
+    if needs_shield(path) {
+        out.extend_from_slice(b"./");
+    }
+    out.extend_from_slice(path);
+    if let Some((offset, length)) = range {
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "\t{offset}\t{length}");
+    } else if path.ends_with(b"\r") {
+        // The reader takes one carriage return off.
+        out.push(b'\r');
+    }
+    out.push(b'\n');
     Ok(())
 }

@@ -43,6 +43,11 @@ const STRAGGLE_MAX: u32 = SPAN / 2;
 /// How many of an epoch's first opens are seen, whatever is kept: enough to notice that it starts.
 const HEAD_SEEN: u32 = 32;
 
+/// The end of an order is near when so many positions of the last epoch are left, or one of so
+/// many.
+const ENDING_MIN: u32 = 64;
+const ENDING_PART: u32 = 16;
+
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
 
@@ -172,6 +177,12 @@ impl Stream {
             opens_predicted: self.matched,
             opens_strayed: self.strayed,
         }
+    }
+
+    /// Whether what is known of the order is nearly over: what is read next may be anything.
+    pub(in crate::plan) fn is_ending(&self) -> bool {
+        let near = ENDING_MIN.max(self.current.len() / ENDING_PART);
+        self.order.ends() && self.next.len() == 0 && self.current.left() <= near
     }
 
     pub(in crate::plan) fn is_permutation(&self) -> bool {
@@ -406,8 +417,13 @@ impl Stream {
         if let Some(position) = next(&self.current, block) {
             return Some((ticks(u64::from(position.saturating_sub(low))), 0));
         }
-        let position = next(&self.next, block)?;
-        Some((ticks(u64::from(self.current.len() - low) + u64::from(position)), 1))
+        let left = u64::from(self.current.len() - low);
+        let Some(position) = next(&self.next, block) else {
+            // After all that is known, it is read some time.
+            let after = ticks(left + u64::from(self.next.len()));
+            return (self.order.ends() && !unstaged).then_some((after, 2));
+        };
+        Some((ticks(left + u64::from(position)), 1))
     }
 
     /// Number of the current epoch.

@@ -2,6 +2,7 @@
 
 mod streams;
 mod tracker;
+mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -97,7 +98,10 @@ impl World {
                     self.pages.remove(&block);
                     self.dropping.insert(block);
                 }
-                Action::Place { block, tier } => self.placing.push((block, tier)),
+                Action::Place { block, tier } | Action::Load { block, tier } => {
+                    assert!(self.placing.iter().all(|(placing, _)| *placing != block));
+                    self.placing.push((block, tier));
+                }
                 Action::Displace { .. } => {}
             }
         }
@@ -256,6 +260,8 @@ enum Step {
     See(u32, u32),
     Leave(u32),
     Resize(usize, u64),
+    Want(u32),
+    Unwant(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -273,6 +279,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::See(task, file)),
         1 => (10..14u32).prop_map(Step::Leave),
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
+        2 => (0..FILES).prop_map(Step::Want),
+        1 => (0..FILES).prop_map(Step::Unwant),
     ]
 }
 
@@ -325,6 +333,14 @@ proptest! {
                 Step::See(task, file) => world.see(task, FileId(file)),
                 Step::Leave(task) => world.leave(task),
                 Step::Resize(tier, capacity) => world.tell(Event::Resized { tier, capacity }),
+                Step::Want(first) => {
+                    let blocks = (first..first + 5).map(BlockId).collect();
+                    world.tell(Event::Wanted { blocks });
+                }
+                Step::Unwant(first) => {
+                    let blocks = (first..first + 5).map(BlockId).collect();
+                    world.tell(Event::Unwanted { blocks });
+                }
             }
             world.check();
         }

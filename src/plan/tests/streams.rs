@@ -8,13 +8,17 @@ fn world(files: u32, pages: u64) -> World {
 }
 
 fn world_of(files: u32, pages: u64, epochs: Vec<Arc<[u32]>>) -> World {
-    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
     let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
-    let settings = settings(pages * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, settings(pages * 4096, None, PolicyKind::Auto));
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world
+}
+
+fn untold(files: u32, settings: Settings) -> World {
+    let layout = Arc::new(Layout::new((0..files).map(|_| 1000)));
     let mut world = World::new(settings.clone());
     world.planner = Planner::new(settings, layout.clone());
     world.layout = layout;
-    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
     world
 }
 
@@ -52,6 +56,66 @@ fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
     assert_eq!((status.epoch, status.position), (1, 100));
     // Until the reader is trusted anew.
     assert_eq!((status.opens_predicted, status.opens_strayed), (2100, 2));
+}
+
+#[test]
+fn where_an_order_ends_everything_is_watched_and_nothing_guessed() {
+    let files = 2000;
+    let settings = settings(4000 * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, Settings { gears: true, ..settings });
+    let known = vec![shuffled(files, 0)];
+    let order = Order::listed("test", known, SampleTable::Files).unwrap().ending();
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    let epoch = shuffled(files, 0);
+    read_all(&mut world, 1, epoch.iter().copied().take(1500));
+    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
+    read_all(&mut world, 1, epoch[1500..1950].iter().copied());
+    assert_eq!(world.trusted.len(), 0);
+    read_all(&mut world, 1, epoch[1950..].iter().copied());
+    let fetched = world.fetched;
+    // An epoch that nobody knows: all is kept from the first one.
+    read_all(&mut world, 2, shuffled(files, 5).iter().copied());
+    assert_eq!((world.fetched, world.trusted.len()), (fetched, 0));
+    let order = Arc::new(Order::listed("test", vec![epoch], SampleTable::Files).unwrap());
+    world.tell(Event::Continued { stream: StreamId(0), order });
+    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
+}
+
+#[test]
+fn an_order_that_comes_too_late_is_followed_when_it_is_told_again() {
+    let files = 20_000;
+    let mut world = world(files, 100);
+    let epoch = shuffled(files, 0);
+    let known = |from: usize| {
+        let epochs = vec![epoch[from..].into(), shuffled(files, 7)];
+        let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+        Event::Continued { stream: StreamId(0), order }
+    };
+    let status = |world: &World| world.planner.streams().next().unwrap().1;
+    world.tell(known(0));
+    read_all(&mut world, 1, epoch[5_000..7_000].iter().copied());
+    assert!(!status(&world).following, "{:?}", status(&world));
+    world.tell(known(7_000));
+    read_all(&mut world, 1, epoch[7_000..8_000].iter().copied());
+    let status = status(&world);
+    assert!(status.following, "{status:?}");
+    assert_eq!((status.epoch, status.position), (0, 1_000));
+}
+
+#[test]
+fn what_was_read_longest_ago_outlives_no_order() {
+    let layout = Arc::new(Layout::new((0..5).map(|_| 1000)));
+    let settings = Settings { prefetch: false, ..settings(6 * 4096, None, PolicyKind::Lru) };
+    let mut world = World::new(settings.clone());
+    world.planner = Planner::new(settings, layout.clone());
+    world.layout = layout;
+    read_all(&mut world, 1, [3, 0, 1, 2].into_iter());
+    let order = Order::listed("test", vec![(0..5).collect()], SampleTable::Files).unwrap();
+    world.tell(Event::Continued { stream: StreamId(0), order: Arc::new(order) });
+    let before = world.pages.clone();
+    read_all(&mut world, 1, [4].into_iter());
+    let gone: Vec<&BlockId> = before.difference(&world.pages).collect();
+    assert_eq!(gone, [&BlockId(3)], "{before:?}");
 }
 
 #[test]

@@ -27,6 +27,21 @@ fn key(sample: u128) -> Key {
     Key::new((sample + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_0c94_2a6b_0001))
 }
 
+/// A third of the samples are parts of large files, a few of each.
+fn part(sample: u128) -> Option<Part> {
+    sample
+        .is_multiple_of(3)
+        .then(|| Part::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
+}
+
+/// Stores samples.
+fn put(store: &Store, samples: &[u128]) -> bool {
+    let contents: Vec<Vec<u8>> = samples.iter().map(|sample| content(*sample)).collect();
+    let sample = |(number, bytes)| Sample { key: key(number), bytes, part: part(number) };
+    let contents = contents.iter().map(Vec::as_slice);
+    store.put_all(&samples.iter().copied().zip(contents).map(sample).collect::<Vec<_>>())
+}
+
 fn content(sample: u128) -> Vec<u8> {
     // Empty, within a page, whole pages, and more.
     let length = [0, 1, 700, 4096, 4097, 9000, 20_000][(sample % 7) as usize];
@@ -35,7 +50,8 @@ fn content(sample: u128) -> Vec<u8> {
 
 fn limits() -> Limits {
     // Small, so that everything that happens rarely happens often.
-    Limits { bytes: 400_000, min_free: 0, segment_bytes: 60_000, dead_records: 12 }
+    let limits = Limits::new(400_000, 0);
+    Limits { segment_bytes: 60_000, dead_records: 12, ..limits }
 }
 
 fn open(disk: &Model) -> Store {
@@ -65,12 +81,8 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> Vec<Done> {
             (0..random.random_range(1..6)).map(|_| random.random_range(0..SAMPLES)).collect();
         let call = match random.random_range(0..10) {
             0..6 => {
-                let contents: Vec<(Key, Vec<u8>)> =
-                    some.iter().map(|sample| (key(*sample), content(*sample))).collect();
-                let samples: Vec<(Key, &[u8])> =
-                    contents.iter().map(|(key, bytes)| (*key, bytes.as_slice())).collect();
                 // Where the budget is full nothing is stored.
-                Call::Put(if store.put(&samples) { some } else { Vec::new() })
+                Call::Put(if put(&store, &some) { some } else { Vec::new() })
             }
             6..9 => {
                 store.remove(&some.iter().map(|sample| key(*sample)).collect::<Vec<_>>());
@@ -136,11 +148,10 @@ fn try_image(image: &Model, must: &[u128], verdict: &mut Verdict) {
         (0..SAMPLES).map(key).filter(|key| !matches!(store.get(*key), Found::Whole(_))).collect();
     store.remove(&damaged);
     store.clear_leftovers();
-    let new = content(3);
     store.remove(&(40..SAMPLES).map(key).collect::<Vec<_>>());
-    assert!(store.put(&[(key(3), &new)]));
+    assert!(put(&store, &[3, 4]));
     store.sync().unwrap();
-    let must: Vec<u128> = must.iter().copied().filter(|n| *n < 40).chain([3]).collect();
+    let must: Vec<u128> = must.iter().copied().filter(|n| *n < 40).chain([3, 4]).collect();
     drop(store);
     check(&open(image), &must, verdict);
 }

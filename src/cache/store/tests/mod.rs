@@ -1,3 +1,5 @@
 mod crash;
+mod faults;
+mod large;
 mod model;
 mod real;

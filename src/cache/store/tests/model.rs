@@ -20,6 +20,7 @@ enum Op {
     Remove { name: String },
     SyncNames,
     Write { file: usize, offset: usize, bytes: Arc<[u8]> },
+    Cut { file: usize, length: usize },
     Punch { file: usize, offset: usize, length: usize },
     Sync { file: usize },
 }
@@ -32,6 +33,10 @@ struct State {
     /// The error of every call that writes, or that reads.
     write_fails: Option<i32>,
     read_fails: Option<i32>,
+    /// The file that cannot be opened.
+    closed: Option<String>,
+    /// Every write ends in the middle, and names cannot be synced.
+    tears: bool,
     space: Option<Space>,
 }
 
@@ -54,6 +59,14 @@ impl Model {
 
     pub(super) fn fail_reads(&self, errno: Option<i32>) {
         self.lock().read_fails = errno;
+    }
+
+    pub(super) fn close(&self, name: Option<&str>) {
+        self.lock().closed = name.map(str::to_owned);
+    }
+
+    pub(super) fn tear(&self, tears: bool) {
+        self.lock().tears = tears;
     }
 
     pub(super) fn set_space(&self, space: Option<Space>) {
@@ -84,7 +97,10 @@ impl Op {
     /// Whether this operation makes an earlier one last.
     fn makes_last(&self, op: &Op) -> bool {
         match (self, op) {
-            (Op::Sync { file }, Op::Write { file: f, .. } | Op::Punch { file: f, .. }) => f == file,
+            (
+                Op::Sync { file },
+                Op::Write { file: f, .. } | Op::Cut { file: f, .. } | Op::Punch { file: f, .. },
+            ) => f == file,
             (Op::SyncNames, Op::Create { .. } | Op::Rename { .. } | Op::Remove { .. }) => true,
             _ => false,
         }
@@ -126,6 +142,7 @@ impl State {
                     at = end - offset;
                 }
             }
+            Op::Cut { file, length } => self.file(*file).truncate(*length),
             Op::Punch { file, offset, length } => {
                 let (offset, length) = (*offset, *length);
                 let content = self.file(*file);
@@ -147,9 +164,17 @@ fn fails(errno: Option<i32>) -> Result<()> {
 }
 
 impl Model {
-    fn record(&self, op: Op) -> Result<()> {
+    fn record(&self, mut op: Op) -> Result<()> {
         let mut state = self.lock();
         fails(state.write_fails)?;
+        if let (true, Op::SyncNames | Op::Write { .. }) = (state.tears, &op) {
+            if let Op::Write { bytes, .. } = &mut op {
+                *bytes = bytes[..bytes.len() / 2].into();
+                state.apply(&op, None);
+                state.ops.push(op);
+            }
+            return fails(Some(libc::EIO));
+        }
         state.apply(&op, None);
         state.ops.push(op);
         Ok(())
@@ -177,6 +202,8 @@ impl Disk for Model {
     }
 
     fn open(&self, name: &str, _: Use) -> Result<Arc<dyn Blob>> {
+        let closed = self.lock().closed.as_deref() == Some(name);
+        fails(closed.then_some(libc::EMFILE))?;
         Ok(Arc::new(ModelFile { model: self.clone(), file: self.found(name)? }))
     }
 
@@ -195,7 +222,7 @@ impl Disk for Model {
     }
 
     fn space(&self) -> Result<Space> {
-        Ok(self.lock().space.unwrap_or(Space { bytes: 1 << 40, files: None }))
+        Ok(self.lock().space.unwrap_or(Space { bytes: 1 << 40, total: 1 << 40, files: None }))
     }
 }
 
@@ -216,6 +243,10 @@ impl Blob for ModelFile {
             offset: offset as usize,
             bytes: bytes.into(),
         })
+    }
+
+    fn cut(&self, length: u64) -> Result<()> {
+        self.model.record(Op::Cut { file: self.file, length: length as usize })
     }
 
     fn punch(&self, offset: u64, length: u64) -> Result<()> {

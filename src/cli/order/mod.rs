@@ -1,14 +1,18 @@
-//! `belady order`: show, check and set access orders.
+//! `belady order`: show, check, set, record and edit access orders.
+
+mod edit;
+mod output;
+mod record;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::io::Write;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use clap::Subcommand;
+use output::Target;
 use serde_json::Value;
 
 use super::settings::absolute_order;
@@ -41,9 +45,8 @@ pub(super) enum Verb {
         /// First epoch to print
         #[arg(long, default_value_t = 0)]
         from: u32,
-        /// Write the order file here instead
-        #[arg(long, short, value_name = "FILE")]
-        output: Option<PathBuf>,
+        #[command(flatten)]
+        target: Target,
     },
     /// Check an order against a dataset
     Check {
@@ -55,6 +58,13 @@ pub(super) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Write what a loader read as an order file: in the order that was learnt, or else in that of
+    /// the first opens
+    Record(record::Args),
+    /// Make one order file of several: of ranks, or of epochs
+    Merge(edit::Merge),
+    /// Take epochs, samples or a rank's part out of an order file
+    Cut(edit::Cut),
     /// Give a running mount an order
     Set {
         /// Where it is mounted
@@ -85,13 +95,13 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
-        Verb::Show { order, dataset, epochs, from, output } => {
+        Verb::Show { order, dataset, epochs, from, target } => {
             let text = listed(order, dataset, *from, *epochs)?;
-            match output {
-                Some(file) => write(file, &text),
-                None => print(&text),
-            }
+            target.fill(|out| out.write_all(&text).map_err(|error| target.cannot_write(&error)))
         }
+        Verb::Record(args) => record::run(args),
+        Verb::Merge(args) => edit::merge(args),
+        Verb::Cut(args) => edit::cut(args),
         Verb::Check { order, dataset, json } => check(order, dataset, *json),
         Verb::Set { mountpoint, order, stream } => {
             let (stream, order) = (stream.clone(), absolute_order(order)?);
@@ -139,31 +149,25 @@ fn listed(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>>
     write_text(&order, from..from.saturating_add(epochs), path)
 }
 
-fn write(file: &Path, text: &[u8]) -> Result<()> {
-    std::fs::write(file, text).map_err(|error| {
-        Error::new(ErrorKind::Order, format!("cannot write {}: {error}", file.display()))
-    })
-}
-
-fn print(text: &[u8]) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::new(ErrorKind::Internal, format!("stdout: {error}")))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
-    let (order, paths) = resolved(text, dataset)?;
+    let (order, paths) = resolved(text, dataset).inspect_err(|error| {
+        if json {
+            say_json(&serde_json::json!({ "ok": false, "reason": error.message() }));
+        }
+    })?;
     let (samples, repeats) = (order.epoch_len(0), !order.is_permutation());
+    let mut unread: HashSet<FileId> = paths.keys().copied().collect();
+    for id in order.epoch(0).iter() {
+        unread.remove(&order.samples().get(*id).file);
+    }
     if json {
         say_json(&serde_json::json!({
+            "ok": true,
             "order": order.describe(),
             "files": paths.len(),
             "samples": samples,
             "repeats": repeats,
+            "unread": unread.len(),
             "epochs": order.epochs_listed(),
         }));
     } else {
@@ -173,6 +177,10 @@ fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
             paths.len(),
             if repeats { ", some of them several times" } else { ", none twice" },
         ));
+        if let Some(path) = unread.iter().filter_map(|file| paths.get(file)).min() {
+            let (count, path) = (unread.len(), String::from_utf8_lossy(path));
+            say(format!("  {count} files are not read in it, such as {}", path.escape_debug()));
+        }
     }
     Ok(())
 }

@@ -1,0 +1,66 @@
+//! A block on its way.
+
+use std::sync::Arc;
+
+use super::care::Owed;
+use super::{Buffer, Cache, Key, Waiter};
+
+/// A block on its way. At most one flight brings a block of a version.
+pub(super) enum Flight {
+    /// Nothing has arrived yet.
+    Fetching(Fetching),
+    /// The bytes are here and being pushed.
+    Pushing(Arc<Buffer>),
+}
+
+/// What waits for a block's bytes.
+pub(super) struct Fetching {
+    /// Readers.
+    pub(super) waiters: Vec<Waiter>,
+    /// Whether the bytes are to go to RAM; what readers wait for always is.
+    pub(super) to_ram: bool,
+    /// What the planner is owed for a copy in the local store that it wants.
+    pub(super) placed: Option<Owed>,
+}
+
+impl Fetching {
+    /// A reader waits.
+    pub(super) fn for_reader(waiter: Waiter) -> Self {
+        Fetching { waiters: vec![waiter], ..Fetching::for_ram() }
+    }
+
+    /// The planner wants the block in RAM.
+    pub(super) fn for_ram() -> Self {
+        Fetching { waiters: Vec::new(), to_ram: true, placed: None }
+    }
+
+    /// The planner wants a copy in the local store alone.
+    pub(super) fn for_store(placed: Owed) -> Self {
+        Fetching { waiters: Vec::new(), to_ram: false, placed: Some(placed) }
+    }
+
+    /// The bytes are to go to RAM, too. Whether that is news.
+    pub(super) fn go_to_ram(&mut self) -> bool {
+        !std::mem::replace(&mut self.to_ram, true)
+    }
+}
+
+impl Cache {
+    /// The bytes of a flight are here: what waits for them. Where they go to RAM, the flight goes on.
+    pub(super) fn take_off(&self, key: Key, bytes: &Arc<Buffer>) -> Option<Fetching> {
+        let mut flights = self.lock();
+        match flights.remove(&key)? {
+            Flight::Fetching(fetching) => {
+                if fetching.to_ram {
+                    flights.insert(key, Flight::Pushing(Arc::clone(bytes)));
+                }
+                Some(fetching)
+            }
+            // Only one job brings the bytes of a flight.
+            pushing @ Flight::Pushing(_) => {
+                flights.insert(key, pushing);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where order files are written.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, ErrorKind, Result};
+
+#[derive(Clone, Debug, clap::Args)]
+pub(in crate::cli) struct Target {
+    /// Write the order file here instead of printing it
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Target {
+    /// The file, if it is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
+    /// That it cannot be written.
+    pub(super) fn cannot_write(&self, error: &io::Error) -> Error {
+        let at = self.file().unwrap_or(Path::new("stdout"));
+        Error::new(ErrorKind::Order, format!("cannot write {}: {error}", at.display()))
+    }
+
+    /// Has `write` write it. A file is there whole or as it was before.
+    pub(super) fn fill<T>(&self, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+        let Some(path) = &self.output else {
+            let mut out = BufWriter::new(Stdout(io::stdout().lock()));
+            let value = write(&mut out)?;
+            out.flush().map_err(|error| self.cannot_write(&error))?;
+            return Ok(value);
+        };
+        let refuse = |error: io::Error| self.cannot_write(&error);
+        // A pipe or a device is not to be replaced.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            let mut out = BufWriter::new(File::options().write(true).open(path).map_err(refuse)?);
+            let value = write(&mut out)?;
+            out.flush().map_err(refuse)?;
+            return Ok(value);
+        }
+        // A link stays, and so does what it leads to be.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let mut named = tempfile::Builder::new();
+        let named = named.prefix(".order-").permissions(Permissions::from_mode(0o666));
+        let file = named.tempfile_in(directory.unwrap_or(Path::new("."))).map_err(refuse)?;
+        let mut out = BufWriter::new(file);
+        let value = write(&mut out)?;
+        let file: NamedTempFile = out.into_inner().map_err(|error| refuse(error.into_error()))?;
+        file.persist(&path).map_err(|error| refuse(error.error))?;
+        Ok(value)
+    }
+}
+
+/// Standard output. That its reader has gone away is no error.
+struct Stdout(StdoutLock<'static>);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().or_else(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Ok(()),
+            _ => Err(error),
+        })
+    }
+}

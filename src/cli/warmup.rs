@@ -1,0 +1,187 @@
+//! `belady warmup`: samples brought here before the job starts, or gone after it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::settings::absolute_order;
+use super::{say, say_json};
+use crate::config::{Bytes, Period};
+use crate::control::{self, Request};
+use crate::engine::{Chosen, Pace, Progress, Tally};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::absolute;
+
+/// Time between two looks at how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+    /// What the first epoch of an order reads: a file, or a sampler
+    #[arg(long, value_name = "FILE|SPEC", group = "choice")]
+    order: Option<String>,
+    /// The files that this file names, one a line; a directory stands for all below it
+    #[arg(long, value_name = "FILE", group = "choice")]
+    files_from: Option<PathBuf>,
+    /// The files that a pattern matches, as `train/**/*.jpg`; all files if nothing is chosen
+    #[arg(long, value_name = "PATTERN", group = "choice")]
+    glob: Option<String>,
+    /// Fetch no more than this a second, as 500MB
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["check", "evict"])]
+    rate: Option<Rate>,
+    /// Fetch nothing more after this time, as 10m
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["check", "evict"])]
+    deadline: Option<Period>,
+    /// Only say how much is here
+    #[arg(long)]
+    check: bool,
+    /// Have it gone from RAM and disk; the source is not touched
+    #[arg(long, conflicts_with = "check")]
+    evict: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes a second: a size, with or without `/s`.
+#[derive(Clone, Copy, Debug)]
+struct Rate(u64);
+
+impl FromStr for Rate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.strip_suffix("/s").unwrap_or(text).parse()? {
+            Bytes(0) => Err(Error::new(ErrorKind::Usage, "nothing can be fetched at this rate")),
+            Bytes(rate) => Ok(Rate(rate)),
+        }
+    }
+}
+
+impl Args {
+    fn chosen(&self) -> Result<Chosen> {
+        Ok(match (&self.order, &self.files_from, &self.glob) {
+            (Some(order), _, _) => Chosen::Order(absolute_order(order)?),
+            (_, Some(path), _) => Chosen::Files(absolute(path)),
+            (_, _, Some(pattern)) => Chosen::Glob(pattern.clone()),
+            _ => Chosen::All,
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mountpoint = absolute(&args.mountpoint);
+    let chosen = args.chosen()?;
+    let progress = match (args.check, args.evict) {
+        (true, _) => ask(&mountpoint, &Request::CountHere { chosen })?,
+        (_, true) => ask(&mountpoint, &Request::Evict { chosen })?,
+        _ => {
+            let deadline_s = args.deadline.map(|deadline| deadline.0.as_secs_f64());
+            let pace = Pace { rate: args.rate.map(|rate| rate.0), deadline_s };
+            let number = ask(&mountpoint, &Request::Warmup { chosen, pace })?;
+            follow(&mountpoint, number)?
+        }
+    };
+    match (args.json, args.check, args.evict) {
+        (true, _, _) => say_json(&progress),
+        (_, true, _) => say(here(&progress)),
+        (_, _, true) => say(format!("before: {}\n{}", counted(progress.already), here(&progress))),
+        _ => say(ended(&progress)),
+    }
+    if args.check || args.evict { Ok(()) } else { verdict(&progress) }
+}
+
+fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> Result<T> {
+    understood(control::ask(mountpoint, request)?)
+}
+
+fn understood<T: DeserializeOwned>(answer: Value) -> Result<T> {
+    serde_json::from_value(answer).map_err(|error| {
+        Error::new(ErrorKind::Mount, format!("the daemon's answer: {error}"))
+            .hint("the mount is of another version of belady")
+    })
+}
+
+/// Shows a bar until the end of a warm-up.
+fn follow(mountpoint: &Path, number: u64) -> Result<Progress> {
+    let style = ProgressStyle::with_template(
+        "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left; {msg}",
+    );
+    let bar = ProgressBar::new(0);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    loop {
+        let progress: Progress = ask(mountpoint, &Request::WarmupProgress { number })?;
+        bar.set_length(progress.chosen.bytes);
+        bar.set_position(progress.chosen.bytes.saturating_sub(progress.waiting.bytes));
+        bar.set_message(format!("{} samples wait", progress.waiting.blocks));
+        if progress.done {
+            bar.finish_and_clear();
+            return Ok(progress);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn counted(Tally { blocks, bytes }: Tally) -> String {
+    format!("{blocks} samples, {}", Bytes(bytes).human())
+}
+
+/// What is here, for people.
+fn here(progress: &Progress) -> String {
+    let missing = missing(progress);
+    let (chosen, ram, disk) =
+        (counted(progress.chosen), counted(progress.ram), counted(progress.disk));
+    format!("of {chosen} in {} files: {ram} in RAM; {disk} on disk{missing}", progress.files)
+}
+
+fn missing(progress: &Progress) -> String {
+    match progress.missing {
+        0 => String::new(),
+        1 => "; 1 name is not in the dataset".into(),
+        names => format!("; {names} names are not in the dataset"),
+    }
+}
+
+/// What came of a warm-up, for people.
+fn ended(progress: &Progress) -> String {
+    let mut words = format!(
+        "of {}: {} fetched, {} here before",
+        counted(progress.chosen),
+        counted(progress.fetched),
+        counted(progress.already),
+    );
+    let others = [
+        (progress.unfit, "have no room in RAM or on disk"),
+        (progress.failed, "could not be fetched or stored"),
+        (progress.late, "not within the time"),
+    ];
+    for (tally, what) in others.into_iter().filter(|(tally, _)| tally.blocks > 0) {
+        words += &format!("; {} {what}", counted(tally));
+    }
+    words + &missing(progress)
+}
+
+/// An error where not everything is here.
+fn verdict(progress: &Progress) -> Result<()> {
+    let Progress { failed, late, unfit, .. } = progress;
+    if failed.blocks > 0 {
+        let message = format!("{} could not be fetched or stored", counted(*failed));
+        Err(Error::new(ErrorKind::Source, message).hint("`belady status` and the log say more"))
+    } else if late.blocks > 0 {
+        let message = format!("{} have not come within the time", counted(*late));
+        Err(Error::new(ErrorKind::Timeout, message))
+    } else if unfit.blocks > 0 {
+        let message = format!("{} have no room in RAM or on disk", counted(*unfit));
+        let hint = "they come from the source when they are read; more --ram or --nvme would hold \
+                    them, --evict makes room";
+        Err(Error::new(ErrorKind::Cache, message).hint(hint))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! What loaders have read, kept from learner to learner, and with the store from mount to mount.
+//!
+//! Samples have other numbers where files were added. In the file they are counted through the
+//! dataset's paths in their order, with a hash of all of these: where that is another one by now,
+//! lists of samples mean nothing any more, and only what samplers draw is remembered.
+
+use std::hash::Hasher;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::cache::store::journal::{read, replace};
+use crate::learn::{JOURNAL_BYTES_MAX, Journal, Record};
+use crate::order::Listing;
+
+/// How often it is written at most, and how many times as long as that took.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+const WRITE_TIMES: u32 = 50;
+
+/// How the samples of a dataset are counted.
+pub(super) struct Numbering {
+    /// Of all paths.
+    hash: u128,
+    /// By place among the paths, the sample.
+    samples: Vec<u32>,
+}
+
+impl Numbering {
+    pub(super) fn of(listing: &Listing<'_>) -> Self {
+        let entries = listing.entries().iter();
+        let mut paths: Vec<(&[u8], u32)> = entries.map(|e| (e.path, e.file.0)).collect();
+        paths.sort_unstable();
+        let mut hasher = SipHasher24::new();
+        for (path, _) in &paths {
+            hasher.write(path);
+            hasher.write(&[0]);
+        }
+        let samples = paths.into_iter().map(|(_, sample)| sample).collect();
+        Numbering { hash: hasher.finish128().as_u128(), samples }
+    }
+
+    /// By sample, its place.
+    fn places(&self) -> Vec<Option<u32>> {
+        let count = self.samples.iter().max().map_or(0, |&most| most as usize + 1);
+        let mut places = vec![None; count];
+        for (place, &sample) in (0..).zip(&self.samples) {
+            places[sample as usize] = Some(place);
+        }
+        places
+    }
+}
+
+/// What is remembered.
+pub(super) struct Kept {
+    journal: Journal,
+    numbering: Option<Numbering>,
+    /// The store's directory.
+    home: Option<PathBuf>,
+    /// What was found there and how its samples are counted, until it is known how ours are.
+    found: Option<(Journal, u128)>,
+    written: Journal,
+    due: Instant,
+    /// What was found, in words.
+    words: Option<String>,
+}
+
+impl Kept {
+    /// Reads what the directory of a store has.
+    pub(super) fn open(home: Option<PathBuf>) -> Self {
+        let mut kept = Kept {
+            journal: Journal::default(),
+            numbering: None,
+            found: None,
+            written: Journal::default(),
+            due: Instant::now(),
+            words: None,
+            home,
+        };
+        let Some(home) = &kept.home else { return kept };
+        let decode = |bytes: Option<Vec<u8>>| bytes.map(|bytes| Journal::decode(&bytes));
+        match read(home, JOURNAL_BYTES_MAX).and_then(|bytes| decode(bytes).transpose()) {
+            Ok(found) => {
+                let count = found.as_ref().map_or(0, |(journal, _)| journal.len());
+                kept.words = (count > 0).then(|| format!("{count} earlier runs remembered"));
+                kept.found = found;
+            }
+            Err(error) => {
+                tracing::warn!(home = %home.display(), error, "the journal is ignored");
+                kept.words = Some(format!("ignored: {error}"));
+            }
+        }
+        kept
+    }
+
+    /// What was found in the directory, in words; none where there is nothing to say.
+    pub(super) fn words(&self) -> Option<String> {
+        self.words.clone()
+    }
+
+    pub(super) fn journal(&self) -> Journal {
+        self.journal.clone()
+    }
+
+    /// From here on samples are counted so; what was found is taken over, once.
+    pub(super) fn number(&mut self, numbering: Numbering) {
+        if let Some((found, hash)) = self.found.take() {
+            let same = hash == numbering.hash;
+            let before = found.len();
+            let sample = |place: u32| numbering.samples.get(place as usize).copied();
+            self.journal = found.renumbered(|place| sample(place).filter(|_| same));
+            let lost = before - self.journal.len();
+            if lost > 0 {
+                let more = format!("; {lost} of them forgotten, as the dataset has other files");
+                self.words.get_or_insert_default().push_str(&more);
+            }
+            self.written = self.journal.clone();
+        }
+        self.numbering = Some(numbering);
+    }
+
+    /// Adds what loaders of this learner have read; with `partial` also of epochs not over.
+    pub(super) fn add(&mut self, records: impl Iterator<Item = Record>, partial: bool) {
+        records.for_each(|record| self.journal.add(&record, partial));
+    }
+
+    /// The learner is another one from here on.
+    pub(super) fn detach(&mut self) {
+        self.journal.detach();
+    }
+
+    /// Whether it is time to write it again.
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// Writes it where a store is, if it is another one than there.
+    pub(super) fn write(&mut self) {
+        let began = Instant::now();
+        self.due = began + WRITE_EVERY;
+        let (Some(home), Some(numbering)) = (&self.home, &self.numbering) else { return };
+        let mut journal = self.journal.clone();
+        journal.detach();
+        if journal == self.written {
+            return;
+        }
+        let places = numbering.places();
+        let place = |sample: u32| places.get(sample as usize).copied().flatten();
+        let bytes = journal.clone().renumbered(place).encode(numbering.hash);
+        match replace(home, &bytes) {
+            Ok(()) => self.written = journal,
+            Err(error) => tracing::warn!(%error, "the journal cannot be written"),
+        }
+        self.due = began + WRITE_EVERY.max(began.elapsed() * WRITE_TIMES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::FileId;
+    use crate::order::Entry;
+
+    fn numbering(paths: &[(&'static str, u32)]) -> Numbering {
+        let entry = |(path, row): &(&'static str, u32)| Entry {
+            path: path.as_bytes(),
+            file: FileId(*row),
+            size: 1,
+        };
+        Numbering::of(&Listing::new(paths.iter().map(entry).collect()))
+    }
+
+    #[test]
+    fn samples_are_counted_by_their_paths() {
+        let first = numbering(&[("b/x", 3), ("a", 1), ("c", 7)]);
+        let later = numbering(&[("a", 4), ("c", 5), ("b/x", 6)]);
+        assert_eq!(first.hash, later.hash);
+        assert_eq!(
+            (first.samples.as_slice(), later.samples.as_slice()),
+            (&[1, 3, 7][..], &[4, 6, 5][..])
+        );
+        assert_eq!(first.places()[3], Some(1));
+        assert_eq!((first.places()[2], first.places().len()), (None, 8));
+        assert_ne!(first.hash, numbering(&[("a", 1), ("b", 2), ("c", 3)]).hash);
+    }
+}

@@ -1,0 +1,202 @@
+//! The learner's thread without a thread: notes in, events for the planner out.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::sync_channel;
+
+use super::*;
+use crate::cache::Inbox;
+use crate::catalog::Catalog;
+use crate::ids::FileId;
+use crate::order::samplers::Sampler;
+use crate::order::samplers::torch::Distributed;
+use crate::plan::StreamStatus;
+use crate::source::{PosixSource, Source};
+
+const FILES: u32 = 400;
+
+struct Stand {
+    owner: Owner,
+    inbox: Arc<Inbox>,
+    published: Arc<Mutex<Published>>,
+    /// In the order of their paths.
+    files: Vec<FileId>,
+    _directory: tempfile::TempDir,
+    _notes: Receiver<Note>,
+}
+
+/// A task whose process runs.
+fn task() -> u32 {
+    std::process::id()
+}
+
+/// So long ago that everything may be said again.
+fn long_ago() -> Instant {
+    Instant::now().checked_sub(2 * IDLE_MAX).unwrap()
+}
+
+impl Stand {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..FILES {
+            std::fs::write(directory.path().join(format!("{number:04}")), b"bytes").unwrap();
+        }
+        let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
+        let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
+        let files = with_listing(&catalog, &[], |listing| {
+            listing.entries().iter().map(|entry| entry.file).collect()
+        });
+        let (inbox, published) = (Arc::new(Inbox::new(8)), Arc::<Mutex<Published>>::default());
+        let around = Surroundings {
+            catalog: Arc::new(catalog),
+            inbox: Arc::clone(&inbox),
+            streams: Arc::default(),
+            published: Arc::clone(&published),
+            home: None,
+        };
+        let (notes, received) = sync_channel(NOTES_MAX);
+        let settings = LearnSettings { crack: false, threads: 1, nice: 0 };
+        let owner = Owner::new(settings, around, notes, Arc::default(), long_ago());
+        Stand { owner, inbox, published, files, _directory: directory, _notes: received }
+    }
+
+    /// The process opens files, by their places in the order of paths, at this moment.
+    fn open(&mut self, places: impl IntoIterator<Item = u32>) {
+        let at_ms = self.owner.started.elapsed().as_millis() as u64;
+        for place in places {
+            let file = self.files[place as usize];
+            self.owner.take(Note::Heard(at_ms, Event::Opened { task: task(), file }));
+        }
+    }
+
+    /// What the planner publishes of a stream.
+    fn publish(&self, stream: StreamId, following: bool) {
+        let status = StreamStatus {
+            order: String::new(),
+            epoch: 0,
+            position: 0,
+            length: FILES,
+            ahead: 0,
+            following,
+            opens_predicted: 0,
+            opens_strayed: 0,
+        };
+        lock(&self.published).streams = vec![(stream, status)];
+    }
+
+    /// The orders that were given and withdrawn since the last call, as that many of each.
+    fn said(&self) -> (usize, usize) {
+        let mut messages = Vec::new();
+        self.inbox.take(&mut messages, &mut Vec::new(), Duration::ZERO);
+        let of = |wanted: fn(&Event) -> bool| {
+            messages.iter().filter(|message| wanted(&message.event)).count()
+        };
+        let given = of(|event| matches!(event, Event::Continued { .. }));
+        (given, of(|event| matches!(event, Event::Withdrawn { .. })))
+    }
+
+    /// The loader that is followed.
+    fn loader(&mut self) -> &mut Loader {
+        self.owner.loaders.values_mut().find(|loader| loader.stream.is_some()).unwrap()
+    }
+}
+
+#[test]
+fn what_an_order_that_was_told_may_ever_read_is_not_learnt_from() {
+    let mut stand = Stand::new();
+    let sampler = Distributed { world: 8, rank: 0, ..Distributed::default() };
+    let order = Order::drawn(Sampler::TorchDistributed(sampler), &stand.files, "path").unwrap();
+    let (stream, rank) = (StreamId(7), order.epoch(2));
+    stand.owner.take(Note::Received { stream, order: Arc::new(order) });
+    let places = |id: &u32| stand.files.iter().position(|file| file.0 == *id).unwrap() as u32;
+    let places: Vec<u32> = rank.iter().map(places).collect();
+    stand.open(places);
+    assert!(stand.owner.learner.is_none());
+    // The order is not what is read: something may be learnt, until it is again.
+    stand.publish(stream, false);
+    stand.owner.look();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    stand.publish(stream, true);
+    stand.owner.look();
+    assert!(stand.owner.learner.is_none());
+    assert_eq!(stand.said(), (0, 1));
+}
+
+#[test]
+fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
+    let mut stand = Stand::new();
+    stand.open(0..9);
+    assert_eq!(stand.said(), (0, 0));
+    // Told, and not yet heard of by the thread that learns: only the files are.
+    let mut files = vec![false; stand.owner.layout.files()];
+    files[stand.files[300].index()] = true;
+    stand.owner.received.push(Received { stream: StreamId(7), files, followed: true });
+    stand.open(9..60);
+    assert_eq!(stand.said(), (0, 0));
+}
+
+#[test]
+fn other_files_end_no_learning_that_is_at_work() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
+    stand.owner.look();
+    assert_eq!((stand.owner.generation, stand.said()), (0, (0, 0)));
+    let loader = *stand.owner.loaders.keys().next().unwrap();
+    stand.owner.withdraw(loader);
+    stand.owner.look();
+    assert_eq!(stand.owner.generation, 1);
+}
+
+#[test]
+fn a_reader_that_the_planner_lost_is_told_again() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    let stream = stand.loader().stream.unwrap();
+    stand.publish(stream, false);
+    stand.loader().told = long_ago();
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    // Not without end.
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+}
+
+#[test]
+fn who_reads_nothing_for_long_is_followed_again_when_it_reads() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    // As if that had been then.
+    let started = std::mem::replace(&mut stand.owner.started, long_ago() - 2 * IDLE_MAX);
+    stand.loader().told = long_ago() - 2 * IDLE_MAX;
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 1));
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    stand.owner.started = started;
+    stand.open(60..70);
+    stand.loader().told = long_ago();
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+}
+
+#[test]
+fn a_process_that_has_ended_has_no_loader() {
+    let mut stand = Stand::new();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    for &file in &stand.files[..60] {
+        stand.owner.take(Note::Heard(0, Event::Opened { task: child.id(), file }));
+    }
+    assert_eq!(stand.said(), (1, 0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 1));
+    assert!(stand.owner.beliefs().is_empty());
+    let records = stand.owner.learner.iter().flat_map(Learner::records);
+    assert_eq!(records.map(|record| record.group).collect::<Vec<u64>>(), [u64::from(child.id())]);
+}

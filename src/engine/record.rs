@@ -1,0 +1,174 @@
+//! Order files of what loaders read.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::Engine;
+use crate::catalog::Catalog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::FileId;
+use crate::learn::{Epoch, Record};
+use crate::order::file::write_sample;
+
+/// How many samples are written at once.
+const CHUNK: usize = 4096;
+
+/// Of which loader an order file is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Its number.
+    pub loader: Option<u32>,
+    /// The process that it reads for.
+    pub process: Option<u64>,
+    /// How many epochs, the latest; none: all that are remembered.
+    pub epochs: Option<u32>,
+}
+
+/// What is known of an epoch that is written down.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordedEpoch {
+    /// Its number, from 0 for the first that was seen of the loader.
+    pub epoch: u32,
+    /// How many samples it has.
+    pub samples: u32,
+    /// Whether its order was learnt; else the samples are in the order of their first opens.
+    pub learnt: bool,
+    /// Whether it is whole: it is over, or its order was learnt.
+    pub whole: bool,
+}
+
+/// What is written down of a loader.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordSummary {
+    /// The loader's number.
+    pub loader: u32,
+    /// The process that it reads for, or did.
+    pub process: u64,
+    /// The name of that process's program.
+    pub program: String,
+    /// Its epochs.
+    pub epochs: Vec<RecordedEpoch>,
+}
+
+/// An order file that can be written.
+pub struct Recording {
+    catalog: Arc<Catalog>,
+    epochs: Vec<Epoch>,
+    /// What is in it.
+    pub summary: RecordSummary,
+}
+
+/// What a loader read, and the name of its program.
+pub(super) type Named = (Record, String);
+
+impl Engine {
+    /// What a loader read, as an order file to be written. Epochs that are not over are left out,
+    /// unless their order is known or there is no other.
+    ///
+    /// # Errors
+    /// Where there is no such loader, or it is not said which of several is meant.
+    pub fn record(&self, wanted: &Wanted) -> Result<Recording> {
+        let Some(learning) = &self.learning else {
+            let message = "nothing is observed here: order.learn is off, or nothing is read ahead";
+            return Err(Error::new(ErrorKind::Order, message));
+        };
+        let (record, program) = choose(learning.records()?, wanted).map_err(|error| {
+            let told = self.status().orders.iter().any(|order| order.spec.is_some());
+            let hint = "who reads in an order that was told is not observed; `belady order show` \
+                        writes that order";
+            if told { error.hint(hint) } else { error }
+        })?;
+        let Record { loader, group, mut epochs } = record;
+        let whole = |epoch: &Epoch| epoch.is_over() || epoch.is_learnt();
+        if epochs.iter().any(whole) {
+            epochs.retain(whole);
+        }
+        let most = wanted.epochs.map_or(usize::MAX, |epochs| epochs as usize);
+        epochs.drain(..epochs.len().saturating_sub(most));
+        let recorded = |epoch: &Epoch| RecordedEpoch {
+            epoch: epoch.number(),
+            samples: epoch.len(),
+            learnt: epoch.is_learnt(),
+            whole: whole(epoch),
+        };
+        let summary = RecordSummary {
+            loader: loader.0,
+            process: group,
+            program,
+            epochs: epochs.iter().map(recorded).collect(),
+        };
+        Ok(Recording { catalog: Arc::clone(&self.catalog), epochs, summary })
+    }
+}
+
+/// The loader that is meant.
+fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
+    let is_it = |(record, _): &Named| {
+        !record.epochs.is_empty()
+            && wanted.loader.is_none_or(|loader| loader == record.loader.0)
+            && wanted.process.is_none_or(|process| process == record.group)
+    };
+    let mut found: Vec<Named> = records.into_iter().filter(is_it).collect();
+    match (found.pop(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        (Some(last), _) => {
+            found.push(last);
+            let words = |(record, program): &Named| {
+                let (loader, process) = (record.loader.0, record.group);
+                let (epochs, longest) = (record.epochs.len(), record.epochs.iter().map(Epoch::len));
+                let most = longest.max().unwrap_or(0);
+                format!(
+                    "{loader}: {program} (pid {process}), epochs: {epochs} of up to {most} samples"
+                )
+            };
+            let all: Vec<String> = found.iter().map(words).collect();
+            let message = format!("several loaders have read here\n    {}", all.join("\n    "));
+            Err(Error::new(ErrorKind::Order, message).hint("give one by --loader or --process"))
+        }
+        (None, _) if wanted.loader.is_some() || wanted.process.is_some() => {
+            Err(Error::new(ErrorKind::Order, "no such loader has read anything here")
+                .hint("`belady order status` lists loaders"))
+        }
+        (None, _) => Err(Error::new(ErrorKind::Order, "no loader has read anything here yet")),
+    }
+}
+
+impl Recording {
+    /// Writes the order file. Files that are gone from the source are left out.
+    ///
+    /// # Errors
+    /// Where a path cannot stand in an order file, or nothing can be written to `out`.
+    pub fn write(self, out: &mut dyn Write) -> Result<()> {
+        let RecordSummary { loader, process, program, .. } = &self.summary;
+        let head =
+            format!("# as read by {} (pid {process}), loader {loader}\n", program.escape_debug());
+        put(out, head.as_bytes())?;
+        for epoch in &self.epochs {
+            let how = if epoch.is_learnt() { "order learnt" } else { "in order of first opens" };
+            put(out, format!("# epoch {}\n# {how}\n", epoch.number()).as_bytes())?;
+            let mut gone = 0;
+            for ids in epoch.samples().chunks(CHUNK) {
+                let mut text = Vec::new();
+                for &id in ids {
+                    match self.catalog.path_of(FileId(id)) {
+                        Some(path) => write_sample(&mut text, path.as_os_str().as_bytes(), None)?,
+                        None => gone += 1,
+                    }
+                }
+                put(out, &text)?;
+            }
+            if gone > 0 {
+                put(out, format!("# {gone} files are gone from the source\n").as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(out: &mut dyn Write, text: &[u8]) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Internal, format!("cannot be sent: {error}"));
+    out.write_all(text).map_err(failed)
+}

@@ -1,0 +1,204 @@
+//! Which samples people mean.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+use serde::{Deserialize, Serialize};
+
+use super::{Engine, Progress, lock};
+use crate::engine::order::{resolve, with_listing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{BlockId, FileId};
+use crate::order::{Entry, Listing};
+use crate::plan::Layout;
+
+/// A choice of samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chosen {
+    /// All of the dataset.
+    All,
+    /// The first epoch of an order, as on the command line.
+    Order(String),
+    /// The names in this file, one a line; of a directory, everything below it.
+    Files(PathBuf),
+    /// What a shell pattern matches: `*` and `?` within a name, `**` across directories.
+    Glob(String),
+}
+
+/// A shell's rules: a wildcard is no slash.
+const RULES: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// Parts of files, in the order in which they are wanted, and how many names there are none of.
+#[derive(Default)]
+struct Parts {
+    parts: Vec<(FileId, u64, u64)>,
+    missing: u64,
+}
+
+impl Parts {
+    fn whole(files: impl Iterator<Item = FileId>) -> Self {
+        Parts { parts: files.map(|file| (file, 0, u64::MAX)).collect(), missing: 0 }
+    }
+}
+
+impl Engine {
+    /// The blocks that are chosen, each once, and what is to be said of them at the start.
+    pub(super) fn choose(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
+        let mut prefixes = vec![self.source_path.clone()];
+        prefixes.extend(lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()));
+        prefixes.extend(self.attached());
+        let parts = with_listing(&self.catalog, &prefixes, |listing| match chosen {
+            Chosen::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
+            Chosen::Order(spec) => ordered(spec, listing),
+            Chosen::Files(path) => named(path, listing, &prefixes),
+            Chosen::Glob(pattern) => matching(pattern, listing),
+        })?;
+        Ok(cut(&parts, &self.catalog.layout()))
+    }
+}
+
+fn cut(parts: &Parts, layout: &Layout) -> (Vec<BlockId>, Progress) {
+    let mut progress = Progress { missing: parts.missing, ..Progress::default() };
+    let (mut files, mut seen) = (HashSet::new(), vec![false; layout.blocks()]);
+    let mut blocks = Vec::new();
+    for (file, offset, length) in &parts.parts {
+        files.insert(*file);
+        for block in layout.blocks_in(*file, *offset, *length) {
+            if !std::mem::replace(&mut seen[block.index()], true) {
+                blocks.push(block);
+                progress.chosen.add(layout.range(block).1);
+            }
+        }
+    }
+    (progress.files, progress.waiting) = (files.len() as u64, progress.chosen);
+    (blocks, progress)
+}
+
+fn ordered(spec: &str, listing: &Listing<'_>) -> Result<Parts> {
+    let order = resolve(spec, listing)?;
+    let sample = |id: &u32| {
+        let sample = order.samples().get(*id);
+        (sample.file, sample.offset, sample.length.unwrap_or(u64::MAX))
+    };
+    Ok(Parts { parts: order.epoch(0).iter().map(sample).collect(), missing: 0 })
+}
+
+fn matching(pattern: &str, listing: &Listing<'_>) -> Result<Parts> {
+    let wrong = |error| Error::new(ErrorKind::Usage, format!("the pattern '{pattern}': {error}"));
+    let pattern = Pattern::new(pattern.strip_prefix("./").unwrap_or(pattern)).map_err(wrong)?;
+    let matches = |entry: &&Entry<'_>| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(entry.path));
+        pattern.matches_path_with(path, RULES)
+    };
+    let mut entries: Vec<&Entry<'_>> = listing.entries().iter().filter(matches).collect();
+    entries.sort_unstable_by_key(|entry| entry.path);
+    Ok(Parts::whole(entries.into_iter().map(|entry| entry.file)))
+}
+
+fn named(path: &Path, listing: &Listing<'_>, prefixes: &[PathBuf]) -> Result<Parts> {
+    let text = std::fs::read(path).map_err(|error| {
+        Error::new(ErrorKind::Usage, format!("cannot read {}: {error}", path.display()))
+    })?;
+    let mut entries: Vec<&Entry<'_>> = listing.entries().iter().collect();
+    entries.sort_unstable_by_key(|entry| entry.path);
+    let mut parts = Parts::default();
+    for line in text.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            continue;
+        }
+        let before = parts.parts.len();
+        let name = relative(line, prefixes);
+        let whole = |entry: &&Entry<'_>| (entry.file, 0, u64::MAX);
+        let at = entries.partition_point(|entry| entry.path < name);
+        parts.parts.extend(entries[at..].iter().take_while(|e| e.path == name).map(whole));
+        // Names such as `a-b` stand between `a` and what is below it.
+        let below = match name {
+            b"" => Vec::new(),
+            name => [name, b"/"].concat(),
+        };
+        let at = entries.partition_point(|entry| entry.path < below.as_slice());
+        let inside = entries[at..].iter().take_while(|entry| entry.path.starts_with(&below));
+        parts.parts.extend(inside.map(whole));
+        parts.missing += u64::from(parts.parts.len() == before);
+    }
+    Ok(parts)
+}
+
+/// A name as someone wrote it, relative to the source, without a slash at its end.
+fn relative<'l>(line: &'l [u8], prefixes: &[PathBuf]) -> &'l [u8] {
+    let below = |prefix: &PathBuf| {
+        let rest = line.strip_prefix(prefix.as_os_str().as_bytes())?;
+        if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
+    };
+    let mut name = prefixes.iter().find_map(below).unwrap_or(line);
+    while let Some(rest) = name.strip_prefix(b"./") {
+        name = rest;
+    }
+    let name = if name == b"." { b"" } else { name };
+    name.strip_suffix(b"/").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATHS: [&str; 6] = ["a", "a-b", "a/1", "a/x/2", "b/.3", "b/4.jpg"];
+
+    fn with<T>(work: impl FnOnce(&Listing<'_>) -> T) -> T {
+        let entry = |(nth, path): (usize, &&'static str)| Entry {
+            path: path.as_bytes(),
+            file: FileId(nth as u32),
+            size: 10,
+        };
+        work(&Listing::new(PATHS.iter().enumerate().map(entry).collect()))
+    }
+
+    fn files(parts: &Parts) -> Vec<u32> {
+        parts.parts.iter().map(|(file, _, _)| file.0).collect()
+    }
+
+    #[test]
+    fn names_are_files_directories_or_missing() {
+        let list = tempfile::NamedTempFile::new().unwrap();
+        let given = "b/4.jpg\r\n\n/src/a/\n./none\n/src/b/.3\nb/4\n";
+        std::fs::write(list.path(), given).unwrap();
+        let prefixes = [PathBuf::from("/src")];
+        let parts = with(|listing| named(list.path(), listing, &prefixes)).unwrap();
+        assert_eq!((files(&parts), parts.missing), (vec![5, 0, 2, 3, 4], 2));
+        std::fs::write(list.path(), "/src\n").unwrap();
+        let parts = with(|listing| named(list.path(), listing, &prefixes)).unwrap();
+        assert_eq!((parts.parts.len(), parts.missing), (PATHS.len(), 0));
+        assert!(with(|listing| named(Path::new("/none"), listing, &[])).is_err());
+    }
+
+    #[test]
+    fn patterns_are_a_shells() {
+        let found = |pattern: &str| with(|listing| matching(pattern, listing)).map(|p| files(&p));
+        assert_eq!(found("a/*").unwrap(), [2]);
+        assert_eq!(found("a/**/*").unwrap(), [2, 3]);
+        assert_eq!(found("**/*.jpg").unwrap(), [5]);
+        assert!(found("b/?4.jpg").unwrap().is_empty());
+        assert!(found("a/***").is_err());
+    }
+
+    #[test]
+    fn what_is_chosen_twice_is_one() {
+        let layout = Layout::new([10, 0, 3 << 20]);
+        let file = FileId(2);
+        let parts = Parts {
+            parts: vec![(file, 1 << 20, 5), (file, 0, u64::MAX), (FileId(1), 0, u64::MAX)],
+            missing: 1,
+        };
+        let (blocks, progress) = cut(&parts, &layout);
+        assert_eq!(blocks, [BlockId(2), BlockId(1), BlockId(3)]);
+        assert_eq!((progress.files, progress.missing, progress.chosen.bytes), (2, 1, 3 << 20));
+    }
+}

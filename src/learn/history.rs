@@ -1,0 +1,211 @@
+//! What a loader has read, epoch by epoch: for order files, and for the journal.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::event::LoaderId;
+use super::follow::{Follow, Share};
+use super::loader::Loader;
+use super::origin::{Generators, Law, Origin};
+use super::sequence::{Bits, Index};
+use super::shared::Shared;
+
+/// How many epochs of a loader are remembered, the latest, and how many samples of those that no
+/// sampler can make again: 4 bytes each. The latest is, however long it is.
+const EPOCHS_MAX: usize = 1024;
+const SAMPLES_MAX: usize = 1 << 24;
+
+/// One epoch as a loader read it.
+#[derive(Clone, Debug)]
+pub struct Epoch {
+    pub(super) number: u32,
+    pub(super) read: Read,
+    learnt: bool,
+    over: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Read {
+    /// In an order that can be made again.
+    Made { index: Index, origin: Origin, law: Law, share: Share },
+    /// As it was seen, now or before.
+    Seen(Arc<[u32]>),
+}
+
+impl Epoch {
+    /// Its number, from 0 for the first that was seen of the loader.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether its order was known: then it is whole, whatever was seen of it.
+    pub fn is_learnt(&self) -> bool {
+        self.learnt
+    }
+
+    /// Whether it is over. Of an epoch that is not, only what was read so far is known, unless it
+    /// [is learnt](Self::is_learnt).
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// How many samples it has.
+    pub fn len(&self) -> u32 {
+        match &self.read {
+            Read::Made { index, share, .. } => share.len_of(index.sequence.len()),
+            Read::Seen(samples) => samples.len() as u32,
+        }
+    }
+
+    /// Whether nothing was read.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples in the order in which they are read; of an order that was not known, in that in
+    /// which they were first opened. May cost a permutation of the dataset.
+    pub fn samples(&self) -> Arc<[u32]> {
+        match &self.read {
+            Read::Made { index, origin, share, .. } => {
+                let whole = index.epoch(origin, &Generators::default()).unwrap_or_default();
+                share.of_epoch(&whole)
+            }
+            Read::Seen(samples) => Arc::clone(samples),
+        }
+    }
+
+    /// Samples that are kept for it alone, if they are not those of the epoch before.
+    fn kept(&self, before: Option<&Epoch>) -> usize {
+        match (&self.read, before.map(|epoch| &epoch.read)) {
+            (Read::Seen(samples), Some(Read::Seen(same))) if Arc::ptr_eq(samples, same) => 0,
+            (Read::Seen(samples), _) => samples.len(),
+            (Read::Made { .. }, _) => 0,
+        }
+    }
+}
+
+/// All that is remembered of a loader.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The loader.
+    pub loader: LoaderId,
+    /// The process that it reads for.
+    pub group: u64,
+    /// Its latest epochs, with the current one at the end.
+    pub epochs: Vec<Epoch>,
+}
+
+/// The epochs of a loader that are over.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    epochs: VecDeque<Epoch>,
+    /// Samples read in the order of an epoch that was then left.
+    left: Arc<[u32]>,
+}
+
+impl History {
+    /// An order is not read any more in the middle of its epoch.
+    pub(super) fn leave(&mut self, follow: &Follow) {
+        self.left = follow.done();
+    }
+
+    /// The epoch of an order that was followed is over; `log` is what else was opened.
+    pub(super) fn follow_ended(
+        &mut self,
+        number: u32,
+        follow: &Follow,
+        log: &[u32],
+        shared: &Shared,
+    ) {
+        let mut epoch = followed(number, follow, shared, true);
+        // As it was seen before, that is: perhaps not to its end.
+        if let Read::Seen(samples) = &mut epoch.read
+            && log.iter().any(|sample| follow.sequence.place(*sample).is_none())
+        {
+            let more = log.iter().filter(|sample| follow.sequence.place(**sample).is_none());
+            *samples = samples.iter().chain(more).copied().collect();
+        }
+        self.push(epoch);
+    }
+
+    /// The epoch of an unknown order is over.
+    pub(super) fn seen(&mut self, number: u32, log: &[u32]) {
+        if let Some(epoch) = self.unknown(number, log, true) {
+            self.push(epoch);
+        }
+    }
+
+    fn push(&mut self, epoch: Epoch) {
+        self.left = Arc::default();
+        self.epochs.push_back(epoch);
+        while self.epochs.len() > EPOCHS_MAX || self.epochs.len() > 1 && self.kept() > SAMPLES_MAX {
+            self.epochs.pop_front();
+        }
+    }
+
+    fn kept(&self) -> usize {
+        let before = std::iter::once(None).chain(self.epochs.iter().map(Some));
+        self.epochs.iter().zip(before).map(|(epoch, before)| epoch.kept(before)).sum()
+    }
+
+    fn unknown(&self, number: u32, log: &[u32], over: bool) -> Option<Epoch> {
+        let mut known = Bits::default();
+        let samples = self.left.iter().chain(log).copied();
+        let samples: Arc<[u32]> = match self.left.is_empty() {
+            true => log.into(),
+            false => samples.filter(|sample| known.insert(*sample)).collect(),
+        };
+        let read = Read::Seen(samples);
+        let epoch = Epoch { number, read, learnt: false, over };
+        (!epoch.is_empty()).then_some(epoch)
+    }
+}
+
+fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch {
+    let read = match follow.index {
+        Some(index) => Read::Made {
+            index: shared.indexes[index].clone(),
+            origin: follow.origin.clone(),
+            law: follow.law.clone(),
+            share: follow.share(),
+        },
+        None => Read::Seen(Arc::clone(follow.sequence.samples())),
+    };
+    Epoch { number, read, learnt: true, over }
+}
+
+impl Loader {
+    /// All that is remembered of the loader; none of one that only looks around.
+    pub(super) fn record(&self, shared: &Shared) -> Option<Record> {
+        if !self.reads() {
+            return None;
+        }
+        let mut epochs: Vec<Epoch> = self.history.epochs.iter().cloned().collect();
+        let number = self.epoch();
+        epochs.extend(match &self.follow {
+            Some(follow) => Some(followed(number, follow, shared, false)),
+            None => self.history.unknown(number, self.attempt.log(), self.attempt.is_left()),
+        });
+        Some(Record { loader: self.id, group: self.group, epochs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut history = History::default();
+        for number in 0..2 * EPOCHS_MAX as u32 {
+            history.seen(number, &[1, 2, 3]);
+        }
+        assert_eq!(history.epochs.len(), EPOCHS_MAX);
+        let log: Vec<u32> = (0..SAMPLES_MAX as u32 + 1).collect();
+        history.seen(9_000, &log);
+        let numbers: Vec<u32> = history.epochs.iter().map(Epoch::number).collect();
+        assert_eq!(numbers, [9_000]);
+        history.seen(9_001, &[]);
+        assert_eq!(history.epochs.len(), 1);
+    }
+}

@@ -1,0 +1,213 @@
+//! A journal as bytes.
+//!
+//! A header in JSON on one line, which says what is what, then all lists of numbers one after the
+//! other, as little-endian `u32`. Samples are numbered as the caller numbers them; `numbering` says
+//! how, so that it can be told whether they still are.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Journal, LISTS_MAX, MADE_MAX, Made, RUNS_MAX, Run, SAMPLES_MAX};
+use crate::learn::origin::{Law, Lists, Origin, Outputs, STRIDES};
+
+/// Outputs of a generator after this are of no use.
+const OUTPUTS_MAX: u64 = 1 << 40;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    numbering: String,
+    runs: Vec<RunHeader>,
+    /// Lengths of the lists.
+    lists: Vec<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RunHeader {
+    made: Vec<MadeHeader>,
+    /// Numbers of its lists.
+    lists: Vec<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct MadeHeader {
+    index: String,
+    n: u32,
+    seed: u32,
+    skip: u64,
+    law: LawHeader,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LawHeader {
+    Unknown,
+    Same,
+    Counting,
+    Continued {
+        gap: u64,
+    },
+    Default {
+        seed: u32,
+        from: u64,
+        /// The list of the outputs.
+        values: usize,
+        at: u64,
+        stride: u64,
+    },
+}
+
+impl Journal {
+    /// The journal as bytes; `numbering` tells the numbers of its samples from other ones.
+    pub fn encode(&self, numbering: u128) -> Vec<u8> {
+        let mut lists: Vec<Arc<[u32]>> = Vec::new();
+        let mut number = |list: &Arc<[u32]>| {
+            let known = lists.iter().position(|known| Arc::ptr_eq(known, list));
+            known.unwrap_or_else(|| {
+                lists.push(Arc::clone(list));
+                lists.len() - 1
+            })
+        };
+        let mut runs = Vec::new();
+        for run in &self.runs {
+            let made = run.made.iter().filter_map(|made| made_header(made, &mut number)).collect();
+            runs.push(RunHeader { made, lists: run.lists.0.iter().map(&mut number).collect() });
+        }
+        let numbering = format!("{numbering:032x}");
+        let header = Header { numbering, runs, lists: lists.iter().map(|l| l.len()).collect() };
+        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes.extend(lists.iter().flat_map(|list| list.iter()).flat_map(|n| n.to_le_bytes()));
+        bytes
+    }
+
+    /// The journal that these bytes are, and what its samples are numbered by.
+    ///
+    /// # Errors
+    /// In words where they are not one.
+    pub fn decode(bytes: &[u8]) -> Result<(Journal, u128), String> {
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or("it has no header")?;
+        let header: Header = serde_json::from_slice(&bytes[..end])
+            .map_err(|error| format!("its header cannot be read: {error}"))?;
+        let numbering = u128::from_str_radix(&header.numbering, 16)
+            .map_err(|_| "its numbering cannot be read".to_owned())?;
+        let (mut rest, other) = bytes[end + 1..].as_chunks::<4>();
+        let told: usize = header.lists.iter().fold(0, |sum, &len| sum.saturating_add(len));
+        if told != rest.len() || !other.is_empty() {
+            return Err(format!("it should have {told} numbers and has {}", rest.len()));
+        }
+        let mut lists: Vec<Arc<[u32]>> = Vec::new();
+        for &len in &header.lists {
+            let (list, after) = rest.split_at(len);
+            lists.push(list.iter().map(|number| u32::from_le_bytes(*number)).collect());
+            rest = after;
+        }
+        let mut journal = Journal::default();
+        for run in header.runs.iter().take(RUNS_MAX) {
+            let made = run.made.iter().take(MADE_MAX + 2).filter_map(|made| read(made, &lists));
+            let made = made.collect();
+            let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
+            let lists = Lists(found.filter(|list| !list.is_empty()).collect());
+            journal.runs.push(Run { made, lists, loader: None });
+        }
+        journal.bound();
+        Ok((journal, numbering))
+    }
+}
+
+fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Option<MadeHeader> {
+    let Origin::Draw { seed, skip } = made.origin else { return None };
+    let law = match &made.law {
+        Law::Same => LawHeader::Same,
+        Law::Counting => LawHeader::Counting,
+        Law::Continued { gap } => LawHeader::Continued { gap: *gap },
+        Law::Default { outputs: Outputs { seed, from, values }, at, stride } => {
+            let (seed, from, values) = (*seed, *from, number(values));
+            LawHeader::Default { seed, from, values, at: *at, stride: *stride }
+        }
+        Law::Unknown | Law::Sampler | Law::Listed => LawHeader::Unknown,
+    };
+    Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, law })
+}
+
+/// What a header says, if that can be.
+fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
+    let law = match made.law {
+        LawHeader::Unknown => Law::Unknown,
+        LawHeader::Same => Law::Same,
+        LawHeader::Counting => Law::Counting,
+        LawHeader::Continued { gap } if gap <= OUTPUTS_MAX => Law::Continued { gap },
+        LawHeader::Default { seed, from, values, at, stride } => {
+            let strides = 2 * STRIDES.start()..=2 * STRIDES.end();
+            if from > OUTPUTS_MAX || at > OUTPUTS_MAX || !strides.contains(&stride) {
+                return None;
+            }
+            let values = Arc::clone(lists.get(values)?);
+            Law::Default { outputs: Outputs { seed, from, values }, at, stride }
+        }
+        LawHeader::Continued { .. } => return None,
+    };
+    let origin = Origin::Draw { seed: made.seed, skip: made.skip };
+    (made.skip <= OUTPUTS_MAX).then(|| Made { index: made.index.clone(), n: made.n, origin, law })
+}
+
+/// The most bytes that a journal takes.
+pub const BYTES_MAX: u64 = 4 * SAMPLES_MAX as u64 + (4 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> Journal {
+        let outputs = Outputs { seed: 42, from: 11, values: (0..40).collect() };
+        let made = |law: Law| Made {
+            index: "imagefolder below train".into(),
+            n: 50,
+            origin: Origin::Draw { seed: 7, skip: 2 },
+            law,
+        };
+        let default = Law::Default { outputs, at: 13, stride: 4 };
+        let laws = [Law::Unknown, Law::Same, Law::Counting, Law::Continued { gap: 51 }, default];
+        let drawn = Run { made: laws.map(made).into(), ..Run::default() };
+        let lists = Lists([Arc::from([3, 1, 2]), (0..100).rev().collect()].into());
+        Journal { runs: vec![drawn, Run { lists, ..Run::default() }] }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bytes = journal().encode(1 << 77);
+        assert_eq!(Journal::decode(&bytes), Ok((journal(), 1 << 77)));
+        assert_eq!(Journal::decode(&Journal::default().encode(0)), Ok((Journal::default(), 0)));
+    }
+
+    #[test]
+    fn what_is_no_journal_is_refused_in_words() {
+        let whole = journal().encode(5);
+        for len in 0..whole.len() {
+            assert!(Journal::decode(&whole[..len]).is_err(), "{len}");
+        }
+        let text = String::from_utf8_lossy(&whole[..whole.len() - 4 * 143]).into_owned();
+        let changed = |from: &str, to: &str| {
+            assert!(text.contains(from), "{text}");
+            let mut bytes = text.replace(from, to).into_bytes();
+            bytes.extend(&whole[whole.len() - 4 * 143..]);
+            Journal::decode(&bytes)
+        };
+        // What cannot be is left out.
+        for (from, to) in [
+            ("\"stride\":4", "\"stride\":1000000"),
+            ("\"gap\":51", "\"gap\":18446744073709551615"),
+            ("\"values\":0", "\"values\":99"),
+            ("\"at\":13", "\"at\":18446744073709551615"),
+        ] {
+            let (read, _) = changed(from, to).unwrap();
+            assert_eq!(read.runs[0].made.len(), 4, "{to}");
+        }
+        assert!(changed("[40,3,100]", "[40,3,18446744073709551615]").is_err());
+        assert_eq!(
+            changed("\"lists\":[1,2]", "\"lists\":[1,7]").unwrap().0.runs[1].lists.0.len(),
+            1
+        );
+        assert!(changed("counting", "guessing").is_err());
+    }
+}

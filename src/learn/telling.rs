@@ -1,0 +1,76 @@
+//! What is said of a loader: its order for the planner, and what is believed in words.
+
+use std::sync::Arc;
+
+use super::event::{Belief, Known, Rung};
+use super::follow::{Follow, Share};
+use super::ladder::Stage;
+use super::loader::Loader;
+use super::shared::Shared;
+use crate::order::Order;
+
+impl Loader {
+    /// The order as it is told, from where the reader is now; none while it is not followed.
+    pub(super) fn known(&self, shared: &Shared) -> Option<Known> {
+        let follow = self.follow.as_ref()?;
+        let mut epochs = vec![follow.rest()];
+        let next = next_epoch(follow, shared);
+        let foreseen = u32::from(next.is_some());
+        epochs.extend(next.map(|samples| follow.share().of_epoch(&samples)));
+        let order = Order::listed(&self.title(follow, shared), epochs, shared.samples.clone())
+            .ok()?
+            .ending();
+        Some(Known { loader: self.id, group: self.group, epoch: self.epoch(), order, foreseen })
+    }
+
+    fn title(&self, follow: &Follow, shared: &Shared) -> String {
+        let Share { stride, first } = follow.share();
+        let share = if stride > 1 { format!(", rank {first} of {stride}") } else { String::new() };
+        let index = follow.index.map_or_else(String::new, |index| {
+            let index = &shared.indexes[index];
+            format!(" over {} samples in {} order", index.sequence.len(), index.name)
+        });
+        format!("learnt: {}{index}{share}; {}", follow.origin, follow.law)
+    }
+
+    /// What is believed, in words.
+    pub(super) fn belief(&self, shared: &Shared) -> Belief {
+        let (rung, bits, needed, text) = match &self.follow {
+            Some(follow) => {
+                let (rung, bits, needed) = self.grounds;
+                let title = self.title(follow, shared);
+                let text = format!(
+                    "{title} ({rung}; {bits:.0} bits of evidence where {needed:.0} are asked for; \
+                     {} samples read as foreseen)",
+                    follow.matched()
+                );
+                (rung, bits, needed, text)
+            }
+            None => {
+                let rung = if self.attempt.repeats { Rung::Unknown } else { Rung::Unread };
+                let seeks = match (self.searching, self.stage) {
+                    (Some(_), Stage::All) => "; all seeds are being searched",
+                    (Some(_), _) => "; popular seeds are being searched",
+                    (None, Stage::Done) => "; no seed was found that gives it",
+                    (None, _) => "",
+                };
+                let text = format!("{rung}{seeks} ({} opens unexplained)", self.attempt.opens());
+                (rung, 0.0, 0.0, text)
+            }
+        };
+        let (loader, group, epoch) = (self.id, self.group, self.epoch());
+        let last_ms = self.last_ms;
+        Belief { loader, group, epoch, last_ms, rung, bits, needed, text }
+    }
+}
+
+/// The samples of the next epoch, all ranks', if its order follows from this one.
+fn next_epoch(follow: &Follow, shared: &Shared) -> Option<Arc<[u32]>> {
+    let index = follow.index.map(|index| &shared.indexes[index]);
+    let n = index.map_or(0, |index| index.sequence.len());
+    let (origin, _) = follow.origin.after(&follow.law, n)?;
+    if origin == follow.origin {
+        return Some(Arc::clone(follow.sequence.samples()));
+    }
+    origin.listed().cloned().or_else(|| index?.epoch(&origin, &shared.generators))
+}

@@ -1,0 +1,127 @@
+//! A stock torch loader whose order nobody tells, and what a mount says of it.
+//!
+//! It reads one whole epoch whenever it is told to, so that a test decides how far it is.
+
+use serde_json::Value;
+
+use crate::ground::{Ground, content, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::Program;
+
+/// Files of the dataset, in three classes.
+pub(crate) const FILES: u64 = 3000;
+
+/// Popular seeds alone, and searched on a busy machine too.
+pub(crate) const LEARN: [&str; 6] =
+    ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
+
+/// So many epochs are read at most until an order is known; before each, searches may end.
+const EPOCHS_MAX: u64 = 10;
+
+/// Reads whole epochs through torch, one for each line of its input; says first who it is.
+const LOADER: &str = r#"
+import json, os, random, sys
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from torchvision.datasets import ImageFolder
+
+def read(path):
+    with open(path, "rb") as file:
+        return len(file.read())
+
+dataset = ImageFolder(sys.argv[1], loader=read)
+sampler = None
+if sys.argv[2] == "distributed":
+    sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
+    loader = DataLoader(dataset, batch_size=16, sampler=sampler, num_workers=2)
+elif sys.argv[2].startswith("/"):
+    if not os.path.exists(sys.argv[2]):
+        order = list(range(len(dataset)))
+        random.SystemRandom().shuffle(order)
+        with open(sys.argv[2], "w") as file:
+            json.dump(order, file)
+    with open(sys.argv[2]) as file:
+        loader = DataLoader(dataset, batch_size=16, sampler=json.load(file), num_workers=2)
+else:
+    generator = torch.Generator().manual_seed(int(sys.argv[2]))
+    loader = DataLoader(dataset, batch_size=16, shuffle=True, generator=generator, num_workers=2)
+print(os.getpid(), flush=True)
+for epoch, _ in enumerate(sys.stdin):
+    if sampler is not None:
+        sampler.set_epoch(epoch)
+    print(epoch, sum(len(labels) for _, labels in loader), flush=True)
+"#;
+
+/// A loader, its process and how many epochs it has read.
+pub(crate) struct Loader {
+    pub(crate) program: Program,
+    pub(crate) process: u64,
+    pub(crate) epochs: u64,
+}
+
+impl Loader {
+    /// Starts one: `distributed`, the seed of a generator of its own, or a file with an order that
+    /// no seed gives, which is made where it is missing.
+    pub(crate) fn start(mounted: &Mounted, kind: &str) -> Self {
+        let mut program = Program::python(LOADER, &[mounted.path("").to_str().unwrap(), kind]);
+        let process = program.line().parse().unwrap();
+        Loader { program, process, epochs: 0 }
+    }
+
+    #[track_caller]
+    pub(crate) fn read_an_epoch(&mut self) {
+        self.program.tell("");
+        assert_eq!(self.program.line(), format!("{} {FILES}", self.epochs));
+        self.epochs += 1;
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("class{}/{number:04}.png", number % 3)
+}
+
+pub(crate) fn plant(ground: &Ground) {
+    for number in 0..FILES {
+        let size = 300 + (number as usize * 37) % 3000;
+        ground.plant(&name(number), &content(number, size));
+    }
+}
+
+/// The files as the dataset class numbers them.
+pub(crate) fn names() -> Vec<String> {
+    (0..3).flat_map(|class| (0..FILES).filter(move |n| n % 3 == class).map(name)).collect()
+}
+
+pub(crate) fn loaders(mounted: &Mounted) -> Vec<Value> {
+    mounted.status()["loaders"].as_array().unwrap().clone()
+}
+
+/// What is known of a process's reading.
+pub(crate) fn known(mounted: &Mounted, process: u64) -> Option<Value> {
+    loaders(mounted).into_iter().find(|loader| loader["process"] == process)
+}
+
+pub(crate) fn predicted(loader: &Value) -> u64 {
+    loader["progress"]["opens_predicted"].as_u64().unwrap_or(0)
+}
+
+/// Has a loader read until what is known of it is as wanted; gives that.
+#[track_caller]
+pub(crate) fn read_until(
+    mounted: &Mounted,
+    loader: &mut Loader,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let process = loader.process;
+    loop {
+        if let Some(known) = known(mounted, process).filter(&wanted) {
+            return known;
+        }
+        assert!(loader.epochs < EPOCHS_MAX, "not learnt: {}", mounted.status());
+        wait_until("no search", || {
+            known(mounted, process).is_none_or(|known| known["searching"] == false)
+        });
+        loader.read_an_epoch();
+    }
+}

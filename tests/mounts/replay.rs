@@ -1,0 +1,129 @@
+//! What one mount has seen of orders, the next one knows.
+//!
+//! Goal: a job that is started again is followed from its first opens, without a search: with a
+//! seed, or in an order that was drawn once and that nobody can compute. Method: torch over two
+//! mounts of the same cache directory, one after the other; then a damaged journal, and files that
+//! have changed in between.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::ground::{Ground, content, wait_until};
+use crate::loader::{FILES, LEARN, Loader, known, plant, predicted, read_until};
+use crate::mounted::Mounted;
+
+/// Mounts with a cache directory, so that what is learnt is kept.
+fn mount(ground: &Ground) -> Mounted {
+    let cache = ground.path("cache");
+    let store = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    Mounted::new(ground, &[&LEARN[..], &store].concat())
+}
+
+/// The file of the journal.
+fn journal(ground: &Ground) -> PathBuf {
+    let stores = ground.path("cache/belady-store-v2");
+    let mut found = fs::read_dir(stores).unwrap().map(|entry| entry.unwrap().path());
+    found.find(|path| path.is_dir()).unwrap().join("journal")
+}
+
+fn belief(loader: &Value) -> &str {
+    loader["belief"].as_str().unwrap()
+}
+
+/// Reads an epoch of a job that is started again: nearly all of it must be foreseen.
+#[track_caller]
+fn is_known_at_once(mounted: &Mounted, kind: &str, words: &str) {
+    let mut loader = Loader::start(mounted, kind);
+    loader.read_an_epoch();
+    let process = loader.process;
+    let foreseen = || known(mounted, process).is_some_and(|l| predicted(&l) >= FILES * 9 / 10);
+    wait_until("the first epoch foreseen", foreseen);
+    let known = known(mounted, process).unwrap();
+    assert!(belief(&known).contains("known from an earlier run"), "{known}");
+    assert!(belief(&known).contains(words), "{known}");
+    assert_eq!((&known["search_cpu_s"], &known["searching"]), (&0.0.into(), &false.into()));
+    loader.program.finish();
+}
+
+#[test]
+fn an_order_that_nobody_can_compute_is_replayed() {
+    let ground = Ground::new();
+    plant(&ground);
+    let list = ground.path("order.json");
+    let list = list.to_str().unwrap();
+    let mounted = mount(&ground);
+    let mut loader = Loader::start(&mounted, list);
+    loader.read_an_epoch();
+    loader.program.finish();
+    assert_eq!(mounted.status()["journal"], Value::Null);
+    mounted.umount();
+
+    let mounted = mount(&ground);
+    let said = mounted.status()["journal"].clone();
+    assert_eq!(said, "1 earlier runs remembered");
+    is_known_at_once(&mounted, list, "as in epoch 0 of an earlier run");
+    mounted.umount();
+}
+
+#[test]
+fn a_seeded_job_is_known_at_the_next_mount() {
+    let ground = Ground::new();
+    plant(&ground);
+    let mounted = mount(&ground);
+    let mut loader = Loader::start(&mounted, "42");
+    let law = "one generator for all epochs";
+    read_until(&mounted, &mut loader, |known| belief(known).contains(law));
+    loader.program.finish();
+    mounted.umount();
+
+    let mounted = mount(&ground);
+    is_known_at_once(&mounted, "42", "torch permutation of seed 42 after 2 draws");
+    is_known_at_once(&mounted, "43", "torch permutation of seed 43 after 2 draws");
+    let point = mounted.point.to_str().unwrap().to_owned();
+    let said = ground.ends(0, &["order", "status", &point]);
+    assert!(said.contains("1 earlier runs remembered"), "{said}");
+    mounted.umount();
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_is_ignored_and_said_so() {
+    let ground = Ground::new();
+    plant(&ground);
+    let list = ground.path("order.json");
+    let list = list.to_str().unwrap();
+    let read = |mounted: &Mounted| {
+        let mut loader = Loader::start(mounted, list);
+        loader.read_an_epoch();
+        loader.program.finish();
+    };
+    let mounted = mount(&ground);
+    read(&mounted);
+    mounted.umount();
+    // A file more: the samples are others.
+    ground.plant("class1/more.png", &content(1, 700));
+    let mounted = mount(&ground);
+    let mut loader = Loader::start(&mounted, "42");
+    loader.program.tell("");
+    assert_eq!(loader.program.line(), format!("0 {}", FILES + 1));
+    let forgotten =
+        "1 earlier runs remembered; 1 of them forgotten, as the dataset has other files";
+    wait_until("the journal read", || mounted.status()["journal"] == forgotten);
+    loader.program.finish();
+    mounted.umount();
+    fs::remove_file(ground.source("class1/more.png")).unwrap();
+
+    let path = journal(&ground);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let mounted = mount(&ground);
+    assert_eq!(mounted.status()["journal"], "ignored: it is damaged");
+    read(&mounted);
+    mounted.umount();
+    assert_ne!(fs::read(&path).unwrap(), bytes, "it is replaced by a whole one");
+    let mounted = mount(&ground);
+    is_known_at_once(&mounted, list, "of an earlier run");
+    mounted.umount();
+}

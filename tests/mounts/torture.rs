@@ -1,0 +1,324 @@
+//! What can happen to a cache disk while a job reads.
+//!
+//! Goal: no wrong byte, no error and no hang reaches a reader, whatever becomes of the disk or of
+//! what is on it, and the cache is used again once it can be. Method: small filesystems made for the
+//! test; readers who compare every byte all the while; one misfortune after the other.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::faults::files_of_stores;
+use crate::ground::{Choice, Ground, check_many, content, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::{Program, Reader};
+use crate::refused::Tmpfs;
+
+const FILES: u64 = 150;
+const SIZE: usize = 30_000;
+const SHARDS: u64 = 2;
+const SHARD: usize = (5 << 20) + 1234;
+const BYTES: u64 = FILES * SIZE as u64 + SHARDS * SHARD as u64;
+
+/// A disk of its own in a file.
+struct Loop {
+    image: PathBuf,
+    point: PathBuf,
+}
+
+impl Loop {
+    fn new(ground: &Ground, mib: u64) -> Self {
+        let made = Loop { image: ground.path("disk.img"), point: ground.path("disk") };
+        fs::create_dir(&made.point).unwrap();
+        File::create(&made.image).unwrap().set_len(mib << 20).unwrap();
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&made.image));
+        made.mount();
+        made
+    }
+
+    fn mount(&self) {
+        run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
+    }
+
+    fn umount(&self) {
+        run(Command::new("umount").arg(&self.point));
+    }
+
+    /// From now on everything on it fails, as on a disk that was pulled out.
+    fn fail(&self) {
+        let shutdown = "import fcntl, os, struct, sys\n\
+            fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+        Program::python(shutdown, &[self.point.to_str().unwrap()]).finish();
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.point, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", crate::ground::said(&output));
+}
+
+/// A mount with a cache directory on such a disk, and readers who never rest.
+struct Stand<'g> {
+    mounted: Mounted,
+    readers: Vec<Reader<u64>>,
+    stop: Arc<AtomicBool>,
+    ground: &'g Ground,
+}
+
+fn plant(ground: &Ground) {
+    ground.plant_many("d", FILES, SIZE);
+    ground.plant_many("s", SHARDS, SHARD);
+}
+
+impl<'g> Stand<'g> {
+    fn new(ground: &'g Ground, disk: &Path, options: &[&str]) -> Self {
+        let cache = disk.join("cache");
+        let cache = ["--ram", "2MiB", "--cache-dir", cache.to_str().unwrap()];
+        let set = ["--set", "cache.large-file=4MiB", "--set", "order.learn=off"];
+        let mounted = Mounted::new(ground, &[&cache[..], &set, options].concat());
+        let stop = Arc::new(AtomicBool::new(false));
+        let read = |seed: u64| {
+            let (root, stop) = (mounted.path(""), Arc::clone(&stop));
+            move || read_on(&root, seed, &stop)
+        };
+        let readers = (0..2).map(|seed| Reader::start(read(seed))).collect();
+        Stand { mounted, readers, stop, ground }
+    }
+
+    fn check(&self) {
+        check_many(&self.mounted.path(""), "d", FILES, SIZE);
+        check_many(&self.mounted.path(""), "s", SHARDS, SHARD);
+    }
+
+    /// Reads until all is stored.
+    fn fill(&self) {
+        wait_until("all is stored", || {
+            self.check();
+            self.mounted.count("/disk/kept") >= BYTES
+        });
+    }
+
+    fn state(&self) -> String {
+        self.mounted.status()["disk_state"].as_str().unwrap().to_owned()
+    }
+
+    /// Reads on until the state of the disk begins so.
+    #[track_caller]
+    fn until(&self, state: &str) {
+        wait_until(state, || {
+            self.check();
+            self.state().starts_with(state)
+        });
+    }
+
+    /// Ends the readers and the mount; nobody has had an error.
+    #[track_caller]
+    fn finish(self) {
+        self.check();
+        self.stop.store(true, Ordering::Relaxed);
+        assert!(self.readers.into_iter().map(Reader::result).all(|reads| reads > 0));
+        assert_eq!(self.mounted.count("/read_errors"), 0);
+        self.mounted.umount();
+        assert_eq!(self.ground.daemons(), Vec::<i32>::new());
+    }
+}
+
+/// Reads whole small files and pieces of large ones, and compares them; the number of reads.
+fn read_on(root: &Path, seed: u64, stop: &AtomicBool) -> u64 {
+    let (mut choice, mut reads) = (Choice(seed), 0);
+    let shards: Vec<Vec<u8>> = (0..SHARDS).map(|number| content(number, SHARD)).collect();
+    while !stop.load(Ordering::Relaxed) {
+        let number = choice.below(FILES);
+        let bytes = fs::read(root.join(format!("d/{number:04}"))).unwrap();
+        assert!(bytes == content(number, SIZE), "file {number} has other bytes");
+        let (shard, at) = (choice.below(SHARDS), choice.below(SHARD as u64 - 5000));
+        let mut piece = [0; 5000];
+        let file = File::open(root.join(format!("s/{shard:04}"))).unwrap();
+        file.read_exact_at(&mut piece, at).unwrap();
+        let right = &shards[shard as usize][at as usize..][..piece.len()];
+        assert!(piece == right, "shard {shard} has other bytes at {at}");
+        reads += 1;
+    }
+    reads
+}
+
+/// Somebody else writes, until there are so many bytes or no space is left.
+fn take_space(disk: &Path, bytes: usize) -> PathBuf {
+    let path = disk.join("others");
+    let mut file = File::options().create(true).append(true).open(&path).unwrap();
+    let mut written = 0;
+    for size in [1 << 20, 4096] {
+        while written + size <= bytes && file.write_all(&vec![7; size]).is_ok() {
+            written += size;
+        }
+        let _ = file.sync_all();
+    }
+    path
+}
+
+const DISK: [&str; 4] = ["--nvme", "32MiB", "--set", "cache.min-free=8MiB"];
+
+#[test]
+fn a_disk_that_others_fill_is_left_to_them_and_taken_again() {
+    for (ext4, policy) in [(true, "auto"), (false, "lru"), (true, "belady")] {
+        let ground = Ground::new();
+        plant(&ground);
+        let disk = ext4.then(|| Loop::new(&ground, 64));
+        let tmpfs = (!ext4).then(|| Tmpfs::new(&ground, "tmpfs", "size=64M,mode=700"));
+        let path =
+            disk.as_ref().map_or_else(|| tmpfs.as_ref().unwrap().0.clone(), |d| d.point.clone());
+        let policy = format!("cache.policy={policy}");
+        let stand = Stand::new(&ground, &path, &[&DISK[..], &["--set", &policy]].concat());
+        stand.fill();
+        let free = || {
+            let space = nix::sys::statvfs::statvfs(&path).unwrap();
+            space.blocks_available() * space.fragment_size()
+        };
+        take_space(&path, free() as usize - (3 << 20));
+        // What must stay free becomes free again, at the cost of the cache.
+        wait_until("space for others", || {
+            stand.check();
+            free() >= 7 << 20
+        });
+        assert!(stand.mounted.count("/disk/budget") < 16 << 20);
+        assert!(stand.mounted.status()["disk"]["reduced"].as_str().unwrap().contains("others"));
+        let others = take_space(&path, 1 << 30);
+        stand.check();
+        fs::remove_file(others).unwrap();
+        wait_until("the whole budget again", || {
+            stand.check();
+            stand.mounted.count("/disk/budget") == 32 << 20
+        });
+        stand.fill();
+        stand.until("normal");
+        stand.finish();
+    }
+}
+
+#[test]
+fn a_disk_without_inodes_is_left_alone() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Tmpfs::new(&ground, "tmpfs", "size=64M,nr_inodes=3000,mode=700");
+    let stand = Stand::new(&ground, &disk.0, &DISK);
+    wait_until("something is stored", || stand.mounted.count("/placed") > 0);
+    let many = disk.0.join("many");
+    fs::create_dir(&many).unwrap();
+    let made = (0..3000).take_while(|number| File::create(many.join(number.to_string())).is_ok());
+    assert!(made.count() > 2500, "the disk has no inodes left");
+    stand.until("full");
+    fs::remove_dir_all(many).unwrap();
+    stand.until("normal");
+    stand.fill();
+    stand.finish();
+}
+
+#[test]
+fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
+    let ground = Ground::new();
+    plant(&ground);
+    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    let flip = |path: &Path| {
+        let file = File::options().write(true).open(path).unwrap();
+        let length = file.metadata().unwrap().len();
+        (0..length).step_by(9_000).for_each(|at| file.write_all_at(&[0x5a; 3], at).unwrap());
+    };
+    let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(0).unwrap();
+    let delete = |path: &Path| fs::remove_file(path).unwrap();
+    let link = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        symlink("/etc/hostname", path).unwrap();
+    };
+    let damages: [&dyn Fn(&Path); 4] = [&flip, &cut, &link, &delete];
+    for (nth, damage) in damages.iter().enumerate() {
+        for prefix in ["file-", "segment-", "index-"] {
+            stand.fill();
+            let files = files_of_stores(&ground.path("cache"), prefix);
+            files.iter().for_each(|path| damage(path));
+            stand.check();
+            println!("damage {nth} of {} {prefix}: {}", files.len(), stand.state());
+        }
+    }
+    stand.finish();
+    // What the last mount left is right, and so is what is read of it.
+    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    stand.fill();
+    stand.until("normal");
+    stand.finish();
+}
+
+#[test]
+fn a_cache_directory_may_be_replaced_or_deleted() {
+    let ground = Ground::new();
+    plant(&ground);
+    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    stand.fill();
+    // Another directory with files of these very names, which are somebody else's.
+    let (cache, moved) = (ground.path("cache"), ground.path("moved"));
+    let names = files_of_stores(&cache, "");
+    fs::rename(&cache, &moved).unwrap();
+    for path in &names {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "precious").unwrap();
+    }
+    let touched = |path: &PathBuf| fs::read(path).unwrap() != *b"precious";
+    for number in 0..20 {
+        ground.plant(&format!("n/{number}"), &content(number, SIZE));
+    }
+    stand.check();
+    stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap(), "--evict"]);
+    stand.check();
+    stand.fill();
+    assert!(!names.iter().any(touched), "what is not ours was touched");
+    // The daemon may be making files there at this moment.
+    wait_until("the end of the store", || fs::remove_dir_all(&moved).is_ok());
+    stand.until("down");
+    let held = || -> u64 {
+        let open = fs::read_dir(format!("/proc/{}/fd", stand.mounted.pid)).unwrap().flatten();
+        let files = open.filter(|fd| {
+            fs::read_link(fd.path()).is_ok_and(|to| to.to_str().unwrap().contains("/segment-"))
+        });
+        files.filter_map(|fd| fs::metadata(fd.path()).ok()).map(|file| file.blocks()).sum()
+    };
+    wait_until("the space of what was deleted is given back", || held() == 0);
+    stand.finish();
+    assert_eq!(files_of_stores(&cache, "").len(), names.len(), "nothing was added or deleted");
+}
+
+#[test]
+fn a_disk_that_fails_and_comes_back_is_used_again() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Loop::new(&ground, 64);
+    let stand = Stand::new(&ground, &disk.point, &DISK);
+    stand.fill();
+    stand.finish();
+    let stand = Stand::new(&ground, &disk.point, &DISK);
+    wait_until("what is stored is read", || stand.mounted.count("/tier_bytes") > 0);
+    disk.fail();
+    stand.until("down");
+    let before = stand.mounted.count("/source_bytes");
+    wait_until("the source is read instead", || {
+        stand.check();
+        stand.mounted.count("/source_bytes") > before
+    });
+    stand.finish();
+    disk.umount();
+    disk.mount();
+    let stand = Stand::new(&ground, &disk.point, &DISK);
+    wait_until("what is stored is read", || stand.mounted.count("/tier_bytes") > 0);
+    stand.fill();
+    stand.until("normal");
+    stand.finish();
+}

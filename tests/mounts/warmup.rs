@@ -1,0 +1,170 @@
+//! Samples brought here before they are read, and had gone.
+//!
+//! Goal: what a warm-up counts is true, and everything that it brought is read without the source.
+//! Method: real mounts over a filesystem that counts what is read of it and fails on command.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::ground::{Ground, check_many, content};
+use crate::mounted::{Mounted, Slow};
+
+const FILES: u64 = 150;
+const SIZE: usize = 30_000;
+
+/// Two directories of files behind a filesystem that counts, mounted.
+struct Stand {
+    mounted: Mounted,
+    slow: Slow,
+    ground: Ground,
+}
+
+impl Stand {
+    fn new(ram: &str, nvme: Option<&str>) -> Self {
+        let ground = Ground::new();
+        ground.plant_many("a", FILES, SIZE);
+        ground.plant_many("b", FILES / 3, SIZE);
+        let slow = Slow::new(&ground, &[]);
+        let cache = ground.path("cache");
+        let disk = |nvme| ["--cache-dir", cache.to_str().unwrap(), "--nvme", nvme];
+        let disk = nvme.map(disk);
+        let counted = ["--ram", ram, "--set", "order.learn=off"];
+        let options = [&counted[..], disk.as_ref().map_or(&[], |disk| &disk[..])].concat();
+        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+        Stand { mounted, slow, ground }
+    }
+
+    /// Runs `belady warmup`, which must end with this exit code. What it counted.
+    #[track_caller]
+    fn warmup(&self, code: i32, words: &[&str]) -> Value {
+        let point = self.mounted.point.to_str().unwrap();
+        let said = self.ground.ends(code, &[&["warmup", point, "--json"], words].concat());
+        let json = said.lines().next().unwrap_or_default();
+        let progress: Value = serde_json::from_str(json).unwrap_or_else(|_| panic!("{said}"));
+        let sum: u64 = ["already", "fetched", "unfit", "failed", "late", "waiting"]
+            .iter()
+            .map(|part| blocks(&progress, part))
+            .sum();
+        let counts = words.contains(&"--check") || words.contains(&"--evict");
+        assert!(counts || sum == blocks(&progress, "chosen"), "{progress}");
+        progress
+    }
+}
+
+fn blocks(progress: &Value, of: &str) -> u64 {
+    progress[of]["blocks"].as_u64().unwrap()
+}
+
+#[test]
+fn what_is_warm_is_read_without_the_source() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    let all = FILES + FILES / 3;
+    let bytes = all * SIZE as u64;
+    assert_eq!(blocks(&stand.warmup(0, &["--check"]), "disk"), 0);
+    let progress = stand.warmup(0, &[]);
+    assert_eq!((blocks(&progress, "fetched"), blocks(&progress, "disk")), (all, all), "{progress}");
+    assert_eq!(
+        (progress["files"].as_u64(), progress["fetched"]["bytes"].as_u64()),
+        (Some(all), Some(bytes))
+    );
+    assert_eq!(
+        (stand.slow.count("bytes"), stand.mounted.count("/disk/kept") >= bytes),
+        (bytes, true)
+    );
+    let again = stand.warmup(0, &[]);
+    assert_eq!(blocks(&again, "already"), all);
+    check_many(&stand.mounted.path(""), "a", FILES, SIZE);
+    check_many(&stand.mounted.path(""), "b", FILES / 3, SIZE);
+    assert_eq!(stand.slow.count("bytes"), bytes, "the source was read");
+    let said = stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap(), "--check"]);
+    assert!(said.contains("200 samples") && said.contains("on disk"), "{said}");
+    let gone = stand.warmup(0, &["--evict", "--glob", "a/*"]);
+    assert_eq!(
+        (blocks(&gone, "already"), blocks(&gone, "ram") + blocks(&gone, "disk")),
+        (FILES, 0)
+    );
+    assert_eq!(blocks(&stand.warmup(0, &["--check"]), "chosen"), all);
+    assert_eq!(blocks(&stand.warmup(0, &[]), "fetched"), FILES);
+    check_many(&stand.mounted.path(""), "a", FILES, SIZE);
+    assert_eq!(stand.mounted.count("/read_errors"), 0);
+    stand.mounted.umount();
+}
+
+#[test]
+fn samples_are_chosen_by_order_by_names_and_by_pattern() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    let file = |name: &str, text: &str| {
+        fs::write(stand.ground.path(name), text).unwrap();
+        stand.ground.path(name).to_str().unwrap().to_owned()
+    };
+    let fetched = |progress: &Value| (blocks(progress, "chosen"), blocks(progress, "fetched"));
+    let order = file("order", "a/0003\na/0001\na/0002\n");
+    assert_eq!(fetched(&stand.warmup(0, &["--order", &order])), (3, 3));
+    let mount = stand.mounted.path("a/0004");
+    let names = file("names", &format!("a/0003\n{}\nnone\nb\n", mount.display()));
+    let progress = stand.warmup(0, &["--files-from", &names]);
+    assert_eq!(fetched(&progress), (2 + FILES / 3, 1 + FILES / 3));
+    assert_eq!((progress["missing"].as_u64(), blocks(&progress, "already")), (Some(1), 1));
+    assert_eq!(fetched(&stand.warmup(0, &["--glob", "*/000?"])), (20, 10 - 4));
+    let point = stand.mounted.point.to_str().unwrap();
+    stand.ground.ends(2, &["warmup", point, "--glob", "a/***"]);
+    stand.ground.ends(3, &["warmup", point, "--order", "no-such-file"]);
+    stand.ground.ends(2, &["warmup", point, "--files-from", "/no/such/file"]);
+    stand.ground.ends(2, &["warmup", point, "--rate", "0"]);
+    stand.ground.ends(6, &["warmup", stand.ground.path("source").to_str().unwrap()]);
+    stand.mounted.umount();
+}
+
+#[test]
+fn what_does_not_fit_is_said_and_not_fetched() {
+    let stand = Stand::new("1MiB", Some("2MiB"));
+    let progress = stand.warmup(5, &[]);
+    let (fetched, unfit) = (blocks(&progress, "fetched"), blocks(&progress, "unfit"));
+    assert!(fetched > 50 && unfit > 50 && fetched + unfit == FILES + FILES / 3, "{progress}");
+    assert_eq!(blocks(&progress, "ram") + blocks(&progress, "disk"), fetched);
+    assert_eq!(stand.slow.count("bytes"), fetched * SIZE as u64);
+    check_many(&stand.mounted.path(""), "a", FILES, SIZE);
+    stand.mounted.umount();
+}
+
+#[test]
+fn without_a_disk_ram_is_warmed() {
+    let stand = Stand::new("64MiB", None);
+    let progress = stand.warmup(0, &[]);
+    assert_eq!(blocks(&progress, "ram"), FILES + FILES / 3);
+    let before = stand.slow.count("bytes");
+    check_many(&stand.mounted.path(""), "a", FILES, SIZE);
+    assert_eq!(stand.slow.count("bytes"), before);
+    let gone = stand.warmup(0, &["--evict"]);
+    assert!(blocks(&gone, "ram") <= 1, "but for what this task has read last: {gone}");
+    stand.mounted.umount();
+}
+
+#[test]
+fn rate_and_deadline_hold() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    let progress = stand.warmup(7, &["--rate", "200KB/s", "--deadline", "500ms"]);
+    let fetched = progress["fetched"]["bytes"].as_u64().unwrap();
+    // A sample on credit, and a tenth of a second at once.
+    assert!(fetched <= 100_000 + 20_000 + SIZE as u64, "{progress}");
+    assert!(blocks(&progress, "late") > 0);
+    stand.warmup(0, &["--rate", "1GB", "--deadline", "60s"]);
+    stand.mounted.umount();
+}
+
+#[test]
+fn what_the_source_does_not_give_is_counted() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    stand.slow.ctl(&["fault", "eio", "a/0007"]);
+    let progress = stand.warmup(4, &[]);
+    assert_eq!(
+        (blocks(&progress, "failed"), blocks(&progress, "disk")),
+        (1, FILES + FILES / 3 - 1)
+    );
+    stand.slow.ctl(&["fault", "clear"]);
+    assert_eq!(blocks(&stand.warmup(0, &[]), "fetched"), 1);
+    assert!(fs::read(stand.mounted.path("a/0007")).unwrap() == content(7, SIZE));
+    assert_eq!(stand.mounted.count("/read_errors"), 0);
+    stand.mounted.umount();
+}
