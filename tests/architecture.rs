@@ -57,7 +57,7 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
     ("lru::", &["fuse", "plan"]),
-    ("crc32c::", &["cache"]),
+    ("crc32c::", &["cache", "catalog"]),
 ];
 
 /// Lines of a source file without its tests.

@@ -11,10 +11,12 @@ The machine's filesystem type is in the result: "ext4" is whatever holds the bui
 import os
 import random
 import statistics
+import subprocess
+import time
 
 from driver import RunError, stopwatch, wrong_bytes_in
 from hotdata import MIB, Shape, names_of
-from mounts import Watchdog
+from mounts import Watchdog, binary, fresh_dir
 from parts import Parts
 from readers import time_python, time_reads
 from turns import ORDER, Site, Turns, requests, wait_until_staged
@@ -38,12 +40,11 @@ def sides(found):
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("middle", "small", "large", "shard")
+    PARTS = ("middle", "small", "large", "shard", "shard_passed")
     BARS = {"110k.x_ext4": 1.2, "110k.watch.x_ext4": 2, "4k.x_ext4": 1.3, "1m.x_ext4": 1.1, "walk.x_ext4": 1.1,
             "python.x_ext4": 1.2, "requests_per_sample": .1, "shard.push.x_ext4": .33,
             "shard.passthrough.x_ext4": .95, "push.x_pread": .3}
     AT_LEAST = ("shard.push.x_ext4", "shard.passthrough.x_ext4", "push.x_pread")
-    MISSING = {"shard.passthrough.x_ext4": "the product has no passthrough"}
     COLUMNS = (*Parts.COLUMNS, ("medians", 66, sides))
 
     def __init__(self, *args):
@@ -170,21 +171,54 @@ class Bench(Parts):
 
     def shard(self):
         """One big file in pieces of 128 KiB."""
-        site = Site(os.path.join(self.top, "shard"), Shape("shard", 1, (128 if self.quick else 1_024) * MIB, 1))
-        name = names_of(site.shape)[0]
+        site = self.big_file("shard")
         try:
             with site.mount("--order", ORDER) as mount:
                 wait_until_staged(mount)
-                turns = Turns(site, mount)
-                mode = mount.status()["mode"]
-                kind = "passthrough" if mode == "passthrough" else "push"
-                for shape in ("shard-seq", "shard-random"):
-                    found = self.guarded(lambda shape=shape: turns.run(
-                        self.pairs, lambda top: time_reads(shape, os.path.join(top, name))), mount)
-                    random_too = "" if shape == "shard-seq" else "random."
-                    self.ratio(f"shard.{kind}.{random_too}x_ext4", found, rate, max, mode=mode)
+                self.pieces(site, mount, "push")
         finally:
             site.clean()
+
+    def shard_passed(self):
+        """The same, all there in the cache directory and read from it by the kernel itself."""
+        site = self.big_file("passed")
+        cache = fresh_dir(os.path.join(self.top, "cache"))
+        name = names_of(site.shape)[0]
+        try:
+            with site.mount("--cache-dir", cache, "--set", "mount.mode=passthrough", "--set", "order.learn=off") as mount:
+                warm = [binary("belady"), "warmup", mount.mountpoint]
+                subprocess.run(warm, check=True, timeout=LONGEST, stdout=subprocess.DEVNULL)
+                self.wait_until_passed(mount, os.path.join(mount.mountpoint, name))
+                before = mount.status()
+                self.pieces(site, mount, "passthrough")
+                after = mount.status()
+                if after["source_bytes"] != before["source_bytes"] or after["requests"]["read"] != before["requests"]["read"]:
+                    raise RunError("what is passed through was asked of belady")
+        finally:
+            site.clean()
+
+    def big_file(self, name):
+        return Site(os.path.join(self.top, name), Shape("shard", 1, (128 if self.quick else 1_024) * MIB, 1))
+
+    def wait_until_passed(self, mount, path):
+        """Opens a file until the kernel reads it by itself, and reads it once."""
+        deadline = time.monotonic() + LONGEST
+        while time.monotonic() < deadline:
+            before = mount.status()["requests"]["passed"]
+            time_reads("shard-seq", path)
+            if mount.status()["requests"]["passed"] > before:
+                return
+        raise RunError("no file is passed through")
+
+    def pieces(self, site, mount, kind):
+        """A big file read in turns, from its start to its end and in random order."""
+        turns, name = Turns(site, mount), names_of(site.shape)[0]
+        mode = mount.status()["mode"]
+        for shape in ("shard-seq", "shard-random"):
+            found = self.guarded(lambda shape=shape: turns.run(
+                self.pairs, lambda top: time_reads(shape, os.path.join(top, name))), mount)
+            random_too = "" if shape == "shard-seq" else "random."
+            self.ratio(f"shard.{kind}.{random_too}x_ext4", found, rate, max, mode=mode)
 
 
 if __name__ == "__main__":

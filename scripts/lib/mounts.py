@@ -147,11 +147,14 @@ class Slowpfs(Served):
 
 
 class Belady:
-    """belady over `source` at `mountpoint`; `options` are further arguments of `belady mount`."""
+    """belady over `source` at `mountpoint`; `options` are further arguments of `belady mount`.
 
-    def __init__(self, source, mountpoint, options, cgroup=None):
+    It must serve within `patience` seconds.
+    """
+
+    def __init__(self, source, mountpoint, options, cgroup=None, patience=60):
         self.source, self.mountpoint, self.options = source, mountpoint, options
-        self.cgroup = cgroup
+        self.cgroup, self.patience = cgroup, patience
 
     def __enter__(self):
         fresh_dir(self.mountpoint)
@@ -160,8 +163,8 @@ class Belady:
         log = self.mountpoint + ".log"            # a file, and not a pipe that the daemon would hold open
         try:
             with open(log, "w+") as out:
-                done = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, timeout=60,
-                                      check=False, preexec_fn=enter)
+                done = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                                      timeout=self.patience, check=False, preexec_fn=enter)
                 out.seek(0)
                 said = out.read()[-800:].strip() or "(it said nothing)"
             if done.returncode != 0:

@@ -15,8 +15,8 @@ use nix::libc;
 use super::Buffer;
 use super::care::Owed;
 use super::inbox::Arrival;
-use super::store::{Found, Key, Part, Sample, Store};
-use crate::catalog::{Catalog, Located};
+use super::store::{Found, Key, Lent, Part, Sample, Store};
+use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Kind, Pool, Urgency};
@@ -67,6 +67,9 @@ pub(super) struct Local {
     queue: Mutex<Queue>,
     idle: Condvar,
     writers: Pool,
+    /// Large files being compared with their checksums, and the thread that does.
+    comparing: Mutex<HashSet<NodeId>>,
+    comparer: Pool,
 }
 
 impl Local {
@@ -79,6 +82,8 @@ impl Local {
             queue: Mutex::default(),
             idle: Condvar::new(),
             writers: Pool::new("belady-store-write", 1, 0),
+            comparing: Mutex::default(),
+            comparer: Pool::starting("belady-compare", 1, 0, step_back),
         }
     }
 
@@ -113,26 +118,32 @@ impl Local {
     pub(super) fn adopt(self: &Arc<Self>) -> Vec<BlockId> {
         let layout = self.catalog.layout();
         let mut found = Vec::new();
+        if self.store.totals().0 == 0 {
+            return found;
+        }
         let mut keys = vec![None; layout.blocks()];
         self.catalog.for_each_file(|path, file, stat| {
             if stat.kind != Kind::File {
                 return;
             }
+            let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);
-                let key = self.store.key(path, &stat.fingerprint, offset);
+                let key = self.store.key(path, &version, offset);
                 if self.store.contains(key) {
                     keys[block.index()] = Some(key);
                     found.push(block);
                 }
             }
         });
-        let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-        let stray = match wanted.len() as u64 == self.store.totals().0 {
-            true => Vec::new(),
-            false => self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect(),
+        // No two blocks have the same key.
+        let stray = if found.len() as u64 == self.store.totals().0 {
+            Vec::new()
+        } else {
+            let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
+            self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect()
         };
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         self.submit(Job::Forget(stray), 0);
         found
     }
@@ -154,6 +165,36 @@ impl Local {
                 None
             }
         }
+    }
+
+    /// A large file as it lies in the store, if it is all there and was found to be right. One that
+    /// is all there otherwise is looked at by a thread of its own, for the next time. Never blocks.
+    pub(super) fn lent(self: &Arc<Self>, node: NodeId) -> Option<Arc<Lent>> {
+        let (file, size) = self.catalog.file(node).ok().filter(|at| self.store.is_large(at.1))?;
+        let mut blocks = self.catalog.layout().blocks_of(file);
+        let keys: Vec<Key> = {
+            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            let of = |block: BlockId| keys.get(block.index()).copied().flatten();
+            blocks.clone().map(of).collect::<Option<_>>()?
+        };
+        let located = self.catalog.locate(blocks.next()?).filter(|at| at.node == node)?;
+        let first = self.key(&located);
+        if keys.first() != Some(&first) {
+            return None;
+        }
+        let lent = self.store.lent(first);
+        if lent.is_none() && self.comparing().insert(node) {
+            let local = Arc::clone(self);
+            self.comparer.submit(Urgency::Prefetch, move || {
+                local.store.make_lendable(&keys, size);
+                local.comparing().remove(&node);
+            });
+        }
+        lent
+    }
+
+    fn comparing(&self) -> MutexGuard<'_, HashSet<NodeId>> {
+        self.comparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores a block that has arrived; `owed` is what the planner is told, also where it is not

@@ -48,7 +48,7 @@ pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message, Question};
 pub use journal::{Journal, Pinned};
 use local::Local;
-use store::Store;
+use store::{Lent, Store};
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
@@ -179,6 +179,12 @@ impl Cache {
             let blocks = local.adopt();
             self.inbox.put(Event::Found { tier: local.tier, blocks }, None);
         }
+    }
+
+    /// A large file that lies in the local store as it is at the source, for the kernel to read by
+    /// itself. Never blocks.
+    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
+        self.local.as_ref()?.lent(node)
     }
 
     /// The gear of each file.

@@ -11,13 +11,13 @@ use crate::source::{PosixSource, Source, Stat};
 /// What only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A directory that can be listed, and whose reads panic: at once, or in the pool's thread.
-struct Panicking {
+/// A directory whose reads are done otherwise.
+struct Instead<R> {
     directory: PosixSource,
-    pool: Option<Pool>,
+    read: R,
 }
 
-impl Source for Panicking {
+impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
     fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
         self.directory.list(directory)
     }
@@ -43,50 +43,17 @@ impl Source for Panicking {
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {
-        for request in requests {
-            let read = move || panic!("injected into a read at {}", request.offset);
-            match &self.pool {
-                Some(pool) => pool.submit(Urgency::Demand, read),
-                None => read(),
-            }
-        }
+        requests.into_iter().for_each(&self.read);
     }
 }
 
-/// A directory that can be listed, and whose reads wait until they are let go.
-struct Held {
-    directory: PosixSource,
-    reads: Arc<Mutex<Vec<ReadRequest>>>,
-}
-
-impl Source for Held {
-    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
-        self.directory.list(directory)
-    }
-
-    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        self.directory.stat(path)
-    }
-
-    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
-        self.directory.read_link(path)
-    }
-
-    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
-        self.directory.list_xattrs(path)
-    }
-
-    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.directory.xattr(path, name)
-    }
-
-    fn space(&self) -> Result<[u64; 7], Errno> {
-        self.directory.space()
-    }
-
-    fn read(&self, mut requests: Vec<ReadRequest>) {
-        self.reads.lock().unwrap().append(&mut requests);
-    }
+/// Reads that panic in a thread of a pool.
+fn panicking(directory: PosixSource) -> Arc<dyn Source> {
+    let pool = Pool::new("test-source", 1, 0);
+    let read = move |request: ReadRequest| {
+        pool.submit(Urgency::Demand, move || panic!("injected into a read at {}", request.offset));
+    };
+    Arc::new(Instead { directory, read })
 }
 
 /// Page cache whose calls panic.
@@ -173,8 +140,7 @@ impl Stand {
 
 #[test]
 fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
-    let pool = Some(Pool::new("test-source", 1, 0));
-    let stand = stand(|directory| Arc::new(Panicking { directory, pool }));
+    let stand = stand(panicking);
     // More often than there are threads: they outlive it.
     for _ in 0..3 {
         let readers = [stand.read(), stand.read()];
@@ -190,7 +156,8 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
 
 #[test]
 fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
-    let stand = stand(|directory| Arc::new(Panicking { directory, pool: None }));
+    let read = |request: ReadRequest| panic!("injected into a read at {}", request.offset);
+    let stand = stand(|directory| Arc::new(Instead { directory, read }));
     let (answer, answered) = channel();
     let waiter = move |result: Result<Arc<Buffer>, Errno>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
@@ -237,8 +204,7 @@ fn what_is_loaded_is_stored_and_not_pushed() {
 
 #[test]
 fn a_load_that_panics_or_fails_is_told_of_once() {
-    let pool = Some(Pool::new("test-source", 1, 0));
-    let stand = stand(|directory| Arc::new(Panicking { directory, pool }));
+    let stand = stand(panicking);
     for _ in 0..3 {
         stand.cache.load(BLOCK, TIER);
         stand.hears(is_not_placed);
@@ -250,7 +216,8 @@ fn a_load_that_panics_or_fails_is_told_of_once() {
 fn a_load_that_a_reader_joins_goes_to_ram_too() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let held = Arc::clone(&reads);
-    let stand = stand(|directory| Arc::new(Held { directory, reads: held }));
+    let hold = move |request| held.lock().unwrap().push(request);
+    let stand = stand(|directory| Arc::new(Instead { directory, read: hold }));
     for prefetched in [false, true] {
         stand.cache.load(BLOCK, TIER);
         let reader = (!prefetched).then(|| stand.read());

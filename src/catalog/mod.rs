@@ -1,7 +1,9 @@
 //! What is in the dataset: names, attributes and versions, in memory.
 //!
-//! 1. At mount the tree is scanned once. Rows are numbered from the root down, directory
-//!    by directory, names sorted: the same tree gives the same numbers after a restart.
+//! 1. At the first mount the tree is scanned. Rows are numbered from the root down, directory
+//!    by directory, names sorted: the same tree gives the same numbers after a restart. The catalog
+//!    is saved; a later mount takes it up without asking the source, and has it checked behind its
+//!    readers. What it says counts as seen when that mount began.
 //! 2. Lookups and listings are answered from here, without the source.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
@@ -10,13 +12,18 @@
 //!
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
+mod change;
+mod names;
 mod node;
+mod row;
+mod saved;
 mod scan;
+mod sweep;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -72,12 +79,19 @@ pub struct Changes {
     pub names: Vec<(NodeId, OsString)>,
     /// Whether rows were added.
     pub added: bool,
+    /// Whether rows are gone.
+    pub removed: bool,
 }
 
 impl Changes {
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.names.is_empty() && !self.added
+    }
+
+    /// Whether names came or went.
+    pub fn are_of_names(&self) -> bool {
+        self.added || self.removed
     }
 }
 
@@ -90,6 +104,12 @@ pub struct Catalog {
     /// How old a check may be; none: the source is taken to be immutable.
     period: Option<Duration>,
     start: Instant,
+    /// Whether it comes from an earlier mount.
+    reopened: bool,
+    /// Whether nothing is left of it that only an earlier mount has seen.
+    swept: AtomicBool,
+    /// Whether it is as it was saved last.
+    saved: AtomicBool,
 }
 
 /// How long the kernel may believe what can never change.
@@ -114,9 +134,82 @@ impl Catalog {
             return Err((PathBuf::new(), errno));
         }
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
-        let tree = RwLock::new(Tree::new(root, found));
-        let renamed = AtomicU64::new(0);
-        Ok(Catalog { source, tree, renamed, period, start: Instant::now() })
+        let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
+        scan::give_back();
+        Ok(Self::of(tree, source, period, false))
+    }
+
+    fn of(tree: Tree, source: Arc<dyn Source>, period: Option<Duration>, reopened: bool) -> Self {
+        Catalog {
+            source,
+            tree: RwLock::new(tree),
+            period,
+            start: Instant::now(),
+            renamed: AtomicU64::new(0),
+            reopened,
+            swept: AtomicBool::new(!reopened),
+            saved: AtomicBool::new(reopened),
+        }
+    }
+
+    /// Takes up a catalog that was [saved](Self::save). The source is asked of its root alone; all
+    /// else counts as seen at this moment, and is to be checked by a [sweep](Self::sweep).
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, `PermissionDenied` where others than us and root could have
+    /// written it, `InvalidData` where it is damaged, of another directory or format, or mostly of
+    /// files that are gone.
+    pub fn open(
+        source: Arc<dyn Source>,
+        period: Option<Duration>,
+        path: &Path,
+    ) -> std::io::Result<Self> {
+        let mut tables = saved::read(path)?;
+        let root = source.stat(Path::new(""))?;
+        let wrong = |what| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+        if !tables.rebase(&root) {
+            return wrong("it is of another directory");
+        }
+        if tables.is_worn() {
+            return wrong("most files in it are gone");
+        }
+        let mut tree = Tree::of(tables);
+        tree.update(FileId(0), &root, &mut Changes::default());
+        Ok(Self::of(tree, source, period, true))
+    }
+
+    /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
+    /// Nothing happens where it is there as it is.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        if self.saved.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let outcome = self.export(path);
+        self.saved.fetch_and(outcome.is_ok(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// As [`save`](Self::save), whatever is there.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn export(&self, path: &Path) -> std::io::Result<()> {
+        // A copy, so that nobody has to wait for the disk.
+        let tables = self.read().tables.clone();
+        saved::write(&tables, path)
+    }
+
+    /// Where it comes from: `scanned` at this mount, or from an earlier one, which is being
+    /// `checking` or is `checked`.
+    pub fn state(&self) -> &'static str {
+        match (self.reopened, self.swept.load(Ordering::Relaxed)) {
+            (false, _) => "scanned",
+            (true, false) => "checking",
+            (true, true) => "checked",
+        }
     }
 
     /// The source behind the catalog.
@@ -128,12 +221,15 @@ impl Catalog {
         self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To change something.
     fn write(&self) -> RwLockWriteGuard<'_, Tree> {
+        self.saved.store(false, Ordering::Relaxed);
         self.tree.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Milliseconds since the catalog began, never 0: that stands for what was known then.
     fn now_ms(&self) -> u32 {
-        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX)
+        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX).max(1)
     }
 
     /// For how long a row checked at `checked_ms` may still be believed; none: no longer.
@@ -143,10 +239,11 @@ impl Catalog {
         period.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    fn attr(&self, tree: &Tree, file: FileId) -> Attr {
-        let row = tree.row(file);
-        let valid = self.valid(row.checked_ms).unwrap_or_default();
-        Attr { node: NodeId::new(file, row.version), stat: row.stat, valid }
+    /// What a row's name stands for, which may be believed as long as the name.
+    fn attr(&self, tree: &Tree, entry: FileId) -> Attr {
+        let valid = self.valid(tree.checked_ms(entry)).unwrap_or_default();
+        let file = tree.target(entry);
+        Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
 
     /// A name in a directory. `None` where it must be [refreshed](Self::refresh) first, which
@@ -165,13 +262,14 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let Some(file) = tree.child(directory, name) else {
-            let row = tree.row(directory);
-            let fresh = believe || self.valid(row.checked_ms).is_some() && !row.is_unread();
-            let errno = if row.is_directory() { Errno::ENOENT } else { Errno::ENOTDIR };
+        let Some(entry) = tree.entry(directory, name) else {
+            let valid = self.valid(tree.checked_ms(directory)).is_some();
+            let fresh = believe || valid && !tree.is_unread(directory);
+            let is_directory = tree.is_directory(directory);
+            let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
             return fresh.then_some(Err(errno));
         };
-        let attr = self.attr(&tree, file);
+        let attr = self.attr(&tree, entry);
         (believe || !attr.valid.is_zero()).then_some(Ok(attr))
     }
 
@@ -195,33 +293,31 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let row = tree.row(directory);
-        if !believe && (row.is_unread() || self.valid(row.checked_ms).is_none()) {
+        let valid = self.valid(tree.checked_ms(directory)).is_some();
+        if !believe && (tree.is_unread(directory) || !valid) {
             return None;
         }
-        Some(tree.children(directory).map(|children| {
-            let listed = |(name, file): (&OsStr, FileId)| Listed {
-                name: name.to_os_string(),
-                attr: self.attr(&tree, file),
+        Some(tree.entries(directory).map(|entries| {
+            let listed = |entry| Listed {
+                name: tree.name(entry).to_os_string(),
+                attr: self.attr(&tree, entry),
             };
-            children.map(listed).collect()
+            entries.map(listed).collect()
         }))
     }
 
     /// A row by its name: its node, its directory's and the name there. None for one that is gone.
     pub fn name(&self, file: FileId) -> Option<(NodeId, NodeId, OsString)> {
         let tree = self.read();
-        let row = tree.row(file);
-        let name = tree.path(file).file_name()?.to_os_string();
-        let parent = NodeId::new(row.parent, tree.row(row.parent).version);
-        (!row.gone).then(|| (NodeId::new(file, row.version), parent, name))
+        let named = file != FileId(0) && tree.is_there(file);
+        let parent = tree.node(tree.row(file).parent);
+        named.then(|| (tree.node(file), parent, tree.name(file).to_os_string()))
     }
 
     /// The directory that holds a row.
     pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
         let tree = self.read();
-        let parent = tree.row(tree.resolve(node)?).parent;
-        Ok(NodeId::new(parent, tree.row(parent).version))
+        Ok(tree.node(tree.row(tree.resolve(node)?).parent))
     }
 
     /// The row's path below the root.
@@ -236,8 +332,8 @@ impl Catalog {
     /// Path of a file below the root, whatever its version; none for one that is gone.
     pub fn path_of(&self, file: FileId) -> Option<PathBuf> {
         let tree = self.read();
-        let row = tree.get(file)?;
-        (!row.gone).then(|| tree.path(file))
+        tree.get(file)?;
+        tree.is_there(file).then(|| tree.path(file))
     }
 
     /// The file of a node, with its size.
@@ -247,7 +343,7 @@ impl Catalog {
     pub fn file(&self, node: NodeId) -> Result<(FileId, u64), Errno> {
         let tree = self.read();
         let file = tree.resolve(node)?;
-        Ok((file, tree.row(file).stat.size))
+        Ok((file, tree.stat(file).size))
     }
 
     /// The blocks that files are cut into, as of now.
@@ -260,14 +356,13 @@ impl Catalog {
         let tree = self.read();
         let (offset, length) = tree.layout.range(block);
         let file = tree.layout.file_of(block);
-        let row = tree.row(file);
-        if length == 0 || row.gone {
+        if length == 0 || !tree.is_there(file) {
             return None;
         }
         Some(Located {
-            node: NodeId::new(file, row.version),
+            node: tree.node(file),
             path: tree.path(file).into(),
-            fingerprint: row.stat.fingerprint,
+            fingerprint: tree.stat(file).fingerprint(),
             offset,
             length: length as usize,
         })
@@ -279,15 +374,14 @@ impl Catalog {
         let Some(period) = self.period else { return false };
         let tree = self.read();
         let Ok(file) = tree.resolve(node) else { return false };
-        self.valid(tree.row(file).checked_ms).is_none_or(|left| left < period / 2)
+        self.valid(tree.checked_ms(file)).is_none_or(|left| left < period / 2)
     }
 
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
-        let now = self.now_ms();
-        let mut tree = self.write();
+        let tree = self.read();
         if let Ok(file) = tree.resolve(node) {
-            tree.seen(file, now);
+            tree.seen(file, self.now_ms());
         }
     }
 
@@ -305,35 +399,33 @@ impl Catalog {
     /// Calls `each` with path, file and attributes of every regular file or link.
     pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
         let tree = self.read();
-        for file in tree.files() {
-            let row = tree.row(file);
-            if !row.gone && matches!(row.stat.kind, Kind::File | Kind::Symlink) {
-                each(&tree.path(file), file, &row.stat);
+        let (mut directory, mut path) = (FileId(0), PathBuf::new());
+        for file in tree.files().filter(|file| tree.is_there(*file)) {
+            let stat = tree.stat(file);
+            if !matches!(stat.kind, Kind::File | Kind::Symlink) {
+                continue;
             }
+            let parent = tree.row(file).parent;
+            if parent != directory {
+                (directory, path) = (parent, tree.path(parent));
+            }
+            path.push(tree.name(file));
+            each(&path, file, &stat);
+            path.pop();
         }
     }
 
     /// Path of some regular file.
     pub fn any_file(&self) -> Option<PathBuf> {
         let tree = self.read();
-        let regular = |&file: &FileId| {
-            let row = tree.row(file);
-            row.stat.kind == Kind::File && !row.gone
-        };
-        tree.files().find(regular).map(|file| tree.path(file))
+        tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
     }
 
     /// Number of rows and of the bytes of all regular files.
     pub fn totals(&self) -> (u64, u64) {
         let tree = self.read();
-        let regular =
-            |&file: &FileId| tree.row(file).stat.kind == Kind::File && !tree.row(file).gone;
-        let (mut files, mut bytes) = (0, 0);
-        for file in tree.files().filter(regular) {
-            files += 1;
-            bytes += tree.row(file).stat.size;
-        }
-        (files, bytes)
+        let regular = tree.files().filter(|file| is_regular(&tree, *file));
+        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
     }
 
     /// Checks one name at the source. Blocks.
@@ -341,35 +433,46 @@ impl Catalog {
         let known = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
-            tree.child(directory, name).map(|_| tree.path(directory).join(name))
+            tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
-        let Some(path) = known else { return self.refresh_directory(parent) };
+        let Some((path, entry)) = known else { return self.refresh_directory(parent) };
         let stat = self.source.stat(&path);
         let mut changes = Changes::default();
-        let mut tree = self.write();
         match stat {
-            Ok(stat) => tree.found(parent, name, stat, self.now_ms(), &mut changes),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => tree.remove(parent, name, &mut changes),
+            Ok(stat) if self.is_as_seen(entry, &stat) => {}
+            Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
             // A source that does not answer well is no reason to forget what is known.
             Err(_) => {}
         }
         self.count(changes)
     }
 
+    /// Whether a name stands for what the source says now. If so, that is noted.
+    fn is_as_seen(&self, entry: FileId, stat: &Stat) -> bool {
+        let tree = self.read();
+        let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
+        if same {
+            tree.seen(entry, self.now_ms());
+        }
+        same
+    }
+
     /// Checks a directory at the source, and its names if it changed. Blocks.
     pub fn refresh_directory(&self, node: NodeId) -> Changes {
-        let (directory, path, before) = {
+        let (directory, path) = {
             let tree = self.read();
             let Ok(directory) = tree.resolve(node) else { return Changes::default() };
-            (directory, tree.path(directory), tree.listed(directory))
+            (directory, tree.path(directory))
         };
         let mut changes = Changes::default();
         let Ok(stat) = self.source.stat(&path) else { return changes };
-        let now = self.now_ms();
-        if Some(stat.fingerprint) == before {
-            self.write().update(directory, stat, now, &mut changes);
+        // Whether it is read is asked last: whoever checks its own name may have noted another
+        // version of it in the meantime, and has not read that.
+        if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
             return changes;
         }
+        let now = self.now_ms();
         let Ok(names) = self.source.list(&path) else { return changes };
         let stats = self.source.stat_all(&path, &names);
         if stats.iter().flat_map(|stat| stat.as_ref().err()).any(|errno| !scan::is_certain(*errno))
@@ -379,10 +482,15 @@ impl Catalog {
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
-        tree.relist(directory, stat.fingerprint, found.collect(), now, &mut changes);
-        tree.update(directory, stat, now, &mut changes);
+        tree.update(directory, &stat, &mut changes);
+        tree.seen(directory, now);
+        tree.relist(directory, found.collect(), now, &mut changes);
         self.count(changes)
     }
+}
+
+fn is_regular(tree: &Tree, file: FileId) -> bool {
+    tree.is_there(file) && tree.stat(file).kind == Kind::File
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! a chunk and queues the directories among them. One huge directory is as parallel as many small
 //! ones.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use std::thread;
 
 use nix::errno::Errno;
 
+use super::names::Names;
 use crate::source::{Kind, Source, Stat};
 
 /// Names that one job stats.
@@ -23,7 +23,9 @@ const CHUNK: usize = 64;
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
-    pub(super) entries: Vec<(OsString, Stat)>,
+    pub(super) names: Names,
+    /// Where each entry's name is, and what it is.
+    pub(super) entries: Vec<(u32, Stat)>,
     pub(super) error: Option<Errno>,
 }
 
@@ -34,7 +36,7 @@ enum Job {
 
 #[derive(Default)]
 struct Work {
-    jobs: VecDeque<Job>,
+    jobs: Vec<Job>,
     /// Jobs queued or being done; the scan ends at 0.
     open: usize,
     found: Vec<Found>,
@@ -46,6 +48,13 @@ struct Work {
 /// we may not look at. Anything else may pass, and must not make samples vanish.
 pub(super) fn is_certain(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
+}
+
+/// Gives the memory of the many small pieces of a scan back to the system.
+pub(super) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: memory in use is not touched.
+    let _ = unsafe { nix::libc::malloc_trim(0) };
 }
 
 struct Scan<'a> {
@@ -86,7 +95,7 @@ impl Scan<'_> {
         let mut work = self.lock();
         for job in jobs {
             work.open += 1;
-            work.jobs.push_back(job);
+            work.jobs.push(job);
             self.wake.notify_one();
         }
     }
@@ -97,7 +106,8 @@ impl Scan<'_> {
             while work.jobs.is_empty() && work.open > 0 {
                 work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
             }
-            let Some(job) = work.jobs.pop_front() else { return };
+            // The latest: what a listing has brought along of its names is still there.
+            let Some(job) = work.jobs.pop() else { return };
             drop(work);
             match job {
                 Job::List(path) => self.list(path),
@@ -129,7 +139,7 @@ impl Scan<'_> {
         let entries = Vec::with_capacity(names.len());
         let index = {
             let mut work = self.lock();
-            work.found.push(Found { path, entries, error });
+            work.found.push(Found { path, names: Names::default(), entries, error });
             work.found.len() - 1
         };
         self.queue(names.chunks(CHUNK).map(|chunk| Job::Stat(index, chunk.to_vec())));
@@ -141,12 +151,19 @@ impl Scan<'_> {
         let mut found = Vec::with_capacity(names.len());
         for (name, stat) in names.iter().zip(stats) {
             match stat {
-                Ok(stat) => found.push((name.clone(), stat)),
+                Ok(stat) => found.push((name, stat)),
                 Err(errno) => self.check(path.join(name), errno),
             }
         }
         let directories = found.iter().filter(|(_, stat)| stat.kind == Kind::Directory);
         self.queue(directories.map(|(name, _)| Job::List(path.join(name))).collect::<Vec<_>>());
-        self.lock().found[directory].entries.extend(found);
+        let mut work = self.lock();
+        let directory = &mut work.found[directory];
+        for (name, stat) in found {
+            match directory.names.add(name) {
+                Some(at) => directory.entries.push((at, stat)),
+                None => directory.error = Some(Errno::EOVERFLOW),
+            }
+        }
     }
 }

@@ -1,154 +1,333 @@
-//! The rows of the catalog and how they change.
+//! The rows of the catalog and how they lie.
+//!
+//! Rows are numbered from the root down, directory by directory, names sorted. So the names of a
+//! directory are a run of rows, and need no list of their own until they change. A further name of
+//! a file, its hard link, is a row that only leads to the file's.
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
-use super::Changes;
+use super::names::Names;
 use super::node::NodeId;
+use super::row::{Class, Row, State};
 use super::scan::Found;
 use crate::ids::FileId;
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Kind, Stat};
+use crate::source::{Kind, Stat};
 
-/// Names of a directory in byte order, each with its row.
-type Names = Vec<(Box<OsStr>, FileId)>;
-
-/// One file, directory or other thing of the source.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) parent: FileId,
-    name: Box<OsStr>,
-    pub(super) stat: Stat,
-    pub(super) version: u16,
-    /// Milliseconds since the catalog began, when the row was last seen at the source.
-    pub(super) checked_ms: u32,
-    /// The source no longer has it.
-    pub(super) gone: bool,
-    /// Version of the directory whose names are in `children`.
-    listed: Option<Fingerprint>,
-    /// Names by byte order, or why they could not be read; none where they were not read yet.
-    children: Option<Result<Names, Errno>>,
+/// The rows of a directory's names, in byte order of the names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Children {
+    /// Nobody has looked yet.
+    Unread,
+    /// Rows one after the other: the first and how many.
+    Run(u32, u32),
+    /// Any rows.
+    List(Vec<FileId>),
+    /// Why they could not be read.
+    Failed(i32),
 }
 
-impl Row {
-    pub(super) fn is_directory(&self) -> bool {
-        self.stat.kind == Kind::Directory
+impl Children {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Children::Unread | Children::Failed(_) => 0,
+            Children::Run(_, count) => *count as usize,
+            Children::List(rows) => rows.len(),
+        }
     }
 
-    /// Whether this is a directory whose names are not known as they are now: nobody has looked
-    /// into it, or it is known to have changed since.
-    pub(super) fn is_unread(&self) -> bool {
-        self.is_directory() && self.listed != Some(self.stat.fingerprint)
+    /// The row at a place below [`len`](Self::len).
+    pub(super) fn at(&self, index: usize) -> FileId {
+        match self {
+            Children::List(rows) => rows[index],
+            Children::Run(first, _) => FileId(first + index as u32),
+            Children::Unread | Children::Failed(_) => FileId(0),
+        }
     }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = FileId> + '_ {
+        (0..self.len()).map(|index| self.at(index))
+    }
+}
+
+/// What is known of a directory beside its row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Directory {
+    pub(super) file: FileId,
+    pub(super) children: Children,
+    /// Whether the names are those of the version that the row has.
+    pub(super) current: bool,
+}
+
+/// The tables: what is saved.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Tables {
+    pub(super) rows: Vec<Row>,
+    pub(super) classes: Vec<Class>,
+    /// By row.
+    pub(super) directories: Vec<Directory>,
+    /// By row, each with the row that it leads to.
+    pub(super) aliases: Vec<(FileId, FileId)>,
+    pub(super) names: Names,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    rows: Vec<Row>,
+    pub(super) tables: Tables,
     pub(super) layout: Arc<Layout>,
+    /// By row, milliseconds since the catalog began, when its name was last looked at.
+    pub(super) checked_ms: Vec<AtomicU32>,
+    /// Numbers of classes.
+    classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
     links: HashMap<(u64, u64), FileId>,
+    /// Rows of the further names of a file.
+    pub(super) other_names: HashMap<FileId, Vec<FileId>>,
 }
 
 /// Bytes of content that blocks are cut from: only regular files have any.
-fn content(stat: &Stat) -> u64 {
+pub(super) fn content(stat: &Stat) -> u64 {
     if stat.kind == Kind::File { stat.size } else { 0 }
+}
+
+fn is_linked(stat: &Stat) -> bool {
+    stat.links > 1 && stat.kind != Kind::Directory
 }
 
 impl Tree {
     /// Numbers what a scan found, from the root down.
-    pub(super) fn new(root: Stat, found: Vec<Found>) -> Self {
+    ///
+    /// # Errors
+    /// `EOVERFLOW` where it is more than the tables can hold.
+    pub(super) fn new(root: Stat, found: Vec<Found>) -> Result<Self, Errno> {
         let mut found: HashMap<PathBuf, Found> =
             found.into_iter().map(|directory| (directory.path.clone(), directory)).collect();
         let mut tree = Tree::default();
-        tree.push(FileId(0), OsStr::new(""), root, 0);
-        let mut queue = std::collections::VecDeque::from([(FileId(0), PathBuf::new())]);
+        tree.push(FileId(0), OsStr::new(""), &root, 0).ok_or(Errno::EOVERFLOW)?;
+        let mut queue = VecDeque::from([(FileId(0), PathBuf::new())]);
         while let Some((directory, path)) = queue.pop_front() {
-            let Some(Found { mut entries, error, .. }) = found.remove(&path) else { continue };
-            entries.sort_by(|a, b| a.0.cmp(&b.0));
-            let mut children = Vec::with_capacity(entries.len());
-            for (name, stat) in entries {
-                let file = tree.add(directory, &name, stat, 0);
+            let Some(Found { names, mut entries, error, .. }) = found.remove(&path) else {
+                continue;
+            };
+            entries.sort_unstable_by(|a, b| names.get(a.0).cmp(names.get(b.0)));
+            let first = tree.tables.rows.len() as u32;
+            for (name, stat) in &entries {
+                let name = names.get(*name);
+                let row = tree.add(directory, name, stat, 0).ok_or(Errno::EOVERFLOW)?;
                 if stat.kind == Kind::Directory {
-                    queue.push_back((file, path.join(&name)));
+                    queue.push_back((row, path.join(name)));
                 }
-                children.push((name.into_boxed_os_str(), file));
             }
-            let row = &mut tree.rows[directory.index()];
-            row.children = Some(error.map_or(Ok(children), Err));
-            row.listed = Some(row.stat.fingerprint);
+            let children = match error {
+                Some(errno) => Children::Failed(errno as i32),
+                None => Children::Run(first, entries.len() as u32),
+            };
+            tree.set_children(directory, children);
+        }
+        tree.tables.rows.shrink_to_fit();
+        tree.tables.names.shrink();
+        Ok(tree)
+    }
+
+    /// The tree of tables that were saved. All rows count as seen when the catalog began.
+    pub(super) fn of(tables: Tables) -> Self {
+        let mut tree = Tree { tables, ..Tree::default() };
+        let classes = tree.tables.classes.iter().zip(0..);
+        tree.classes = classes.map(|(class, number)| (*class, number)).collect();
+        tree.checked_ms.resize_with(tree.tables.rows.len(), AtomicU32::default);
+        let sizes = tree.files().map(|file| tree.size_of(file)).collect::<Vec<_>>();
+        tree.layout = Arc::new(Layout::new(sizes));
+        for (alias, target) in &tree.tables.aliases {
+            tree.other_names.entry(*target).or_default().push(*alias);
+        }
+        for file in tree.files() {
+            let stat = tree.stat(file);
+            if tree.row(file).state == State::There && is_linked(&stat) {
+                tree.links.insert(stat.identity, file);
+            }
         }
         tree
     }
 
-    fn push(&mut self, parent: FileId, name: &OsStr, stat: Stat, checked_ms: u32) -> FileId {
-        self.rows.push(Row {
-            parent,
-            name: name.into(),
-            stat,
-            version: 0,
-            checked_ms,
-            gone: false,
-            listed: None,
-            children: None,
-        });
-        Arc::make_mut(&mut self.layout).push(content(&stat))
+    /// Bytes of content of a row.
+    fn size_of(&self, file: FileId) -> u64 {
+        let there = self.row(file).state == State::There;
+        if there { content(&self.stat(file)) } else { 0 }
     }
 
-    /// Adds a name: a new row, or another name of a row that is known by its identity.
-    fn add(&mut self, parent: FileId, name: &OsStr, stat: Stat, checked_ms: u32) -> FileId {
-        let linked = stat.links > 1 && stat.kind != Kind::Directory;
-        if linked
-            && let Some(&file) = self.links.get(&stat.identity)
-            && self.row(file).stat.fingerprint == stat.fingerprint
-        {
-            return file;
+    /// Adds a row; none where there is no room for it.
+    fn push(&mut self, parent: FileId, name: &OsStr, stat: &Stat, now: u32) -> Option<FileId> {
+        let file = FileId(u32::try_from(self.tables.rows.len()).ok()?);
+        let name = self.tables.names.add(name)?;
+        let class = self.class(stat);
+        self.tables.rows.push(Row::new(parent, name, class, stat));
+        self.checked_ms.push(AtomicU32::new(now));
+        if stat.kind == Kind::Directory {
+            let directory = Directory { file, children: Children::Unread, current: false };
+            self.tables.directories.push(directory);
         }
-        let file = self.push(parent, name, stat, checked_ms);
-        if linked {
+        Arc::make_mut(&mut self.layout).push(content(stat));
+        Some(file)
+    }
+
+    /// Adds a name, and says which row it is: one of its own, or one that leads to another, which
+    /// is known by its identity. None where there is no room for it.
+    pub(super) fn add(
+        &mut self,
+        parent: FileId,
+        name: &OsStr,
+        stat: &Stat,
+        now: u32,
+    ) -> Option<FileId> {
+        let same = |file: &&FileId| {
+            self.is_there(**file) && self.stat(**file).fingerprint() == stat.fingerprint()
+        };
+        let known = self.links.get(&stat.identity).filter(|_| is_linked(stat)).filter(same);
+        if let Some(&target) = known {
+            let file = self.push(parent, name, &Stat { size: 0, ..*stat }, now)?;
+            self.tables.rows[file.index()].state = State::Alias;
+            self.tables.aliases.push((file, target));
+            self.other_names.entry(target).or_default().push(file);
+            return Some(file);
+        }
+        let file = self.push(parent, name, stat, now)?;
+        if is_linked(stat) {
             self.links.insert(stat.identity, file);
         }
-        file
+        Some(file)
+    }
+
+    fn class(&mut self, stat: &Stat) -> u32 {
+        let class = Class::of(stat);
+        *self.classes.entry(class).or_insert_with(|| {
+            self.tables.classes.push(class);
+            self.tables.classes.len() as u32 - 1
+        })
+    }
+
+    /// Gives a row other attributes.
+    pub(super) fn set(&mut self, file: FileId, stat: &Stat) {
+        let class = self.class(stat);
+        self.tables.rows[file.index()].set(class, stat);
     }
 
     pub(super) fn row(&self, file: FileId) -> &Row {
-        &self.rows[file.index()]
+        &self.tables.rows[file.index()]
+    }
+
+    pub(super) fn stat(&self, file: FileId) -> Stat {
+        let row = self.row(file);
+        row.stat(&self.tables.classes[row.class as usize])
+    }
+
+    pub(super) fn is_directory(&self, file: FileId) -> bool {
+        self.tables.classes[self.row(file).class as usize].kind == Kind::Directory
+    }
+
+    pub(super) fn is_there(&self, file: FileId) -> bool {
+        self.row(file).state == State::There
+    }
+
+    pub(super) fn name(&self, file: FileId) -> &OsStr {
+        self.tables.names.get(self.row(file).name)
     }
 
     /// A row, if there is one of this number.
     pub(super) fn get(&self, file: FileId) -> Option<&Row> {
-        self.rows.get(file.index())
+        self.tables.rows.get(file.index())
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = FileId> + use<> {
-        (0..self.rows.len() as u32).map(FileId)
+        (0..self.tables.rows.len() as u32).map(FileId)
+    }
+
+    /// The node of a row as it is now.
+    pub(super) fn node(&self, file: FileId) -> NodeId {
+        NodeId::new(file, self.row(file).version)
     }
 
     /// The row of a node, if that is its present version.
     pub(super) fn resolve(&self, node: NodeId) -> Result<FileId, Errno> {
         let file = node.file().ok_or(Errno::ESTALE)?;
-        let row = self.rows.get(file.index()).ok_or(Errno::ESTALE)?;
+        let row = self.tables.rows.get(file.index()).ok_or(Errno::ESTALE)?;
         if row.version == node.version() { Ok(file) } else { Err(Errno::ESTALE) }
     }
 
-    pub(super) fn child(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
-        let children = self.row(directory).children.as_ref()?.as_ref().ok()?;
-        let found = children.binary_search_by(|(have, _)| have.as_ref().cmp(name)).ok()?;
-        Some(children[found].1)
+    /// The row that a name's row stands for.
+    pub(super) fn target(&self, file: FileId) -> FileId {
+        if self.row(file).state != State::Alias {
+            return file;
+        }
+        let found = self.tables.aliases.binary_search_by_key(&file, |(alias, _)| *alias);
+        found.map_or(file, |at| self.tables.aliases[at].1)
     }
 
-    pub(super) fn children(
+    fn directory_index(&self, file: FileId) -> Option<usize> {
+        self.tables.directories.binary_search_by_key(&file, |directory| directory.file).ok()
+    }
+
+    /// What is known of a directory; none for what is none.
+    pub(super) fn directory(&self, file: FileId) -> Option<&Directory> {
+        self.directory_index(file).map(|index| &self.tables.directories[index])
+    }
+
+    pub(super) fn directory_mut(&mut self, file: FileId) -> Option<&mut Directory> {
+        self.directory_index(file).map(|index| &mut self.tables.directories[index])
+    }
+
+    /// Takes the names of a directory as they are in the version that its row has.
+    pub(super) fn set_children(&mut self, file: FileId, children: Children) {
+        if let Some(directory) = self.directory_mut(file) {
+            (directory.children, directory.current) = (children, true);
+        }
+    }
+
+    /// Whether this is a directory whose names are not known as they are now: nobody has looked
+    /// into it, or it is known to have changed since.
+    pub(super) fn is_unread(&self, file: FileId) -> bool {
+        self.directory(file).is_some_and(|directory| !directory.current)
+    }
+
+    /// Where a name is among a directory's, or would be.
+    pub(super) fn place(&self, children: &Children, name: &OsStr) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, children.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.name(children.at(middle)).cmp(name) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// The row of a name in a directory, which may lead to the [file's](Self::target).
+    pub(super) fn entry(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
+        let children = &self.directory(directory)?.children;
+        self.place(children, name).ok().map(|index| children.at(index))
+    }
+
+    /// The rows of a directory's names, in byte order of the names.
+    ///
+    /// # Errors
+    /// Why it could not be read, and `ENOTDIR` for what is no directory.
+    pub(super) fn entries(
         &self,
         directory: FileId,
-    ) -> Result<impl Iterator<Item = (&OsStr, FileId)> + '_, Errno> {
-        match &self.row(directory).children {
-            Some(Ok(children)) => Ok(children.iter().map(|(name, file)| (name.as_ref(), *file))),
-            Some(Err(errno)) => Err(*errno),
-            None => Err(Errno::ENOTDIR),
+    ) -> Result<impl ExactSizeIterator<Item = FileId> + '_, Errno> {
+        let children = &self.directory(directory).ok_or(Errno::ENOTDIR)?.children;
+        match children {
+            Children::Failed(errno) => Err(Errno::from_raw(*errno)),
+            Children::Unread => Err(Errno::EIO),
+            Children::Run(..) | Children::List(_) => Ok(children.iter()),
         }
     }
 
@@ -156,164 +335,19 @@ impl Tree {
         let mut names = Vec::new();
         let mut at = file;
         while at != FileId(0) {
-            let row = self.row(at);
-            names.push(row.name.as_ref());
-            at = row.parent;
+            names.push(self.name(at));
+            at = self.row(at).parent;
         }
         names.iter().rev().collect()
     }
 
-    /// A row was found as it is known.
-    pub(super) fn seen(&mut self, file: FileId, now: u32) {
-        self.rows[file.index()].checked_ms = now;
+    /// A row's name has been looked at. Of a file with several names each has its own time.
+    pub(super) fn seen(&self, file: FileId, now: u32) {
+        self.checked_ms[file.index()].store(now, Ordering::Relaxed);
     }
 
-    /// Takes what the source says of a row now.
-    pub(super) fn update(&mut self, file: FileId, stat: Stat, now: u32, changes: &mut Changes) {
-        let row = &mut self.rows[file.index()];
-        row.checked_ms = now;
-        let same = row.stat.fingerprint == stat.fingerprint;
-        let resized = content(&row.stat) != content(&stat);
-        row.stat = stat;
-        if same || row.is_directory() {
-            // A directory is no content: its names are compared, its node stays.
-            return;
-        }
-        let (parent, name) = (row.parent, row.name.to_os_string());
-        row.version = row.version.wrapping_add(1);
-        changes.changed.push(file);
-        changes.names.push((NodeId::new(parent, self.row(parent).version), name));
-        if resized {
-            Arc::make_mut(&mut self.layout).resize(file, content(&stat));
-        }
-    }
-
-    /// Whether what a name stands for now is not the row's thing: another kind, or another file
-    /// where the row's own may still be there by another name.
-    fn is_another(&self, file: FileId, stat: &Stat) -> bool {
-        let before = &self.row(file).stat;
-        let linked = before.kind != Kind::Directory && before.links > 1;
-        before.kind != stat.kind || linked && before.identity != stat.identity
-    }
-
-    /// A name that is known has been looked at again.
-    pub(super) fn found(
-        &mut self,
-        parent: NodeId,
-        name: &OsStr,
-        stat: Stat,
-        now: u32,
-        changes: &mut Changes,
-    ) {
-        let Ok(directory) = self.resolve(parent) else { return };
-        let Some(before) = self.child(directory, name) else { return };
-        if !self.is_another(before, &stat) {
-            return self.update(before, stat, now, changes);
-        }
-        let file = self.add(directory, name, stat, now);
-        changes.added = true;
-        changes.names.push((parent, name.to_os_string()));
-        if let Some(Ok(children)) = &mut self.rows[directory.index()].children
-            && let Ok(at) = children.binary_search_by(|(have, _)| have.as_ref().cmp(name))
-        {
-            children[at].1 = file;
-        }
-        self.vanish(directory, name, before, changes);
-    }
-
-    /// A name is gone.
-    pub(super) fn remove(&mut self, parent: NodeId, name: &OsStr, changes: &mut Changes) {
-        let Ok(directory) = self.resolve(parent) else { return };
-        let Some(Ok(children)) = &mut self.rows[directory.index()].children else { return };
-        let Ok(found) = children.binary_search_by(|(have, _)| have.as_ref().cmp(name)) else {
-            return;
-        };
-        let (_, file) = children.remove(found);
-        changes.names.push((parent, name.to_os_string()));
-        self.vanish(directory, name, file, changes);
-    }
-
-    /// A name no longer stands for a row: the row lives on by another name of the file, or is
-    /// gone with all that is below it.
-    fn vanish(&mut self, directory: FileId, name: &OsStr, file: FileId, changes: &mut Changes) {
-        let row = &self.rows[file.index()];
-        if row.gone || row.parent != directory || row.name.as_ref() != name {
-            return;
-        }
-        let other = (!row.is_directory() && row.stat.links > 1).then(|| self.name_of(file));
-        let row = &mut self.rows[file.index()];
-        if let Some((parent, name)) = other.flatten() {
-            (row.parent, row.name) = (parent, name);
-            return;
-        }
-        row.gone = true;
-        changes.changed.push(file);
-        let below = row.children.take().and_then(Result::ok).unwrap_or_default();
-        row.listed = None;
-        for (name, child) in below {
-            self.vanish(file, &name, child, changes);
-        }
-    }
-
-    /// Any name of a row, looked for everywhere.
-    fn name_of(&self, file: FileId) -> Option<(FileId, Box<OsStr>)> {
-        self.files().find_map(|directory| {
-            let mut names = self.children(directory).ok()?;
-            names.find(|(_, child)| *child == file).map(|(name, _)| (directory, name.into()))
-        })
-    }
-
-    /// Version of a directory whose names are known.
-    pub(super) fn listed(&self, directory: FileId) -> Option<Fingerprint> {
-        self.row(directory).listed
-    }
-
-    /// Takes a directory's names as they are now, in this version of it.
-    pub(super) fn relist(
-        &mut self,
-        directory: FileId,
-        version: Fingerprint,
-        mut found: Vec<(OsString, Stat)>,
-        now: u32,
-        changes: &mut Changes,
-    ) {
-        found.sort_by(|a, b| a.0.cmp(&b.0));
-        let parent = NodeId::new(directory, self.row(directory).version);
-        let before = match self.rows[directory.index()].children.take() {
-            Some(Ok(children)) => children,
-            _ => Vec::new(),
-        };
-        let mut left = before.iter().peekable();
-        let (mut lost, mut told) = (Vec::new(), false);
-        let mut children = Vec::with_capacity(found.len());
-        for (name, stat) in found {
-            while let Some(gone) = left.next_if(|(have, _)| have.as_ref() < name.as_os_str()) {
-                lost.push(gone);
-            }
-            let known = left.next_if(|(have, _)| have.as_ref() == name.as_os_str());
-            let file = match known {
-                Some((_, file)) if !self.is_another(*file, &stat) => {
-                    self.update(*file, stat, now, changes);
-                    *file
-                }
-                _ => {
-                    lost.extend(known);
-                    // Whoever has listed the directory must list it again.
-                    if !std::mem::replace(&mut told, true) {
-                        changes.names.push((parent, name.clone()));
-                    }
-                    changes.added = true;
-                    self.add(directory, &name, stat, now)
-                }
-            };
-            children.push((name.into_boxed_os_str(), file));
-        }
-        lost.extend(left);
-        let row = &mut self.rows[directory.index()];
-        (row.children, row.listed) = (Some(Ok(children)), Some(version));
-        for (name, file) in lost {
-            changes.names.push((parent, name.to_os_string()));
-            self.vanish(directory, name, *file, changes);
-        }
+    /// When a row's name was last looked at, in milliseconds since the catalog began.
+    pub(super) fn checked_ms(&self, file: FileId) -> u32 {
+        self.checked_ms[file.index()].load(Ordering::Relaxed)
     }
 }

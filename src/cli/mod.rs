@@ -5,6 +5,7 @@
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
 mod cache;
+mod catalog;
 mod config;
 mod doctor;
 mod mount;
@@ -49,6 +50,9 @@ enum Verb {
     /// Show, check and delete what cache directories hold
     #[command(subcommand)]
     Cache(cache::Verb),
+    /// Hand what is known of a source's names to other nodes and jobs
+    #[command(subcommand)]
+    Catalog(catalog::Verb),
     /// Show, feed and choose from rehearsal buffers
     #[command(subcommand)]
     Rehearse(rehearse::Verb),
@@ -69,6 +73,7 @@ pub fn main() -> ExitCode {
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Cache(verb) => cache::run(&verb),
+        Verb::Catalog(verb) => catalog::run(&verb),
         Verb::Rehearse(verb) => rehearse::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),

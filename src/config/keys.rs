@@ -64,8 +64,10 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "order.learn-nice",
-        "How far they stand back behind all other threads, 0 to 19: less than 19 lets them get on where\n\
-         no processor is ever idle.",
+        "How far they stand back behind all other threads, 0 to 19: their nice value. The kernel\n\
+         weighs it within a session or control group only, so who is kept waiting for a processor\n\
+         also pauses so many times as long as it computes. Less lets them get on where no processor\n\
+         is ever idle.",
     ),
     key("mount.allow-other", "Let other users use the mount."),
     key(
@@ -76,7 +78,8 @@ pub const KEYS: &[Key] = &[
         "mount.mode",
         "How samples reach readers: \"push\" (pages ahead of the read, no request for an open),\n\
          \"keep-cache\" (pages ahead, opens are requests), \"plain\" (nothing is pushed, nothing is\n\
-         read ahead), or \"auto\": the first of them that the kernel offers.",
+         read ahead), or \"auto\": the first of them that the kernel offers. \"passthrough\" is\n\
+         keep-cache, and large files in cache.dir are read by the kernel itself, unchecked.",
     ),
     key(
         "mount.control",

@@ -220,6 +220,9 @@ pub enum Mode {
     KeepCache,
     /// Nothing is pushed: each first read of a page is a request.
     Plain,
+    /// As `keep-cache`, and the kernel reads large files in the cache directory by itself. Never
+    /// chosen by `auto`: what is read so is not compared with its checksums any more.
+    Passthrough,
 }
 
 /// Where something is served beside the dataset.

@@ -1,6 +1,6 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] scans the source and starts the planner's thread, the only one that ever
+//! 1. [`Engine::start`] takes up the catalog of an earlier mount or scans the source, and starts the planner's thread, the only one that ever
 //!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
 //!    comes out.
 //! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
@@ -13,6 +13,7 @@
 mod attach;
 mod disk;
 mod files;
+mod keeping;
 mod learning;
 mod order;
 mod planning;
@@ -23,7 +24,7 @@ mod warmup;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -89,6 +90,8 @@ pub struct Engine {
     disk: Option<DiskBudget>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
+    /// Whether it is being stopped.
+    over: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,8 +99,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Scans the source and gets ready to serve it. Names are counted in `seen` meanwhile;
-    /// `rendered` are the settings as people read them.
+    /// Gets ready to serve the source, which is scanned unless a catalog of it was saved. Names are
+    /// counted in `seen` meanwhile; `rendered` are the settings as people read them.
     ///
     /// # Errors
     /// Where the source cannot be read or the cache directory not be used.
@@ -108,15 +111,13 @@ impl Engine {
         source: PosixSource,
         seen: &AtomicU64,
     ) -> Result<Arc<Self>> {
-        let threads = settings.source.scan_threads as usize;
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let catalog = Catalog::scan(source, threads, settings.source.revalidate, seen);
-        let catalog =
-            Arc::new(catalog.map_err(|(path, errno)| cannot_read(&source_path.join(path), errno))?);
         let opened = settings.cache.disk.as_ref().map(|disk| open_store(disk, &owner));
         let (home, store) = opened.transpose()?.unzip();
         let store = store.map(|store| (STORE_TIER, Arc::new(store)));
+        let catalog = keeping::catalog(source, &settings.source, source_path, home.as_ref(), seen);
+        let catalog = Arc::new(catalog?);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         cache.adopt();
@@ -149,6 +150,7 @@ impl Engine {
             Engine {
                 budget,
                 home: Mutex::new(home),
+                over: AtomicBool::new(false),
                 disk: settings.cache.disk.as_ref().map(|disk| DiskBudget::new(disk.bytes)),
                 warmups: Mutex::default(),
                 settings,
@@ -180,6 +182,7 @@ impl Engine {
             source_name: self.source_path.to_string_lossy().replace(',', "_"),
             allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
+            passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
         };
@@ -215,8 +218,10 @@ impl Engine {
 
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
+        let passes = || lock(&self.connections).first().is_some_and(Connection::passes);
         match (self.settings.mount.mode, self.dataset.sees_opens()) {
             (Mode::Plain, _) => "plain",
+            (Mode::Passthrough, _) if passes() => "passthrough",
             (_, true) => "keep-cache",
             (_, false) => "push",
         }
@@ -307,6 +312,7 @@ impl Engine {
 
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.
     pub fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
         if let Some(learning) = &self.learning {
             learning.stop();
         }
@@ -321,6 +327,7 @@ impl Engine {
         }
         // Who still writes to the store keeps it: it is free when the process has ended.
         if self.cache.close() {
+            self.save_catalog();
             *lock(&self.home) = None;
         }
     }

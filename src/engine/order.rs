@@ -17,6 +17,9 @@ const STREAMS_MAX: usize = 1024;
 /// How the names of streams begin whose orders were learnt. No configured name has a colon.
 const LEARNT: &str = "learnt:";
 
+/// What is shown for an order that came as a list of its own.
+const WRITTEN: &str = "written";
+
 /// The streams of an engine, by number.
 pub(super) type Streams = Arc<Mutex<Vec<StreamInfo>>>;
 
@@ -50,19 +53,20 @@ pub fn with_listing<T>(
     prefixes: &[PathBuf],
     work: impl FnOnce(&Listing<'_>) -> T,
 ) -> T {
-    let mut files: Vec<(PathBuf, FileId, u64)> = Vec::new();
+    // All paths in one piece: a million small ones would stay behind in the allocator.
+    let mut paths = Vec::new();
+    let mut files: Vec<(usize, FileId, u64)> = Vec::new();
     catalog.for_each_file(|path, file, stat| {
         if stat.kind == crate::source::Kind::File {
-            files.push((path.to_path_buf(), file, stat.size));
+            paths.extend_from_slice(path.as_os_str().as_bytes());
+            files.push((paths.len(), file, stat.size));
         }
     });
+    let starts = std::iter::once(0).chain(files.iter().map(|(end, ..)| *end));
     let entries = files
         .iter()
-        .map(|(path, file, size)| Entry {
-            path: path.as_os_str().as_bytes(),
-            file: *file,
-            size: *size,
-        })
+        .zip(starts)
+        .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
         .collect();
     let mut listing = Listing::new(entries);
     for prefix in prefixes {
@@ -109,7 +113,7 @@ impl Engine {
         let mountpoints: Vec<PathBuf> =
             lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, "written", &mountpoints, resolve).map(|received| self.follow(received))
+        self.receive(name, WRITTEN, &mountpoints, resolve).map(|received| self.follow(received))
     }
 
     /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
@@ -131,7 +135,7 @@ impl Engine {
         name: &str,
         given: &str,
         mountpoints: &[PathBuf],
-        resolve: impl FnOnce(&Listing<'_>) -> Result<Order>,
+        resolve: impl Fn(&Listing<'_>) -> Result<Order>,
     ) -> Result<Received> {
         if name.starts_with(LEARNT) {
             let message = format!("stream {name}: such names are for what belady learns itself");
@@ -140,7 +144,12 @@ impl Engine {
         let stream = stream(&self.streams, name)?;
         let mut prefixes = vec![self.source_path.clone()];
         prefixes.extend_from_slice(mountpoints);
-        let resolved = with_listing(&self.catalog, &prefixes, resolve);
+        let mut resolved = with_listing(&self.catalog, &prefixes, &resolve);
+        if resolved.is_err() && self.is_unchecked() {
+            // It may be of files that came since an earlier mount.
+            self.check_catalog(self.settings.source.scan_threads);
+            resolved = with_listing(&self.catalog, &prefixes, &resolve);
+        }
         let mut streams = lock(&self.streams);
         let info = &mut streams[stream.index()];
         match resolved {
@@ -166,6 +175,21 @@ impl Engine {
         }
         self.inbox.put(Event::Ordered { stream, order }, None);
         words
+    }
+
+    /// Gives the streams their orders anew: there are other files than when they were given.
+    pub(super) fn renew_orders(&self) {
+        let given: Vec<(String, String)> = lock(&self.streams)
+            .iter()
+            .filter(|stream| !stream.is_learnt())
+            .filter_map(|stream| Some((stream.name.clone(), stream.spec.clone()?)))
+            .filter(|(_, spec)| spec != WRITTEN)
+            .collect();
+        for (name, spec) in given {
+            if let Err(error) = self.set_order(&name, &spec) {
+                tracing::warn!(stream = name, %error, "the order does not fit the files any more");
+            }
+        }
     }
 
     /// Takes a stream's order away.

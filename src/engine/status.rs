@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::learning::Learning;
+use super::order::StreamInfo;
 use super::planning::Published;
 use super::{Engine, LoaderStatus, lock};
 use crate::config::Bytes;
@@ -72,6 +73,8 @@ pub struct Status {
     pub consistency: String,
     /// The policy in force.
     pub policy: PolicyKind,
+    /// Where the catalog comes from: `scanned`, or from an earlier mount, `checking` or `checked`.
+    pub catalog: &'static str,
     /// Regular files.
     pub files: u64,
     /// Their bytes.
@@ -126,7 +129,8 @@ impl Engine {
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
         let budget = lock(&self.budget).clone();
-        let known = self.known_nodes();
+        // Both look at the connections themselves.
+        let (known, mode) = (self.known_nodes(), self.mode());
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
@@ -135,14 +139,6 @@ impl Engine {
         }
         let (files, bytes) = self.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
-        let streams = lock(&self.streams).clone();
-        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
-        let orders = given.map(|(index, stream)| OrderStatus {
-            stream: stream.name.clone(),
-            spec: stream.spec.clone(),
-            refused: stream.refused.clone(),
-            progress: published.progress(StreamId(index as u16)).cloned(),
-        });
         Status {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -154,9 +150,10 @@ impl Engine {
                 .map(|path| path.display().to_string())
                 .collect(),
             uptime_s: self.started.elapsed().as_secs(),
-            mode: self.mode(),
+            mode,
             consistency: self.consistency(),
             policy: published.policy,
+            catalog: self.catalog.state(),
             files,
             bytes,
             ram: RamStatus {
@@ -165,15 +162,7 @@ impl Engine {
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
             },
-            disk: self.disk.as_ref().map(|disk| {
-                let budget = disk.budget();
-                TierStatus {
-                    budget: budget.present(),
-                    configured: budget.configured(),
-                    reduced: budget.reduced().map(str::to_owned),
-                    kept: kept(super::STORE_TIER),
-                }
-            }),
+            disk: self.disk_status(kept(super::STORE_TIER)),
             disk_state: self.cache.store().map(|store| store.state().to_owned()),
             staged: published.accounts.staged,
             window: published.accounts.window,
@@ -181,7 +170,7 @@ impl Engine {
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
             trusted_files: published.trusted,
-            orders: orders.collect(),
+            orders: self.order_statuses(&published),
             loaders: self.loaders(&published),
             journal: self.learning.as_ref().and_then(Learning::journal),
             counters: published.counters,
@@ -194,6 +183,30 @@ impl Engine {
             changed_files: traffic.changed.load(Ordering::Relaxed),
             decisions: self.settings.decisions.clone(),
         }
+    }
+
+    /// The streams that are told their orders.
+    fn order_statuses(&self, published: &Published) -> Vec<OrderStatus> {
+        let streams = lock(&self.streams).clone();
+        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
+        let status = |(index, stream): (usize, &StreamInfo)| OrderStatus {
+            stream: stream.name.clone(),
+            spec: stream.spec.clone(),
+            refused: stream.refused.clone(),
+            progress: published.progress(StreamId(index as u16)).cloned(),
+        };
+        given.map(status).collect()
+    }
+
+    /// The local store, if there is one, which keeps so many bytes.
+    fn disk_status(&self, kept: u64) -> Option<TierStatus> {
+        let budget = self.disk.as_ref()?.budget();
+        Some(TierStatus {
+            budget: budget.present(),
+            configured: budget.configured(),
+            reduced: budget.reduced().map(str::to_owned),
+            kept,
+        })
     }
 
     /// The loaders of whose orders nobody told.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::cache::store::Lent;
 use crate::cache::{Buffer, Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::BLOCK_BYTES;
@@ -125,7 +126,8 @@ impl Dataset {
         if attr.stat.kind == Kind::File { FOR_EVER } else { attr.valid }
     }
 
-    fn report(&self, changes: Changes) {
+    /// Tells of what a check at the source has brought to light.
+    pub fn report(&self, changes: Changes) {
         if !changes.is_empty() {
             (self.on_changes)(changes);
         }
@@ -234,6 +236,18 @@ impl Dataset {
         let (file, _) = self.catalog.file(node)?;
         self.inbox.put(Event::Opened { task, file }, None);
         Ok(())
+    }
+
+    /// A large file that the kernel can read by itself, in the daemon's stead. Never blocks.
+    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
+        self.cache.lent(node)
+    }
+
+    /// The kernel does so, and has forgotten the pages that it had of the file.
+    pub fn passed(&self, node: NodeId) {
+        if let Some(file) = node.file() {
+            self.inbox.put(Event::Lent { file }, None);
+        }
     }
 
     /// A handle that [`open`](Self::open) gave is closed.

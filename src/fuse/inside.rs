@@ -51,7 +51,9 @@ impl Way {
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
-        let pool = Pool::starting("belady-inside", THREADS, THREADS, leave_devices);
+        let here = mountpoint.clone();
+        let leave = move || leave_devices(&here);
+        let pool = Pool::starting("belady-inside", THREADS, THREADS, leave);
         Inside { pool, way: Arc::new(Way { mountpoint, gate: RwLock::new(()) }) }
     }
 
@@ -102,20 +104,22 @@ impl Inside {
     }
 }
 
-/// Gives the thread a table of descriptors of its own, without those of FUSE devices.
-fn leave_devices() {
+/// Gives the thread a table of descriptors of its own, without those of FUSE devices, and without
+/// what another thread has open in the mount at this moment: that would be in use for good.
+fn leave_devices(mountpoint: &Path) {
     if let Err(errno) = unshare(CloneFlags::CLONE_FILES) {
         tracing::debug!(%errno, "a thread shares its descriptors");
         return;
     }
     let Ok(descriptors) = fs::read_dir("/proc/thread-self/fd") else { return };
-    let devices: Vec<RawFd> = descriptors
+    let to_leave = |to: &Path| to.ends_with("dev/fuse") || to.starts_with(mountpoint);
+    let left: Vec<RawFd> = descriptors
         .filter_map(Result::ok)
-        .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to.ends_with("dev/fuse")))
+        .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to_leave(&to)))
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
-    for device in devices {
+    for descriptor in left {
         // In the table of this thread only: nobody else's descriptor goes.
-        let _ = close(device);
+        let _ = close(descriptor);
     }
 }

@@ -5,31 +5,67 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::catalog::NodeId;
 
 /// Kernel memory of a known node: inode and directory entry, in bytes (measured on Linux 6.18).
 pub const KNOWN_BYTES: u64 = 1100;
 
-/// A node that the kernel knows.
+/// A node that the kernel knows; or none, with no lookups.
 #[derive(Clone, Copy, Default)]
 struct Lookups {
     /// Those that it has not forgotten yet.
-    count: u64,
+    count: u32,
+    version: u16,
     /// Whether it opens the file without asking, by the last of them.
     trusts: bool,
+}
+
+/// What the kernel knows: one version of each row in a table, what else there is in a map.
+#[derive(Default)]
+struct Nodes {
+    rows: Vec<Lookups>,
+    others: HashMap<u64, Lookups>,
+    known: usize,
+}
+
+impl Nodes {
+    fn find(&mut self, node: NodeId) -> Option<&mut Lookups> {
+        let row = node.file().and_then(|file| self.rows.get_mut(file.index()));
+        let known = row.filter(|known| known.count > 0 && known.version == node.version());
+        known.or_else(|| self.others.get_mut(&node.0))
+    }
+
+    fn make(&mut self, node: NodeId) -> &mut Lookups {
+        let lookups = Lookups { version: node.version(), ..Lookups::default() };
+        self.known += 1;
+        let Some(file) = node.file() else { return self.others.entry(node.0).or_default() };
+        if self.rows.len() <= file.index() {
+            self.rows.resize(file.index() + 1, Lookups::default());
+        }
+        let row = &mut self.rows[file.index()];
+        if row.count == 0 {
+            *row = lookups;
+            return row;
+        }
+        self.others.entry(node.0).or_insert(lookups)
+    }
 }
 
 /// What the kernel knows, by node.
 #[derive(Default)]
 pub(super) struct Known {
-    nodes: Mutex<HashMap<u64, Lookups>>,
+    nodes: Mutex<Nodes>,
     /// Whether the kernel can be made to look a name up again and keep the pages: Linux 6.2.
     expires: AtomicBool,
 }
 
 impl Known {
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn set_expires(&self, expires: bool) {
         self.expires.store(expires, Ordering::Relaxed);
     }
@@ -40,34 +76,67 @@ impl Known {
 
     /// The kernel is told of a node, and whether it may open it without asking again.
     pub(super) fn looked_up(&self, node: NodeId, trusts: bool) {
-        let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let lookups = known.entry(node.0).or_default();
-        *lookups = Lookups { count: lookups.count + 1, trusts };
+        let mut nodes = self.lock();
+        let lookups = match nodes.find(node).is_some() {
+            true => nodes.find(node),
+            false => Some(nodes.make(node)),
+        };
+        if let Some(lookups) = lookups {
+            (lookups.count, lookups.trusts) = (lookups.count.saturating_add(1), trusts);
+        }
     }
 
     /// Whether the kernel opens the file without asking; from now on it is taken to ask.
     pub(super) fn expire(&self, node: NodeId) -> bool {
-        let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_mut(&node.0).is_some_and(|lookups| std::mem::take(&mut lookups.trusts))
+        self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.trusts))
     }
 
     pub(super) fn forgotten(&self, node: NodeId, lookups: u64) {
-        let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known_by) = known.get_mut(&node.0) {
-            known_by.count = known_by.count.saturating_sub(lookups);
-            if known_by.count == 0 {
-                known.remove(&node.0);
-            }
+        let mut nodes = self.lock();
+        let Some(known) = nodes.find(node) else { return };
+        known.count = known.count.saturating_sub(u32::try_from(lookups).unwrap_or(u32::MAX));
+        if known.count == 0 {
+            nodes.others.remove(&node.0);
+            nodes.known -= 1;
         }
     }
 
     /// Whether the kernel knows a node; `trusting`: and opens it without asking.
     pub(super) fn contains(&self, node: NodeId, trusting: bool) -> bool {
-        let known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&node.0).is_some_and(|lookups| lookups.trusts || !trusting)
+        self.lock().find(node).is_some_and(|lookups| lookups.trusts || !trusting)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.lock().known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::FileId;
+
+    #[test]
+    fn a_node_is_known_until_all_its_lookups_are_forgotten() {
+        let known = Known::default();
+        let nodes = [NodeId::new(FileId(5), 0), NodeId::new(FileId(5), 1), NodeId(u64::MAX - 1)];
+        for (count, node) in nodes.into_iter().enumerate() {
+            assert!(!known.contains(node, false));
+            known.looked_up(node, false);
+            known.looked_up(node, true);
+            assert_eq!(known.len(), count + 1);
+            assert!(known.contains(node, true));
+        }
+        assert!(known.expire(nodes[1]) && !known.expire(nodes[1]));
+        assert!(known.contains(nodes[0], true) && !known.contains(nodes[1], true));
+        known.forgotten(nodes[0], 2);
+        known.forgotten(nodes[0], 7);
+        known.forgotten(nodes[1], 1);
+        assert!(!known.contains(nodes[0], false) && known.contains(nodes[1], false));
+        known.looked_up(nodes[1], true);
+        known.forgotten(nodes[1], 2);
+        known.forgotten(nodes[2], u64::MAX);
+        assert!(nodes.into_iter().all(|node| !known.contains(node, false)));
+        assert_eq!(known.len(), 0);
     }
 }

@@ -18,6 +18,7 @@ mod listings;
 mod notify;
 mod ops;
 mod own;
+mod pass;
 mod probe;
 mod push;
 mod requests;
@@ -45,6 +46,7 @@ pub use known::KNOWN_BYTES;
 use known::Known;
 use ops::DatasetOps;
 pub use own::OwnThreads;
+use pass::Passing;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
@@ -59,6 +61,8 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Whether pages are pushed.
     pub pushes: bool,
+    /// Whether the kernel is to read large files in the cache directory by itself.
+    pub passes: bool,
     /// Threads that answer requests.
     pub threads: usize,
     /// Further options of mount(8).
@@ -178,6 +182,7 @@ pub struct Connection {
     mounted: Mounted,
     pusher: Arc<Pusher>,
     requests: Arc<Requests>,
+    passing: Option<Arc<Passing>>,
 }
 
 impl Connection {
@@ -192,7 +197,9 @@ impl Connection {
     ) -> Result<Self> {
         let known = Arc::new(Known::default());
         let requests = Arc::<Requests>::default();
-        let ops = DatasetOps::new(Arc::clone(&dataset), Arc::clone(&known), Arc::clone(&requests));
+        let passing = settings.passes.then(Arc::<Passing>::default);
+        let (served, counted) = (Arc::clone(&dataset), Arc::clone(&requests));
+        let ops = DatasetOps::new(served, Arc::clone(&known), counted, passing.clone());
         let refused = |error: std::io::Error| explain(&error, mountpoint);
         let session = Session::new(Guarded(ops), mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
@@ -204,7 +211,7 @@ impl Connection {
             dataset,
             settings.pushes,
         ));
-        Ok(Connection { mounted, pusher, requests })
+        Ok(Connection { mounted, pusher, requests, passing })
     }
 
     /// Unmounts; with `force` also where its files are in use.
@@ -230,6 +237,11 @@ impl Connection {
     /// The page cache of the mount.
     pub fn pusher(&self) -> &Arc<Pusher> {
         &self.pusher
+    }
+
+    /// Whether the kernel reads large files by itself.
+    pub fn passes(&self) -> bool {
+        self.passing.as_ref().is_some_and(|passing| passing.is_able())
     }
 
     /// What the kernel asked for.

@@ -16,14 +16,16 @@ use super::convert;
 use super::known::Known;
 use super::listings::{Listing, Listings, index_of};
 use super::own::OwnThreads;
+use super::pass::Passing;
 use super::requests::{Kind, Requests};
 use crate::catalog::{Attr, NodeId};
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
 
-/// Handle of a file opened by one of our own threads; readers get [`READER`].
-const OWN: FileHandle = FileHandle(0);
-const READER: FileHandle = FileHandle(1);
+/// What a handle says of its open: one of our own threads has none of these.
+const READER: u64 = 1;
+/// The kernel reads the file by itself.
+const PASSED: u64 = 2;
 
 /// Requests that the kernel may have under way in the background.
 const BACKGROUND_MAX: u16 = 512;
@@ -40,11 +42,33 @@ pub(super) struct DatasetOps {
     known: Arc<Known>,
     requests: Arc<Requests>,
     listings: Arc<Listings>,
+    /// None where no file is ever passed through.
+    passing: Option<Arc<Passing>>,
 }
 
 impl DatasetOps {
-    pub(super) fn new(dataset: Arc<Dataset>, known: Arc<Known>, requests: Arc<Requests>) -> Self {
-        DatasetOps { dataset, known, requests, listings: Arc::default() }
+    pub(super) fn new(
+        dataset: Arc<Dataset>,
+        known: Arc<Known>,
+        requests: Arc<Requests>,
+        passing: Option<Arc<Passing>>,
+    ) -> Self {
+        DatasetOps { dataset, known, requests, listings: Arc::default(), passing }
+    }
+
+    /// Answers an open: with a file that the kernel reads by itself, or for us to be asked.
+    fn opened(&self, node: NodeId, handle: u64, reply: ReplyOpen) {
+        let lend = || self.dataset.lent(node);
+        let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, &reply));
+        let kind = if passed.is_some() { Kind::Passed } else { Kind::Open };
+        self.requests.count(if handle & READER == 0 { Kind::Own } else { kind });
+        match passed {
+            Some(id) => {
+                self.dataset.passed(node);
+                reply.opened_passthrough(FileHandle(handle | PASSED), FopenFlags::empty(), &id);
+            }
+            None => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
+        }
     }
 
     /// The listing that a request goes on with, or a new one where it begins one.
@@ -142,6 +166,12 @@ impl Filesystem for DatasetOps {
         self.known.set_expires(expires);
         let _ = config.set_max_background(BACKGROUND_MAX);
         let _ = config.set_max_write(1 << 20);
+        if let Some(passing) = &self.passing
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok()
+        {
+            passing.set_able();
+        }
         Ok(())
     }
 
@@ -174,16 +204,16 @@ impl Filesystem for DatasetOps {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.requests.count(kind(request, Kind::Open));
         if !self.dataset.sees_opens() {
+            self.requests.count(kind(request, Kind::Open));
             // The kernel never asks again: it opens by itself, and keeps the pages.
             return reply.error(Errno::ENOSYS);
         }
         let Some(task) = reader(request) else {
-            return reply.opened(OWN, FopenFlags::FOPEN_KEEP_CACHE);
+            return self.opened(node(ino), 0, reply);
         };
         match self.dataset.open(node(ino), task) {
-            Ok(()) => reply.opened(READER, FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(()) => self.opened(node(ino), READER, reply),
             Err(errno) => reply.error(convert::errno(errno)),
         }
     }
@@ -217,9 +247,13 @@ impl Filesystem for DatasetOps {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.requests.count(if fh == OWN { Kind::Own } else { Kind::Release });
+        let by_reader = fh.0 & READER != 0;
+        self.requests.count(if by_reader { Kind::Release } else { Kind::Own });
         reply.ok();
-        if fh == READER {
+        if let Some(passing) = &self.passing {
+            passing.release(node(ino), fh.0 & PASSED != 0);
+        }
+        if by_reader {
             self.dataset.close(node(ino));
         }
     }
@@ -311,6 +345,10 @@ impl Filesystem for DatasetOps {
                 let ino = INodeNo(entry.attr.node.0);
                 // The listing may be long past: what the kernel may believe is of now.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
+                    // Of a file with several names that is not known by the node.
+                    Ok(attr) if attr.stat.kind == SourceKind::File && attr.stat.links > 1 => {
+                        (attr, Duration::ZERO)
+                    }
                     Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),
                     Err(_) => (entry.attr, Duration::ZERO),
                 };

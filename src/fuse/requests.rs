@@ -8,6 +8,8 @@ pub(super) enum Kind {
     Lookup,
     Getattr,
     Open,
+    /// An open of a file that the kernel reads by itself.
+    Passed,
     Read,
     Release,
     Other,
@@ -16,7 +18,7 @@ pub(super) enum Kind {
 }
 
 /// Names of the kinds, in their order.
-const NAMES: [&str; 7] = ["lookup", "getattr", "open", "read", "release", "other", "own"];
+const NAMES: [&str; 8] = ["lookup", "getattr", "open", "passed", "read", "release", "other", "own"];
 
 /// Requests of the kernel since the mount.
 #[derive(Debug, Default)]

@@ -282,6 +282,12 @@ impl Follow {
         self.outside == 0.0
     }
 
+    /// Whether the order is read almost to its end.
+    pub(super) fn is_at_end(&self) -> bool {
+        let near = self.ahead().min(self.sequence.len() / 8);
+        self.front.saturating_add(near) >= self.sequence.len()
+    }
+
     /// Whether the end of the epoch is near, or samples are read again.
     pub(super) fn is_over(&self) -> bool {
         let way = (self.front - self.start.min(self.front)) / self.share.stride;

@@ -13,7 +13,7 @@ use super::shared::Shared;
 /// How many epochs of a loader are remembered, the latest, and how many samples of those that no
 /// sampler can make again: 4 bytes each. The latest is, however long it is.
 const EPOCHS_MAX: usize = 1024;
-const SAMPLES_MAX: usize = 1 << 24;
+const SAMPLES_MAX: usize = 1 << 23;
 
 /// One epoch as a loader read it.
 #[derive(Clone, Debug)]

@@ -223,7 +223,7 @@ impl Loader {
     /// Whether the loader may have begun an epoch of this origin. If it is followed in just that,
     /// not while most of what is unexplained is still to be read. If it is followed in another, its
     /// process may be looking at some samples itself while the workers wait: then only with the
-    /// epoch that follows by the law, or where the one before is over or half given up.
+    /// epoch that follows by the law, or where the one before is at its end or half given up.
     fn may_begin(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> bool {
         let Some(follow) = &self.follow else { return true };
         if follow.index == index && follow.origin == *origin {
@@ -237,7 +237,7 @@ impl Loader {
         };
         follow.index == index && next().as_ref() == Some(origin)
             || follow.is_half_lost()
-            || follow.is_over()
+            || follow.is_at_end()
     }
 
     fn sources<'s>(&'s self, shared: &'s Shared) -> Sources<'s> {

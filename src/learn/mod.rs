@@ -56,9 +56,11 @@ use shared::{Open, Shared};
 /// How many of a task's latest opens are remembered: a second one is of the same read.
 const RECENT: usize = 4;
 
-/// How many tasks and loaders are told apart; those seen last stay.
+/// How many tasks and loaders are told apart; those seen last stay. Of loaders whose process
+/// has ended fewer do: what is remembered of each may be large.
 const TASKS_MAX: usize = 4096;
 const LOADERS_MAX: usize = 64;
+const ENDED_MAX: usize = 8;
 
 /// A way to number the samples of a dataset, as one that a loader may use: see
 /// [`crate::order::index`].
@@ -197,6 +199,7 @@ impl Learner {
         if known == TASKS_MAX && self.tasks.len() > TASKS_MAX {
             self.forget_a_task(open.task);
         }
+        let loaders = self.loaders.len();
         let ids = self.groups.entry(group).or_default();
         for id in ids.iter() {
             let loader = self.loaders.get_mut(id);
@@ -214,7 +217,7 @@ impl Learner {
             self.loaders.insert(id, Loader::new(id, group));
             id
         });
-        if self.loaders.len() > LOADERS_MAX {
+        if self.loaders.len() > loaders {
             self.forget_loaders(id, out);
         }
         if let Some(loader) = self.loaders.get_mut(&id) {
@@ -260,11 +263,16 @@ impl Learner {
         }
     }
 
-    /// Forgets a loader: one that is not followed before one that is, then one whose tasks have
-    /// ended, then that with the fewest opens.
+    /// Forgets a loader where there are too many, or too many whose process has ended: one that is
+    /// not followed before one that is, then one whose tasks have ended, then that with the fewest
+    /// opens.
     fn forget_loaders(&mut self, but: LoaderId, out: &mut Vec<Decision>) {
         let alive: BTreeSet<u64> = self.tasks.values().map(|task| task.group).collect();
         let others = self.loaders.values().filter(|loader| loader.id != but);
+        let ended = others.clone().filter(|loader| loader.ended).count();
+        if self.loaders.len() <= LOADERS_MAX && ended <= ENDED_MAX {
+            return;
+        }
         let worth = |loader: &&Loader| {
             let followed = loader.follow.is_some() && !loader.ended;
             (followed, alive.contains(&loader.group), loader.opens())

@@ -87,6 +87,7 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let mut notes = plan.settings.decisions.clone();
+    notes.extend(engine.taken_up());
     notes.extend(engine.found_again());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
@@ -111,6 +112,7 @@ fn serve(
     for (name, order) in orders {
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
+    engine.keep_catalog();
     let outcome = runtime.block_on(async {
         let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
         // The note first: a daemon that is ending here removes the socket only as long as it is its.

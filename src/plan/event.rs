@@ -175,6 +175,12 @@ pub enum Event {
         /// The tier.
         tier: usize,
     },
+    /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there, and
+    /// has forgotten the pages that RAM had of it.
+    Lent {
+        /// The file.
+        file: FileId,
+    },
     /// People want blocks here before anybody reads them.
     Wanted {
         /// The blocks, soonest use first.

@@ -20,19 +20,15 @@ use crate::ids::{BlockId, FileId};
 /// Files of more blocks are watched: a request is nothing against reading them.
 const TRUSTED_BLOCKS_MAX: usize = 16;
 
-/// How a file is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gear {
-    /// Without asking.
-    Trust,
-    /// Seen, since this tick.
-    Watch { since: u64 },
-}
+/// How a file is opened: the tick since which each open of it is seen, at the latest, [`TRUST`] where
+/// it is opened without asking.
+///
+/// [`TRUST`]: Gear::TRUST
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gear(u64);
 
-impl Default for Gear {
-    fn default() -> Self {
-        Gear::Watch { since: 0 }
-    }
+impl Gear {
+    pub(super) const TRUST: Gear = Gear(u64::MAX);
 }
 
 /// What the planner can see of its readers.
@@ -51,11 +47,7 @@ impl Sight<'_> {
 
     /// As [`misses`](Sight::misses), and a beacon may have been lit too late as well.
     pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
-        match self.gears.get(self.layout.file_of(block).index()) {
-            Some(Gear::Trust) => true,
-            Some(Gear::Watch { since: watched }) => *watched > since,
-            None => false,
-        }
+        self.gears.get(self.layout.file_of(block).index()).is_some_and(|gear| gear.0 > since)
     }
 }
 
@@ -76,9 +68,9 @@ impl Planner {
         }
         let trust = self.may_trust(file);
         if let Some(gear) = self.gears.get_mut(file.index())
-            && (*gear == Gear::Trust) != trust
+            && (*gear == Gear::TRUST) != trust
         {
-            *gear = if trust { Gear::Trust } else { Gear::Watch { since: self.ticks + 1 } };
+            *gear = if trust { Gear::TRUST } else { Gear(self.ticks + 1) };
             self.trusted_files = self.trusted_files + u64::from(trust) - u64::from(!trust);
             actions.push(if trust { Action::Trust { file } } else { Action::Watch { file } });
         }

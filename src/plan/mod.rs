@@ -43,7 +43,7 @@ mod warm;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{BlockId, FileId, StreamId};
@@ -96,6 +96,8 @@ pub struct Planner {
     mirrored: bool,
     ticks: u64,
     warming: Warming,
+    /// Files that were lent; those that are not all there any more are taken out when that matters.
+    lent: BTreeSet<FileId>,
     counters: Counters,
 }
 
@@ -120,6 +122,7 @@ impl Planner {
             mirrored: false,
             ticks: 0,
             warming: Warming::default(),
+            lent: BTreeSet::new(),
             counters: Counters::default(),
             settings,
             layout,
@@ -173,6 +176,7 @@ impl Planner {
                 self.policies[tier].remove(block);
                 self.residency.displace(block, tier, self.layout.stored_bytes(block));
             }
+            Event::Lent { file } => self.lent(file, actions),
             Event::Wanted { blocks } => self.wanted(&blocks),
             Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),

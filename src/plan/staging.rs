@@ -4,7 +4,7 @@ use super::Planner;
 use super::event::{Action, Place, PolicyKind};
 use super::policy::NextUse;
 use super::residency::RAM;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, FileId};
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
 const SEQUENTIAL_AHEAD: u32 = 4;
@@ -221,6 +221,29 @@ impl Planner {
         any
     }
 
+    /// The kernel reads a file by itself: RAM needs nothing of it.
+    pub(super) fn lent(&mut self, file: FileId, actions: &mut Vec<Action>) {
+        self.lent.insert(file);
+        for block in self.layout.blocks_of(file) {
+            if self.can_go(block) {
+                self.give_up(block, RAM, actions);
+            }
+        }
+    }
+
+    /// Whether the kernel reads a file by itself.
+    fn is_lent(&mut self, file: FileId) -> bool {
+        if !self.lent.contains(&file) {
+            return false;
+        }
+        let below = |block| self.residency.place(block).is_some();
+        let whole = self.layout.blocks_of(file).all(below);
+        if !whole {
+            self.lent.remove(&file);
+        }
+        whole
+    }
+
     /// Fetches a block if RAM does not have it; false where it must wait for room.
     pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
         if self.residency.is_dropping(block) {
@@ -228,6 +251,9 @@ impl Planner {
         }
         let bytes = self.layout.pages_bytes(block);
         if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
+            return true;
+        }
+        if self.is_lent(self.layout.file_of(block)) {
             return true;
         }
         let keep = self.can_be_kept(block);

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
+use serde::{Deserialize, Serialize};
 
-/// Identity of one version of a file, opaque outside its source: equal bytes, equal content.
-///
-/// For a POSIX source these are device, inode, size, modification and change time.
+/// Identity of one version of a file: device, inode, size, modification and change time. Equal
+/// bytes, equal content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 40]);
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Fingerprint {
 }
 
 /// What kind of thing a name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// A regular file.
     File,
@@ -82,10 +82,21 @@ pub struct Stat {
     pub mtime_ns: i64,
     /// See `atime_ns`.
     pub ctime_ns: i64,
-    /// Identity of the thing regardless of its version: hard links share it.
+    /// Device and inode, whatever the version: hard links share them.
     pub identity: (u64, u64),
+}
+
+impl Stat {
     /// Identity of this version.
-    pub fingerprint: Fingerprint,
+    pub fn fingerprint(&self) -> Fingerprint {
+        let (device, inode) = self.identity;
+        let fields = [device, inode, self.size, self.mtime_ns as u64, self.ctime_ns as u64];
+        let mut bytes = [0; 40];
+        for (slot, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            slot.copy_from_slice(&field.to_le_bytes());
+        }
+        Fingerprint(bytes)
+    }
 }
 
 /// Why a read gave no bytes.

@@ -83,6 +83,12 @@ impl PosixSource {
         u128::from(number) << 64 | u128::from(inode)
     }
 
+    /// Whether the directory is in an image: a filesystem whose inode numbers and times tell nothing
+    /// of its version.
+    pub fn is_image(&self) -> bool {
+        image::is_image(&self.root)
+    }
+
     /// The descriptor that everything is reached beneath.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
@@ -135,18 +141,7 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
 }
 
 pub(super) fn fingerprint(stat: &FileStat) -> Fingerprint {
-    let mut bytes = [0; 40];
-    let fields = [
-        stat.st_dev,
-        stat.st_ino,
-        stat.st_size as u64,
-        (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64),
-        (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64),
-    ];
-    for (slot, field) in bytes.chunks_exact_mut(8).zip(fields) {
-        slot.copy_from_slice(&field.to_le_bytes());
-    }
-    Fingerprint(bytes)
+    convert(stat).fingerprint()
 }
 
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
@@ -176,7 +171,6 @@ fn convert(stat: &FileStat) -> Stat {
         mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
         ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
         identity: (stat.st_dev, stat.st_ino),
-        fingerprint: fingerprint(stat),
     }
 }
 

@@ -20,14 +20,14 @@ use crate::mounted::Mounted;
 const PERIOD: &str = "source.revalidate=1s";
 
 /// A file of one version: every 8 bytes are the version and their number.
-fn version(version: u32, length: usize) -> Vec<u8> {
+pub(crate) fn version(version: u32, length: usize) -> Vec<u8> {
     let words = (0..length as u32 / 8).map(|word| u64::from(version) << 32 | u64::from(word));
     words.flat_map(u64::to_le_bytes).collect()
 }
 
 /// The version that all these bytes of a file, from `offset` on, are of.
 #[track_caller]
-fn version_of(bytes: &[u8], offset: usize) -> u32 {
+pub(crate) fn version_of(bytes: &[u8], offset: usize) -> u32 {
     let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
     let mut found = None;
     for (number, word) in (offset as u64 / 8..).zip(words) {

@@ -21,11 +21,12 @@ fn mount(ground: &Ground) -> Mounted {
     Mounted::new(ground, &[&LEARN[..], &store].concat())
 }
 
-/// The file of the journal.
+/// The file of the journal, of the only store.
 fn journal(ground: &Ground) -> PathBuf {
-    let stores = ground.path("cache/belady-store-v2");
-    let mut found = fs::read_dir(stores).unwrap().map(|entry| entry.unwrap().path());
-    found.find(|path| path.is_dir()).unwrap().join("journal")
+    let entries = |path: PathBuf| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let named = |path: &PathBuf| path.to_string_lossy().contains("/belady-store-v");
+    let stores = entries(ground.path("cache")).find(named).unwrap();
+    entries(stores).find(|path| path.is_dir()).unwrap().join("journal")
 }
 
 fn belief(loader: &Value) -> &str {

@@ -113,6 +113,7 @@ fn files_that_changed_between_mounts_are_read_anew_and_only_they() {
     fs::remove_file(stand.ground.source("d/0005")).unwrap();
     fs::rename(stand.ground.source("d/0006"), stand.ground.source("d/0005")).unwrap();
     let mounted = stand.mount();
+    wait_until("the catalog is checked", || mounted.status()["catalog"] == "checked");
     let read = |name: &str| fs::read(mounted.path(name)).unwrap();
     for number in (0..FILES).filter(|number| !(3..7).contains(number)) {
         assert!(read(&format!("d/{number:04}")) == content(number, SIZE));

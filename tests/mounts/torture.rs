@@ -44,8 +44,11 @@ impl Loop {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
     }
 
+    /// Unmounts it, as soon as the daemon that had its cache there has ended.
     fn umount(&self) {
-        run(Command::new("umount").arg(&self.point));
+        wait_until("nobody uses the disk", || {
+            Command::new("umount").arg(&self.point).output().unwrap().status.success()
+        });
     }
 
     /// From now on everything on it fails, as on a disk that was pulled out.
@@ -237,8 +240,10 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(0).unwrap();
     let delete = |path: &Path| fs::remove_file(path).unwrap();
     let link = |path: &Path| {
-        fs::remove_file(path).unwrap();
-        symlink("/etc/hostname", path).unwrap();
+        // At once: the daemon may make the file anew.
+        let link = path.with_extension("link");
+        symlink("/etc/hostname", &link).unwrap();
+        fs::rename(link, path).unwrap();
     };
     let damages: [&dyn Fn(&Path); 4] = [&flip, &cut, &link, &delete];
     for (nth, damage) in damages.iter().enumerate() {

@@ -5,7 +5,7 @@
 //! and after a crash if it was synced. A name is there after a crash if the names were synced.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -16,7 +16,7 @@ use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, fallo
 use nix::libc;
 use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
-use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use nix::unistd::{UnlinkatFlags, fsync, ftruncate, unlinkat};
 
 use crate::cache::Buffer;
 use crate::ids::PAGE_BYTES;
@@ -55,6 +55,9 @@ pub trait Disk: Send + Sync {
     /// Gives a file another name, over what has that name.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
+    /// Cuts a file to a length and opens it for others, who read it by themselves.
+    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd>;
+
     /// Deletes a file; those who have it open can go on.
     fn remove(&self, name: &str) -> Result<()>;
 
@@ -67,7 +70,8 @@ pub trait Disk: Send + Sync {
 
 /// One file of a [`Disk`]. All calls block.
 pub trait Blob: Send + Sync {
-    /// Fills `bytes` from an offset; `UnexpectedEof` where the file ends before.
+    /// Fills `bytes` from an offset; `UnexpectedEof` where the file ends before. What its last page
+    /// does not have is zeros.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
 
     /// Writes at an offset, past the end perhaps.
@@ -117,7 +121,7 @@ impl Directory {
         let flags = flags | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let flags = if direct { flags | OFlag::O_DIRECT } else { flags };
         let file = File::from(fcntl::openat(&self.directory, name, flags, OWNER_ONLY)?);
-        Ok(Arc::new(LocalFile { file, forget: how == Use::Pages && !direct }))
+        Ok(Arc::new(LocalFile { file, direct, forget: how == Use::Pages && !direct }))
     }
 }
 
@@ -163,6 +167,16 @@ impl Disk for Directory {
         Ok(fcntl::renameat(&self.directory, from, &self.directory, to)?)
     }
 
+    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let writable = fcntl::openat(&self.directory, name, flags | OFlag::O_RDWR, OWNER_ONLY)?;
+        if fstat(&writable)?.st_size.cast_unsigned() < length {
+            return Err(Error::from(ErrorKind::UnexpectedEof));
+        }
+        ftruncate(&writable, length.cast_signed())?;
+        Ok(fcntl::openat(&self.directory, name, flags, Mode::empty())?)
+    }
+
     fn remove(&self, name: &str) -> Result<()> {
         Ok(unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir)?)
     }
@@ -187,6 +201,8 @@ impl Disk for Directory {
 
 struct LocalFile {
     file: File,
+    /// Whether it is read and written past the page cache.
+    direct: bool,
     /// Whether what the page cache holds of it is of no use.
     forget: bool,
 }
@@ -203,7 +219,23 @@ impl LocalFile {
 
 impl Blob for LocalFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_exact_at(bytes, offset)?;
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.file.read_at(&mut bytes[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            // Past the page cache nothing can be read from there on: it is the end.
+            if !read.is_multiple_of(PAGE_BYTES as usize) && self.direct {
+                break;
+            }
+        }
+        if bytes.len() - read >= PAGE_BYTES as usize {
+            return Err(Error::from(ErrorKind::UnexpectedEof));
+        }
+        bytes[read..].fill(0);
         self.forget(offset, bytes.len());
         Ok(())
     }

@@ -6,6 +6,7 @@
 //!     3f09c2.../                      one store, named after the identity of its source
 //!         owner                       whose it is; locked as long as a daemon uses it
 //!         index-00000001 segment-... file-...  the store
+//!         catalog                     what the last mount knew of the source's names
 //!         journal                     what was learnt of the orders in which loaders read
 //! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
 //!                                     what is in them may be nowhere else
@@ -40,6 +41,7 @@ const STORES: &str = "belady-store-v";
 const BUFFERS: &str = "belady-rehearsal-v1";
 const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
+const CATALOG: &str = "catalog";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
@@ -90,6 +92,11 @@ impl Home {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where the catalog of the source is saved.
+    pub fn catalog(&self) -> PathBuf {
+        self.path.join(CATALOG)
     }
 }
 
@@ -282,9 +289,18 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
+    cache.join(format!("{STORES}{VERSION}")).join(owner.name())
+}
+
 /// Bytes that the store of a source takes on the disk; 0 where there is none.
 pub fn held(cache: &Path, owner: &Owner) -> u64 {
-    disk_bytes(&cache.join(format!("{STORES}{VERSION}")).join(owner.name()))
+    disk_bytes(&path_of(cache, owner))
+}
+
+/// Where the catalog of a source is saved, if it is.
+pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
+    path_of(cache, owner).join(CATALOG)
 }
 
 /// Bytes that the files of a store take on the disk.

@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, ErrorKind, Result};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nix::libc;
 
 use super::disk::{Blob, Disk, Use};
+use super::lend::Lent;
 use super::log::Key;
 use super::segments::Extent;
 use crate::ids::PAGE_BYTES;
@@ -37,8 +38,10 @@ struct Holder {
     blob: Arc<dyn Blob>,
     /// Blocks that it has.
     blocks: u32,
-    /// First page and number of pages of what a crash has left in it beside them.
+    /// First page and number of pages of what is still to be punched: left by a crash, or given up
+    /// while somebody held the file.
     gaps: Vec<(u32, u32)>,
+    lent: Weak<Lent>,
 }
 
 /// The large files of a store.
@@ -63,7 +66,8 @@ impl Large {
     /// Adds a file that was found.
     pub(super) fn add(&mut self, disk: &Arc<dyn Disk>, id: u32, file: Key) {
         let blob = Arc::new(Unopened { disk: Arc::clone(disk), name: name(id, file) });
-        self.holders.insert(id, Holder { file, blob, blocks: 0, gaps: Vec::new() });
+        self.holders
+            .insert(id, Holder { file, blob, blocks: 0, gaps: Vec::new(), lent: Weak::new() });
         // Of two that a crash has left the later one grows.
         let number = self.numbers.entry(file).or_insert(id);
         *number = id.max(*number);
@@ -124,21 +128,45 @@ impl Large {
     /// Gives blocks up and their space back.
     pub(super) fn free(&mut self, places: &[Extent]) {
         for place in places {
-            if let Some(holder) = self.holders.get_mut(&place.segment) {
-                holder.blocks = holder.blocks.saturating_sub(1);
+            let Some(holder) = self.holders.get_mut(&place.segment) else { continue };
+            holder.blocks = holder.blocks.saturating_sub(1);
+            if holder.is_held() && self.numbers.get(&holder.file) == Some(&place.segment) {
+                // What comes back goes to another file.
+                self.numbers.remove(&holder.file);
             }
         }
-        for place in places {
-            // One without blocks is deleted as a whole.
-            if let Some(holder) = self.holders.get(&place.segment).filter(|h| h.blocks > 0) {
-                let _ = holder.blob.punch(place.offset(), place.bytes());
-            }
+        places.iter().for_each(|place| self.give_back(place));
+    }
+
+    /// Gives the space of a block back, now or when nobody holds the file any more.
+    pub(super) fn give_back(&mut self, place: &Extent) {
+        // One without blocks is deleted as a whole.
+        if let Some(holder) = self.holders.get_mut(&place.segment).filter(|h| h.blocks > 0) {
+            holder.gaps.push((place.page, place.pages));
+            holder.clear_gaps();
         }
     }
 
-    /// Gives back what no block has.
+    /// Gives back what no block has, but for files that somebody holds. One without blocks is
+    /// deleted as a whole.
     pub(super) fn clear_gaps(&mut self) {
         self.holders.values_mut().filter(|holder| holder.blocks > 0).for_each(Holder::clear_gaps);
+    }
+
+    /// A file for others to read; none where it is not large.
+    pub(super) fn lend(
+        &mut self,
+        disk: &Arc<dyn Disk>,
+        id: u32,
+        length: u64,
+    ) -> Result<Option<Arc<Lent>>> {
+        let Some(holder) = self.holders.get_mut(&id) else { return Ok(None) };
+        if let Some(lent) = holder.lent.upgrade() {
+            return Ok(Some(lent));
+        }
+        let lent = Arc::new(Lent(disk.lend(&name(id, holder.file), length)?));
+        holder.lent = Arc::downgrade(&lent);
+        Ok(Some(lent))
     }
 
     /// A file, by its number.
@@ -166,7 +194,14 @@ impl Large {
 }
 
 impl Holder {
+    fn is_held(&self) -> bool {
+        self.lent.strong_count() > 0
+    }
+
     fn clear_gaps(&mut self) {
+        if self.is_held() {
+            return;
+        }
         for (page, pages) in std::mem::take(&mut self.gaps) {
             let (offset, bytes) = (u64::from(page) * PAGE_BYTES, u64::from(pages) * PAGE_BYTES);
             let _ = self.blob.punch(offset, bytes);

@@ -27,13 +27,14 @@ mod health;
 pub mod home;
 pub mod journal;
 mod large;
+mod lend;
 mod log;
 mod segments;
 #[cfg(test)]
 mod tests;
 mod write;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
 use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -49,6 +50,7 @@ use crate::source::Fingerprint;
 use disk::Disk;
 use health::Health;
 pub use large::Part;
+pub use lend::Lent;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
 use segments::{Extent, Files, Segments, pages_of};
@@ -83,6 +85,8 @@ impl Limits {
 struct Index {
     entries: Entries,
     files: Files,
+    /// Large files that are all there, and right.
+    lent: HashMap<u32, Arc<Lent>>,
 }
 
 /// What only the one who writes needs.
@@ -188,7 +192,7 @@ impl Store {
         Ok(Store {
             secret: log.secret().to_le_bytes(),
             limits,
-            index: RwLock::new(Index { entries, files }),
+            index: RwLock::new(Index { entries, files, lent: HashMap::new() }),
             writer: Mutex::new(Writer {
                 log,
                 segments,
@@ -214,12 +218,16 @@ impl Store {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a file of so many bytes is large.
+    pub fn is_large(&self, size: u64) -> bool {
+        size >= self.limits.large_bytes
+    }
+
     /// Which part of a large file the block at `offset` of one version of a file of `size` bytes
     /// is; none where the file is not large.
     pub fn part(&self, path: &Path, version: &Fingerprint, offset: u64, size: u64) -> Option<Part> {
-        let large = size >= self.limits.large_bytes;
         // At this offset no block is.
-        large.then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
+        self.is_large(size).then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
     }
 
     /// The key of the block at `offset` of one version of a file.
@@ -277,6 +285,10 @@ impl Store {
         let mut index = self.write();
         let gone: Vec<(Key, Location)> =
             keys.iter().filter_map(|key| Some((*key, index.entries.remove(key)?))).collect();
+        // Nobody new gets what is not all there any more.
+        for (_, at) in &gone {
+            index.lent.remove(&at.segment);
+        }
         drop(index);
         let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
         let bytes = places.iter().map(Extent::bytes).sum();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::disk::{Blob, Disk, Use};
 use super::large::{self, Large, Part};
+use super::lend::Lent;
 use super::log::{Entries, Key, Location, Log};
 use crate::ids::PAGE_BYTES;
 
@@ -350,15 +351,22 @@ impl Segments {
         packed.into_iter().for_each(|place| self.give(place, false));
     }
 
-    /// Gives back what a crash has left in large files.
+    /// A large file for others to read; none where it is none.
+    pub(super) fn lend(&mut self, id: u32, length: u64) -> Result<Option<Arc<Lent>>> {
+        self.large.lend(&self.disk, id, length)
+    }
+
+    /// Gives back what no block has in large files.
     pub(super) fn clear_gaps(&mut self) {
         self.large.clear_gaps();
     }
 
     /// Gives pages of samples back to the disk, which may still lead there after a crash.
-    pub(super) fn punch(&self, places: &[Extent]) {
+    pub(super) fn punch(&mut self, places: &[Extent]) {
         for place in places {
-            if let Some(file) = self.file(place.segment) {
+            if self.large.holds(place.segment) {
+                self.large.give_back(place);
+            } else if let Some(file) = self.file(place.segment) {
                 let _ = file.punch(place.offset(), place.bytes());
             }
         }

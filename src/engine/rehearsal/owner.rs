@@ -149,7 +149,11 @@ impl Owner {
                 continue;
             }
             let whole = self.catalog.path(node).and_then(|path| {
-                Ok((path, self.catalog.getattr(node)?.stat.fingerprint, self.catalog.file(node)?.1))
+                Ok((
+                    path,
+                    self.catalog.getattr(node)?.stat.fingerprint(),
+                    self.catalog.file(node)?.1,
+                ))
             });
             let Ok((path, fingerprint, length)) = whole else {
                 held.lose(sample);

@@ -74,13 +74,17 @@ pub(super) fn run(
     pace: Pace,
     begun: Instant,
 ) {
+    let _end = End(warmup);
     let progress = lock(&warmup.progress).clone();
     let (waiting, allowance) = (Vec::new(), Allowance::new(pace.rate));
     let mut feed = Feed { around, blocks, next: 0, waiting, allowance, progress };
-    let deadline = pace.deadline_s.map(|seconds| begun + Duration::from_secs_f64(seconds));
+    // One that is beyond all time is none.
+    let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
+    let deadline = pace.deadline_s.and_then(until);
     loop {
         let stopped = lock(&warmup.asked).elapsed() >= UNASKED_FOR;
-        let over = |by: Duration| deadline.is_some_and(|deadline| Instant::now() >= deadline + by);
+        let late = deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
+        let over = |by: Duration| late.is_some_and(|late| late >= by);
         let looked = feed.look();
         if looked.is_some() && !stopped && !over(Duration::ZERO) && feed.feed().is_some() {
             if feed.is_done() {
@@ -95,8 +99,16 @@ pub(super) fn run(
     let Feed { mut progress, .. } = feed;
     (progress.late, progress.waiting) = (progress.waiting, Tally::default());
     let _ = around.count_here(blocks, &mut progress);
-    progress.done = true;
     *lock(&warmup.progress) = progress;
+}
+
+/// Says that a warm-up is over, also where its thread panics.
+struct End<'w>(&'w Warmup);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.progress).done = true;
+    }
 }
 
 impl Feed<'_> {

@@ -108,7 +108,7 @@ fn looks_of_the_process_itself_throw_no_order_away() {
         if epoch == 0 {
             // Eight at once where the workers' queues are full.
             for burst in 0..8 {
-                let at = opens.len() / 4 + burst * 90;
+                let at = opens.len() / 4 + burst * opens.len() / 16;
                 opens.splice(at..at, looks.by_ref().take(8));
             }
         }
@@ -347,4 +347,26 @@ fn what_was_read_is_remembered() {
         assert_eq!(seen, all);
     }
     assert_eq!(second.epochs.iter().map(Epoch::is_over).collect::<Vec<_>>(), [true, true]);
+}
+
+#[test]
+fn of_those_that_have_ended_few_are_remembered_and_readers_longest() {
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    let mut open = |learner: &mut Learner, task: u32, samples: std::ops::Range<u32>| {
+        for sample in samples {
+            let group = u64::from(task);
+            let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+            learner.apply(open, &mut out);
+        }
+        learner.apply(Observation::Ended { group: u64::from(task) }, &mut out);
+    };
+    open(&mut learner, 1, 0..100);
+    // One process for each file.
+    for task in 2..200 {
+        open(&mut learner, task, task..task + 1);
+    }
+    assert!(learner.loaders.len() <= 10, "{}", learner.loaders.len());
+    let records: Vec<u64> = learner.records().map(|record| record.group).collect();
+    assert_eq!(records, [1]);
 }

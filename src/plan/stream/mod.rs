@@ -159,10 +159,11 @@ impl Stream {
         }
     }
 
-    /// With what has been counted of the stream that it takes the place of.
+    /// With what has been counted of the stream that it takes the place of. Its workers are still
+    /// there, though none of them has been seen in this order yet.
     pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
-        let (matched, strayed) = before.map_or((0, 0), |before| (before.matched, before.strayed));
-        Stream { matched, strayed, ..self }
+        let Some(&Stream { matched, strayed, workers, .. }) = before else { return self };
+        Stream { matched, strayed, workers, ..self }
     }
 
     pub(in crate::plan) fn status(&self) -> StreamStatus {

@@ -84,3 +84,22 @@ fn a_load_that_fails_is_away_and_can_be_wanted_again() {
     want(&mut world, 0..1);
     assert_eq!(world.planner.standing(BlockId(0)), Standing::Tier(1));
 }
+
+#[test]
+fn what_the_kernel_reads_by_itself_is_not_staged_as_long_as_all_of_it_is_there() {
+    // File 7 is large; the world has no more files.
+    let mut world = World::new(settings(1 << 24, Some(1 << 24), PolicyKind::Auto));
+    let file = FileId(7);
+    let blocks: Vec<BlockId> = world.layout.blocks_of(file).collect();
+    world.tell(Event::Found { tier: 1, blocks: blocks.clone() });
+    world.tell(Event::Lent { file });
+    world.tell(Event::Ordered { stream: StreamId(0), order: order(0) });
+    world.settle();
+    world.check();
+    assert!(!blocks.iter().any(|block| world.pages.contains(block)));
+    assert_eq!(world.pages.len(), FILES as usize - 2, "all others but the empty one");
+    world.tell(Event::NotHere { block: blocks[1], tier: 1 });
+    world.tell(Event::Ordered { stream: StreamId(0), order: order(0) });
+    world.settle();
+    assert!(blocks.iter().all(|block| world.pages.contains(block)));
+}

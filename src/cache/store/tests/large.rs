@@ -1,6 +1,7 @@
 //! Large files in the store over a real directory.
 
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
@@ -174,4 +175,56 @@ fn what_a_crash_leaves_in_a_large_file_is_given_back() {
     store.clear_leftovers();
     assert_eq!(stand.taken(), 3);
     stand.has(&store, &[0, 1, 3]);
+}
+
+fn read(lent: &Lent) -> Vec<u8> {
+    let file = File::from(lent.as_fd().try_clone_to_owned().unwrap());
+    let mut bytes = vec![0; 10 << 20];
+    let length = file.read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn a_large_file_that_is_lent_stays_as_it_is_until_nobody_holds_it() {
+    let stand = Stand::new();
+    let store = stand.open(1 << 30);
+    let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
+    let size = stand.content.len() as u64;
+    assert!(stand.put(&store, 0..BLOCKS - 1));
+    assert!(!store.make_lendable(&keys, size), "it is not all there");
+    assert!(stand.put(&store, [BLOCKS - 1]) && store.lent(keys[0]).is_none());
+    assert!(store.make_lendable(&keys, size));
+    let lent = store.lent(keys[0]).unwrap();
+    assert!(read(&lent) == stand.content, "as long as at the source, too");
+    stand.has(&store, &[0, 1, 2, 3, 4]);
+    store.remove(&[keys[1], keys[4]]);
+    assert!(store.lent(keys[0]).is_none() && read(&lent) == stand.content);
+    // What comes back goes elsewhere.
+    assert!(stand.put(&store, [1, 4]));
+    assert_eq!(stand.files().len(), 2);
+    assert!(read(&lent) == stand.content && !store.make_lendable(&keys, size));
+    stand.has(&store, &[0, 1, 2, 3, 4]);
+    let bytes = || -> u64 {
+        stand.files().iter().map(|file| file.metadata().unwrap().blocks() * 512).sum()
+    };
+    let held = bytes();
+    drop(lent);
+    store.clear_leftovers();
+    assert!(bytes() <= held - (1 << 20), "what was given up is punched now");
+    let again = stand.open(1 << 30);
+    stand.has(&again, &[0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_large_file_that_is_damaged_is_not_lent() {
+    let stand = Stand::new();
+    let store = stand.open(1 << 30);
+    let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
+    assert!(stand.put(&store, 0..BLOCKS));
+    let file = File::options().write(true).open(&stand.files()[0]).unwrap();
+    file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
+    assert!(!store.make_lendable(&keys, stand.content.len() as u64));
+    assert!(store.lent(keys[0]).is_none());
+    assert!(!store.make_lendable(&[], 0));
 }

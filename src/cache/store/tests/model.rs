@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::libc;
@@ -210,6 +211,10 @@ impl Disk for Model {
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.found(from)?;
         self.record(Op::Rename { from: from.into(), to: to.into() })
+    }
+
+    fn lend(&self, _: &str, _: u64) -> Result<OwnedFd> {
+        Err(Error::from(ErrorKind::Unsupported))
     }
 
     fn remove(&self, name: &str) -> Result<()> {

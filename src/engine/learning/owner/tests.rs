@@ -3,6 +3,9 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::sync_channel;
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+
 use super::*;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
@@ -136,15 +139,16 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
 }
 
 #[test]
-fn other_files_end_no_learning_that_is_at_work() {
+fn other_files_end_no_search() {
     let mut stand = Stand::new();
-    stand.open(0..60);
-    assert_eq!(stand.said(), (1, 0));
+    let mut shuffled: Vec<u32> = (0..FILES).collect();
+    shuffled.shuffle(&mut rand::rngs::ChaCha8Rng::seed_from_u64(1));
+    stand.open(shuffled.into_iter().take(60));
+    assert!(stand.owner.searches.run());
     (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
     stand.owner.look();
-    assert_eq!((stand.owner.generation, stand.said()), (0, (0, 0)));
-    let loader = *stand.owner.loaders.keys().next().unwrap();
-    stand.owner.withdraw(loader);
+    assert_eq!(stand.owner.generation, 0);
+    stand.owner.searches.end_all();
     stand.owner.look();
     assert_eq!(stand.owner.generation, 1);
 }

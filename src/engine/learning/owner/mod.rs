@@ -342,11 +342,11 @@ impl Owner {
             self.begin_anew();
         }
         self.layout = self.around.catalog.layout();
-        let at_work = self.searches.run() || self.loaders.values().any(|loader| loader.followed);
         let stays = STAYS.max(self.took * STAYS_TIMES);
         let others = self.learner.is_some() && self.around.catalog.names() != self.names;
-        if others && !at_work && self.made.elapsed() > stays {
-            tracing::info!(files = self.layout.files(), "other files: the learner begins anew");
+        // Who is followed is so again in a moment; a search would begin at its beginning.
+        if others && !self.searches.run() && self.made.elapsed() > stays {
+            tracing::info!(files = self.layout.files(), "other files: learning begins anew");
             self.begin_anew();
         }
         let gone = self.groups.take_gone();

@@ -1,0 +1,251 @@
+"""What a million names cost: the first scan, a remount, a walk, and bytes of memory for each file.
+
+Goal: tell whether a job over a million small files can start at once on a node where it ran before, and what that
+takes.  Method: a tree of files of one byte, a thousand to a directory, with names as long as ImageNet's, behind a
+filesystem that is slow by a model for the scan, and on the local disk for the rest.  What the source can do by
+itself is measured on 20,000 files by as many processes as make it no faster, and scaled; the note says so.  A
+remount is timed from the command to its return, and then everything is listed and stat'ed by one thread.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+
+from driver import FAILURES, RunError, stopwatch
+from mounts import TARGET, Belady, Slowpfs, Watchdog, exit_on_signals, fresh_dir, say
+from report import publish, quartiles, row
+
+BARS = {"remount_s": 1, "walk_s": 5, "bytes_per_file": 150}
+BASELINE = 20_000            # files on which the source's own limit is measured
+PER_DIRECTORY = 1_000
+LONGEST = 400                # seconds until a mount counts as hung
+SLABS = ("fuse_inode", "dentry")
+
+
+def make_tree(top, files):
+    """Files of one byte in directories of a thousand; names are 20 bytes long."""
+    for first in range(0, files, PER_DIRECTORY):
+        folder = os.path.join(top, f"n{first // PER_DIRECTORY:08d}")
+        os.makedirs(folder)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for number in range(first, min(first + PER_DIRECTORY, files)):
+                name = f"n{number // PER_DIRECTORY:08d}_{number % PER_DIRECTORY:05d}.JPEG"
+                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
+                os.write(file, b"x")
+                os.close(file)
+        finally:
+            os.close(directory)
+    return top
+
+
+def walk(top):
+    """Lists every directory and stats every file: how many there were."""
+    found, queue = 0, [top]
+    while queue:
+        with os.scandir(queue.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    queue.append(entry.path)
+                else:
+                    entry.stat(follow_symlinks=False)
+                    found += 1
+    return found
+
+
+def walk_at_once(top, processes):
+    """Seconds in which so many processes list and stat everything below `top`."""
+    folders = [os.path.join(top, name) for name in sorted(os.listdir(top))]
+    shares = [folders[k::processes] for k in range(processes)]
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import bench_metadata as b; [b.walk(f) for f in sys.argv[2:]]"
+    command = [sys.executable, "-c", code, os.path.dirname(os.path.abspath(__file__))]
+    elapsed = stopwatch()
+    running = [subprocess.Popen(command + share) for share in shares if share]
+    try:
+        if any([process.wait(LONGEST) for process in running]):
+            raise RunError(f"a walk through {top} failed")
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return elapsed()
+
+
+def resident(pid):
+    """Bytes of memory that are a process's own, files that it has mapped apart."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:"))
+
+
+def slab_bytes():
+    """Bytes of the kernel's memory that inodes and names take; none where it does not tell."""
+    try:
+        with open("/proc/slabinfo") as f:
+            rows = [line.split() for line in f]
+    except OSError:
+        return None
+    return sum(int(words[1]) * int(words[3]) for words in rows if words[0] in SLABS)
+
+
+class Bench:
+    """The measurements, and the rows they give."""
+
+    def __init__(self, top, files, turns):
+        self.top, self.files, self.turns = top, files, turns
+        self.rows, self.notes = [], []
+        self.cache = os.path.join(top, "cache")
+        self.mountpoint = os.path.join(top, "mount")
+
+    def add(self, name, runs, unit="s", **more):
+        self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
+
+    def mount(self, source, cache=True):
+        options = ["--ram", "256MiB", "--set", "source.revalidate=1h"]
+        if cache:
+            options += ["--cache-dir", self.cache, "--nvme", "1GiB"]
+        return Belady(source, self.mountpoint, options, patience=LONGEST)
+
+    def run(self):
+        """Everything; says whether all of it ran."""
+        ran = True
+        elapsed = stopwatch()
+        make_tree(fresh_dir(os.path.join(self.top, "few")), BASELINE)
+        self.many = make_tree(fresh_dir(os.path.join(self.top, "many")), self.files)
+        say(f"{self.files} files made in {elapsed():.0f} s")
+        for part in (self.scan, self.local, self.remount):
+            try:
+                part()
+                say(f"{part.__name__}: {elapsed():.0f} s so far")
+            except FAILURES as e:
+                ran = False
+                self.notes.append(f"{part.__name__} failed: {e}".replace(TARGET, "target"))
+                say(f"{part.__name__} FAILED: {e}")
+        for name in BARS:
+            if name not in {found["name"] for found in self.rows}:
+                self.add(name, [])
+        return ran
+
+    def timed(self, mount):
+        """Seconds until a mount serves; it must be left."""
+        elapsed = stopwatch()
+        mount.__enter__()
+        return elapsed()
+
+    def first(self, source, name, limit, what):
+        """The first mount of a source against its own limit for as many files."""
+        mount = self.mount(source)
+        try:
+            took = self.timed(mount)
+        finally:
+            mount.__exit__()
+        shutil.rmtree(self.cache, ignore_errors=True)
+        self.add(f"{name}.first_s", [took], files_per_s=round(self.files / took))
+        self.add(f"{name}.x_source", [limit / took], "x", files_per_s=round(self.files / limit),
+                 note=f"{what}, measured on {BASELINE} files and scaled")
+
+    def limit(self, top):
+        """Seconds that the source itself needs for all files, with the processes that serve best."""
+        runs = {processes: walk_at_once(top, processes) for processes in (2, 8, 16, 32)}
+        best = min(runs, key=runs.get)
+        return runs[best] * self.files / BASELINE, f"{best} processes that list and stat"
+
+    def scan(self):
+        """The first mount of a slow filesystem: how near the scan comes to what that gives."""
+        with Slowpfs(os.path.join(self.top, "few"), os.path.join(self.top, "slow")) as slow:
+            with Watchdog(LONGEST, [slow]):
+                limit, what = self.limit(slow.mountpoint)
+        with Slowpfs(self.many, os.path.join(self.top, "slow")) as slow:
+            with Watchdog(LONGEST, [slow]):
+                self.first(slow.mountpoint, "slow", limit, what)
+
+    def local(self):
+        """The first mount of a local disk, in the page cache as the baseline."""
+        limit, what = self.limit(os.path.join(self.top, "few"))
+        walk(self.many)
+        self.first(self.many, "local", limit, what)
+
+    def remount(self):
+        """Mounts again: until it serves, a walk, and the memory that both take."""
+        with self.mount(os.path.join(self.top, "few"), cache=False) as mount:
+            (pid,) = mount.pids()
+            nothing = resident(pid)
+        with self.mount(self.many):
+            pass
+        names = ("remount_s", "walk_s", "walk_again_s", "bytes_per_file", "bytes_per_file_idle", "slab_bytes_per_file")
+        found = {name: [] for name in names}
+        for _ in range(self.turns):
+            mount = self.mount(self.many)
+            try:
+                found["remount_s"].append(self.timed(mount))
+                with Watchdog(LONGEST, [mount]):
+                    self.turn(mount, found, nothing)
+            finally:
+                mount.__exit__()
+        self.add("remount_s", found["remount_s"], note="from the command to its return")
+        self.add("walk_s", found["walk_s"], note="lists and stats everything, in one process, right after the remount")
+        self.add("walk_again_s", found["walk_again_s"])
+        less = f"less what a mount of {BASELINE} files takes, scaled"
+        self.add("bytes_per_file", found["bytes_per_file"], "B", note=f"of the daemon, after the walk; {less}")
+        self.add("bytes_per_file_idle", found["bytes_per_file_idle"], "B", note="the same before the walk")
+        self.add("slab_bytes_per_file", found["slab_bytes_per_file"], "B", note=" and ".join(SLABS) + " of the kernel")
+        size = sum(os.path.getsize(os.path.join(folder, "catalog"))
+                   for folder, _, files in os.walk(self.cache) if "catalog" in files)
+        self.add("saved_bytes_per_file", [size / self.files], "B")
+
+    def turn(self, mount, found, nothing):
+        """One walk, and what is taken before and after."""
+        more = self.files - BASELINE
+        (pid,) = mount.pids()
+        before = slab_bytes()
+        if before is None:
+            self.notes.append("the kernel does not tell of its slabs")
+        found["bytes_per_file_idle"].append((resident(pid) - nothing) / more)
+        for name in ("walk_s", "walk_again_s"):
+            elapsed = stopwatch()
+            seen = walk(mount.mountpoint)
+            found[name].append(elapsed())
+            if seen != self.files:
+                raise RunError(f"{seen} of {self.files} files are there")
+            if name == "walk_s":
+                found["bytes_per_file"].append((resident(pid) - nothing) / more)
+                if before is not None:
+                    found["slab_bytes_per_file"].append((slab_bytes() - before) / self.files)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench metadata", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
+    parser.add_argument("--files", type=int, help="another number of files; nothing is written")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="9 turns instead of 3")
+    size.add_argument("--quick", action="store_true", help="100,000 files; nothing is written")
+    args = parser.parse_args()
+    files = args.files or (100_000 if args.quick else 1_000_000)
+    exit_on_signals()
+    top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
+    free = os.statvfs(top).f_favail
+    if 0 < free < 2 * files:
+        os.rmdir(top)
+        sys.exit(f"bench metadata: {free} inodes are free at {top}, and {files} are needed with room to spare")
+    bench = Bench(top, files, 9 if args.full else 3)
+    try:
+        ran = bench.run()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    publish("metadata", bench.rows, bench.notes, args.json, COLUMNS, keep=not args.quick and not args.files)
+    sys.exit(0 if ran else 1)
+
+
+def rate(found):
+    """Files a second, where that is known."""
+    return f"{found['files_per_s']:,}" if "files_per_s" in found else "-"
+
+
+COLUMNS = (("files/s", 12, rate),)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+//! How the rows follow what the source turns out to have.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use super::Changes;
+use super::node::NodeId;
+use super::row::State;
+use super::tree::{Children, Tree, content};
+use crate::ids::FileId;
+use crate::source::Stat;
+
+impl Tree {
+    /// Takes what the source says of a row now. Says whether it is another version.
+    pub(super) fn update(&mut self, file: FileId, stat: &Stat, changes: &mut Changes) -> bool {
+        let before = self.stat(file);
+        let same = before.fingerprint() == stat.fingerprint();
+        self.set(file, stat);
+        if same {
+            return false;
+        }
+        if let Some(directory) = self.directory_mut(file) {
+            // A directory is no content: its names are compared, its node stays.
+            directory.current = false;
+            return true;
+        }
+        let row = &mut self.tables.rows[file.index()];
+        row.version = row.version.wrapping_add(1);
+        let parent = row.parent;
+        changes.changed.push(file);
+        changes.names.push((self.node(parent), self.name(file).to_os_string()));
+        if content(&before) != content(stat) {
+            Arc::make_mut(&mut self.layout).resize(file, content(stat));
+        }
+        true
+    }
+
+    /// Whether what a name stands for now is not its row's thing: another kind, or another file
+    /// where the row's own may still be there by another name.
+    fn is_another(&self, entry: FileId, stat: &Stat) -> bool {
+        let file = self.target(entry);
+        let before = self.stat(file);
+        let is_alias = |row: &FileId| self.row(*row).state == State::Alias;
+        let others = self.other_names.get(&file);
+        let shared = entry != file || others.is_some_and(|others| others.iter().any(is_alias));
+        before.kind != stat.kind || shared && before.identity != stat.identity
+    }
+
+    /// A directory's names, to be changed.
+    fn list_mut(&mut self, directory: FileId) -> Option<&mut Vec<FileId>> {
+        let children = &mut self.directory_mut(directory)?.children;
+        if let Children::Run(..) = children {
+            *children = Children::List(children.iter().collect());
+        }
+        match children {
+            Children::List(rows) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// Where a name is in a directory, and the row that is the name's own.
+    fn find(&self, directory: FileId, name: &OsStr) -> Option<(usize, FileId)> {
+        let children = &self.directory(directory)?.children;
+        let index = self.place(children, name).ok()?;
+        Some((index, children.at(index)))
+    }
+
+    /// A name that is known has been looked at again.
+    pub(super) fn found(
+        &mut self,
+        parent: NodeId,
+        name: &OsStr,
+        stat: &Stat,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some((index, entry)) = self.find(directory, name) else { return };
+        if !self.is_another(entry, stat) {
+            self.seen(entry, now);
+            if self.update(self.target(entry), stat, changes) {
+                self.go_by(entry);
+            }
+            return;
+        }
+        let Some(file) = self.add(directory, name, stat, now) else { return };
+        changes.added = true;
+        changes.names.push((parent, name.to_os_string()));
+        if let Some(rows) = self.list_mut(directory) {
+            rows[index] = file;
+        }
+        self.vanish(vec![entry], changes);
+    }
+
+    /// A name is gone.
+    pub(super) fn remove(&mut self, parent: NodeId, name: &OsStr, changes: &mut Changes) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some((index, entry)) = self.find(directory, name) else { return };
+        if let Some(rows) = self.list_mut(directory) {
+            rows.remove(index);
+        }
+        changes.names.push((parent, name.to_os_string()));
+        self.vanish(vec![entry], changes);
+    }
+
+    /// Takes rows of names that are no longer there, with all that is below them. A file's row
+    /// lives on by another name of the file, or is gone.
+    fn vanish(&mut self, entries: Vec<FileId>, changes: &mut Changes) {
+        let (mut entries, mut lost) = (entries, Vec::new());
+        while let Some(entry) = entries.pop() {
+            let state = &mut self.tables.rows[entry.index()].state;
+            if std::mem::replace(state, State::Gone) != State::There {
+                continue;
+            }
+            lost.push(entry);
+            if let Some(directory) = self.directory_mut(entry) {
+                directory.current = false;
+                let below = std::mem::replace(&mut directory.children, Children::Unread);
+                entries.extend(below.iter());
+            }
+        }
+        // Only now is it known which names are left.
+        for file in lost {
+            if !self.take_other_name(file) {
+                changes.changed.push(file);
+                changes.removed = true;
+            }
+        }
+    }
+
+    /// Has a file go by the name that a row leads to it by: the name that it went by may be gone.
+    fn go_by(&mut self, alias: FileId) {
+        let file = self.target(alias);
+        if file == alias {
+            return;
+        }
+        let [a, b] = [alias, file].map(|row| (self.row(row).parent, self.row(row).name));
+        for (row, (parent, name)) in [(alias, b), (file, a)] {
+            let row = &mut self.tables.rows[row.index()];
+            (row.parent, row.name) = (parent, name);
+        }
+        let now = self.checked_ms(alias);
+        self.seen(alias, self.checked_ms(file));
+        self.seen(file, now);
+        let directories = if a.0 == b.0 { vec![a.0] } else { vec![a.0, b.0] };
+        for directory in directories {
+            for row in self.list_mut(directory).into_iter().flatten() {
+                match *row {
+                    found if found == alias => *row = file,
+                    found if found == file => *row = alias,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Has a file go by another of its names, if it has one.
+    fn take_other_name(&mut self, file: FileId) -> bool {
+        let mut others = self.other_names.remove(&file).unwrap_or_default();
+        others.retain(|alias| self.row(*alias).state == State::Alias);
+        let Some(alias) = others.pop() else { return false };
+        self.other_names.insert(file, others);
+        let (parent, name) = (self.row(alias).parent, self.row(alias).name);
+        self.tables.rows[alias.index()].state = State::Gone;
+        let row = &mut self.tables.rows[file.index()];
+        (row.parent, row.name, row.state) = (parent, name, State::There);
+        self.seen(file, self.checked_ms(alias));
+        if let Some(rows) = self.list_mut(parent)
+            && let Some(slot) = rows.iter_mut().find(|row| **row == alias)
+        {
+            *slot = file;
+        }
+        true
+    }
+
+    /// Takes a directory's names as they are in the version that its row has.
+    pub(super) fn relist(
+        &mut self,
+        directory: FileId,
+        mut found: Vec<(OsString, Stat)>,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let parent = self.node(directory);
+        let Some(known) = self.directory_mut(directory) else { return };
+        let before = std::mem::replace(&mut known.children, Children::Unread);
+        let mut left = before.iter().peekable();
+        let (mut lost, mut moved, mut told) = (Vec::new(), Vec::new(), false);
+        let mut children = Vec::with_capacity(found.len());
+        for (name, stat) in found {
+            while let Some(gone) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
+                lost.push(gone);
+            }
+            let known = left.next_if(|row| self.name(*row) == name.as_os_str());
+            if let Some(row) = known.filter(|row| !self.is_another(*row, &stat)) {
+                self.seen(row, now);
+                if self.update(self.target(row), &stat, changes) {
+                    moved.push(row);
+                }
+                children.push(row);
+                continue;
+            }
+            lost.extend(known);
+            // Whoever has listed the directory must list it again.
+            if !std::mem::replace(&mut told, true) {
+                changes.names.push((parent, name.clone()));
+            }
+            changes.added = true;
+            children.extend(self.add(directory, &name, &stat, now));
+        }
+        lost.extend(left);
+        self.set_children(directory, Children::List(children));
+        changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
+        self.vanish(lost, changes);
+        moved.into_iter().for_each(|row| self.go_by(row));
+    }
+}

@@ -1,0 +1,264 @@
+//! The catalog as a file: made at one mount, taken up by the next.
+//!
+//! The file is 16 bytes that name the format and its version, the length of what follows and its
+//! checksum, and the tables. It is written beside its place and renamed to it, and read in one go: that
+//! is a fraction of a second for a million files, owes nothing to a disk that fails later, and
+//! gives memory that can be changed. What is in it is believed as far as no index leads astray and
+//! its owner could have told us anything anyway.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Error, ErrorKind, Read, Result, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::libc;
+
+use super::row::State;
+use super::tree::{Children, Directory, Tables};
+use crate::ids::FileId;
+use crate::source::{Kind, Stat};
+
+/// The format and its version.
+const MAGIC: &[u8; 16] = b"belady catalog 1";
+
+/// Before the tables: the magic, their length and their checksum.
+const HEAD_BYTES: usize = 16 + 8 + 4;
+
+fn damaged(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, what)
+}
+
+/// Refuses a file into which others could have written: a catalog says who may read what.
+fn check_trust(file: &File) -> Result<()> {
+    let found = file.metadata()?;
+    let me = nix::unistd::geteuid().as_raw();
+    if !found.is_file() || found.uid() != me && found.uid() != 0 {
+        let message = format!("it belongs to user {}, not to you or root", found.uid());
+        return Err(Error::new(ErrorKind::PermissionDenied, message));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(Error::new(
+            ErrorKind::PermissionDenied,
+            "others than its owner can write to it",
+        ));
+    }
+    Ok(())
+}
+
+/// The tables in a file.
+///
+/// # Errors
+/// The file's, [`ErrorKind::PermissionDenied`] for one that others could have written, and
+/// [`ErrorKind::InvalidData`] for one that is damaged or of another format.
+pub(super) fn read(path: &Path) -> Result<Tables> {
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    check_trust(&file)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    decode(&bytes)
+}
+
+fn decode(bytes: &[u8]) -> Result<Tables> {
+    let (head, body) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("cut short"))?;
+    if !head.starts_with(MAGIC) {
+        return Err(damaged("it is no catalog, or one of another version of belady"));
+    }
+    if head[16..] != end_of_head(body.len() as u64, crc32c::crc32c(body)) {
+        return Err(damaged("the checksum is wrong"));
+    }
+    let (tables, rest) = postcard::take_from_bytes::<Tables>(body)
+        .map_err(|error| damaged(&format!("it cannot be understood: {error}")))?;
+    if !rest.is_empty() || !leads_nowhere_else(&tables) {
+        return Err(damaged("it contradicts itself"));
+    }
+    Ok(tables)
+}
+
+fn end_of_head(length: u64, checksum: u32) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&length.to_le_bytes());
+    bytes[8..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Writes on, and counts.
+struct Summed<W> {
+    to: W,
+    length: u64,
+    checksum: u32,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.length += written as u64;
+        self.checksum = crc32c::crc32c_append(self.checksum, &bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Writes tables to a file, which is the new one or the one before whatever happens. Nobody else
+/// may write it at the same time.
+///
+/// # Errors
+/// The disk's.
+pub(super) fn write(tables: &Tables, path: &Path) -> Result<()> {
+    let mut beside = path.to_path_buf();
+    beside.as_mut_os_string().push(".new");
+    let outcome = write_to(tables, &beside).and_then(|()| std::fs::rename(&beside, path));
+    if outcome.is_err() {
+        // What is left of it is of no use; what it would replace stays.
+        let _ = std::fs::remove_file(&beside);
+    }
+    outcome
+}
+
+fn write_to(tables: &Tables, path: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path)?;
+    file.write_all(&[0; HEAD_BYTES])?;
+    // Many small writes come out of the encoder: they are gathered before they are summed.
+    let summed = Summed { to: &file, length: 0, checksum: 0 };
+    let buffered = BufWriter::with_capacity(1 << 20, summed);
+    let buffered = postcard::to_io(tables, buffered).map_err(Error::other)?;
+    let Summed { length, checksum, .. } = buffered.into_inner().map_err(|e| e.into_error())?;
+    file.rewind()?;
+    file.write_all(&[&MAGIC[..], &end_of_head(length, checksum)].concat())?;
+    file.sync_all()
+}
+
+impl Tables {
+    /// Takes what the source says of the root now, if these are tables of that root. A network
+    /// filesystem has another device number at each mount.
+    pub(super) fn rebase(&mut self, root: &Stat) -> bool {
+        let class = self.classes[self.rows[0].class as usize];
+        let before = self.rows[0].stat(&class).identity;
+        for class in self.classes.iter_mut().filter(|class| class.device == before.0) {
+            class.device = root.identity.0;
+        }
+        before.1 == root.identity.1
+    }
+
+    /// More rows are gone than there.
+    pub(super) fn is_worn(&self) -> bool {
+        let gone = self.rows.iter().filter(|row| row.state == State::Gone).count();
+        gone > self.rows.len() / 2
+    }
+}
+
+/// Whether every number in the tables is that of something, and every way up ends at the root.
+fn leads_nowhere_else(tables: &Tables) -> bool {
+    let Tables { rows, classes, directories, aliases, .. } = tables;
+    let kind = |file: FileId| {
+        let row = rows.get(file.index())?;
+        classes.get(row.class as usize).map(|class| class.kind)
+    };
+    let is_directory = |file: FileId| kind(file) == Some(Kind::Directory);
+    let has_children = |directory: &Directory| match &directory.children {
+        Children::Unread | Children::Failed(_) => true,
+        Children::Run(first, count) => {
+            first.checked_add(*count).is_some_and(|end| end as usize <= rows.len())
+        }
+        Children::List(list) => list.iter().all(|file| file.index() < rows.len()),
+    };
+    let rooted = |(number, file): (u32, FileId)| {
+        kind(FileId(number)).is_some()
+            && is_directory(file)
+            && (!is_directory(FileId(number)) || file.0 < number || number == 0)
+    };
+    u32::try_from(rows.len()).is_ok()
+        && is_directory(FileId(0))
+        && (0..).zip(rows.iter().map(|row| row.parent)).all(rooted)
+        && directories.is_sorted_by(|a, b| a.file < b.file)
+        && directories.iter().all(|d| is_directory(d.file) && has_children(d))
+        && aliases.is_sorted_by(|a, b| a.0 < b.0)
+        && aliases.iter().all(|(from, to)| from.index().max(to.index()) < rows.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::tests::{Choice, some_tree};
+
+    /// The bytes of a file with these tables.
+    fn encoded(tables: &Tables) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("catalog");
+        write(tables, &path).unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let tables = some_tree().tables;
+        let read = decode(&encoded(&tables)).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{tables:?}"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let bytes = encoded(&some_tree().tables);
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err());
+        }
+        for place in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[place] ^= 0x10;
+            assert!(decode(&bytes).is_err(), "byte {place}");
+        }
+        assert!(decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    /// Whoever can write the file can make the checksum right.
+    #[test]
+    fn a_forged_file_is_refused_or_harmless() {
+        let bytes = encoded(&some_tree().tables);
+        let mut choice = Choice(1);
+        for _ in 0..20_000 {
+            let mut body = bytes[HEAD_BYTES..].to_vec();
+            for _ in 0..=choice.below(3) {
+                let place = choice.below(body.len() as u64) as usize;
+                body[place] = choice.below(256) as u8;
+            }
+            let head = end_of_head(body.len() as u64, crc32c::crc32c(&body));
+            let Ok(mut tables) = decode(&[&MAGIC[..], &head, &body].concat()) else { continue };
+            // Content of any size would be cut into blocks here; the source is not asked for it.
+            tables.rows.iter_mut().for_each(|row| row.class = 0);
+            let mut tree = crate::catalog::tree::Tree::of(tables);
+            for file in tree.files() {
+                let _ = (tree.path(file), tree.entry(file, tree.name(file)));
+                let rows = tree.entries(file).map(|rows| rows.collect::<Vec<_>>());
+                let named = |row| tree.name(tree.target(row)).len() < 1 << 20;
+                assert!(rows.into_iter().flatten().all(named));
+            }
+            let mut changes = crate::catalog::Changes::default();
+            tree.relist(FileId(0), Vec::new(), 1, &mut changes);
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_not_trusted() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("catalog");
+        write(&some_tree().tables, &path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert!(read(&path).is_ok());
+        let link = directory.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(read(&link).is_err());
+        for (mode, trusted) in [(0o644, true), (0o664, false), (0o602, false), (0o400, true)] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).is_ok(), trusted, "{mode:o}");
+        }
+        if nix::unistd::geteuid().is_root() {
+            chown(&path, Some(12345), None).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Checking a saved catalog behind the readers that it serves already.
+//!
+//! Every directory is looked at, and read where it has changed; then its names, many at a time, but
+//! for those that a reader's lookup has checked since the mount. So what has changed while nobody
+//! looked shows before long, and most names are fresh when they are asked for.
+
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use nix::errno::Errno;
+
+use super::tree::Tree;
+use super::{Catalog, Changes};
+use crate::ids::FileId;
+
+/// Names that are looked at at once.
+const CHUNK: usize = 512;
+
+/// Some names of a directory.
+struct Portion {
+    directory: FileId,
+    from: usize,
+}
+
+/// Where the sweep is: the directory, and the name in it.
+#[derive(Default)]
+struct Cursor {
+    directory: usize,
+    name: usize,
+}
+
+impl Cursor {
+    fn next(&mut self, tree: &Tree) -> Option<Portion> {
+        while let Some(directory) = tree.tables.directories.get(self.directory) {
+            let from = self.name;
+            self.name += CHUNK;
+            if self.name >= directory.children.len() {
+                *self = Cursor { directory: self.directory + 1, name: 0 };
+            }
+            if tree.is_there(directory.file) {
+                return Some(Portion { directory: directory.file, from });
+            }
+        }
+        None
+    }
+}
+
+impl Catalog {
+    /// Checks everything that was not checked since the mount, on `threads` threads, until that is
+    /// done or `over` is set; changes go to `report` as they are found. Says whether there are other
+    /// names than before. Blocks.
+    pub fn sweep(
+        &self,
+        threads: usize,
+        over: &AtomicBool,
+        report: &(dyn Fn(Changes) + Sync),
+    ) -> bool {
+        let cursor = Mutex::new(Cursor::default());
+        let renamed = AtomicBool::new(false);
+        let next = || {
+            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
+        };
+        let work = || {
+            while let Some(portion) = next() {
+                for changes in self.check(&portion).into_iter().filter(|found| !found.is_empty()) {
+                    renamed.fetch_or(changes.are_of_names(), Ordering::Relaxed);
+                    report(changes);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads.max(1) {
+                // With fewer threads it takes longer.
+                let _ =
+                    thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        if !over.load(Ordering::Relaxed) {
+            self.swept.store(true, Ordering::Relaxed);
+        }
+        renamed.into_inner()
+    }
+
+    fn check(&self, portion: &Portion) -> [Changes; 2] {
+        let mut changes = [Changes::default(), Changes::default()];
+        let directory = {
+            let tree = self.read();
+            tree.node(portion.directory)
+        };
+        if portion.from == 0 {
+            changes[0] = self.refresh_directory(directory);
+        }
+        let (path, names) = {
+            let tree = self.read();
+            (tree.path(portion.directory), unchecked(&tree, portion))
+        };
+        let stats = self.source.stat_all(&path, &names);
+        let now = self.now_ms();
+        let mut differing = Vec::new();
+        {
+            let tree = self.read();
+            for (name, stat) in names.into_iter().zip(stats) {
+                let Some(entry) = tree.entry(portion.directory, &name) else { continue };
+                let known = tree.stat(tree.target(entry)).fingerprint();
+                match stat {
+                    Ok(stat) if stat.fingerprint() == known => tree.seen(entry, now),
+                    Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
+                    Err(_) => {}
+                }
+            }
+        }
+        if !differing.is_empty() {
+            let mut tree = self.write();
+            for (name, stat) in differing {
+                match stat {
+                    Ok(stat) => tree.found(directory, &name, &stat, now, &mut changes[1]),
+                    Err(_) => tree.remove(directory, &name, &mut changes[1]),
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// The names of a portion that nobody has checked since the mount.
+fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
+    let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
+    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked_ms(*row) == 0);
+    unchecked.map(|row| tree.name(row).to_os_string()).collect()
+}

@@ -1,0 +1,134 @@
+//! `belady catalog`: what is known of a source's names, for other nodes and jobs.
+
+use std::io::ErrorKind as IoErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{say, say_json};
+use crate::cache::store::home::{self, Owner};
+use crate::catalog::Catalog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{absolute, check_apart};
+use crate::source::{PosixSource, Source};
+
+/// Threads that scan a source.
+const SCAN_THREADS: usize = 16;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Write the catalog of a source to a file: as its last mount saved it, else by a scan
+    Export {
+        /// The source
+        source: PathBuf,
+        /// The file, which is replaced
+        file: PathBuf,
+        /// The cache directory of the mounts; without one the source is scanned
+        #[arg(long, value_name = "DIR")]
+        cache_dir: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a catalog to the next mount of a source, which then does not scan it
+    Import {
+        /// What `export` has written; yours or root's, and not writable by others
+        file: PathBuf,
+        /// The source
+        source: PathBuf,
+        /// The cache directory of the mount
+        #[arg(long, value_name = "DIR")]
+        cache_dir: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) fn run(verb: &Verb) -> Result<()> {
+    match verb {
+        Verb::Export { source, file, cache_dir, json } => {
+            export(source, &absolute(file), cache_dir.as_deref(), *json)
+        }
+        Verb::Import { file, source, cache_dir, json } => {
+            import(&absolute(file), source, &absolute(cache_dir), *json)
+        }
+    }
+}
+
+/// The source, and whose its saved catalog is.
+fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
+    let path = std::fs::canonicalize(source).map_err(|error| {
+        Error::new(
+            ErrorKind::Source,
+            format!("cannot use the source {}: {error}", source.display()),
+        )
+    })?;
+    let source = PosixSource::open(&path, 1)?;
+    if source.is_image() {
+        let message = format!("the source {} is in an image", path.display());
+        return Err(Error::new(ErrorKind::Source, message)
+            .hint("its files do not tell which version of it they are of; a mount scans it fast"));
+    }
+    let owner = Owner::new(&path, source.lasting_identity());
+    Ok((path, Arc::new(source), owner))
+}
+
+fn cannot(file: &Path, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Cache, format!("the catalog {}: {error}", file.display()))
+}
+
+fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
+    let ((files, bytes), state) = (catalog.totals(), catalog.state());
+    if json {
+        return say_json(&json!({ "files": files, "bytes": bytes, "saved": state != "scanned" }));
+    }
+    let from = if state == "scanned" { "" } else { ", as it was saved" };
+    say(format!("{verb} {}: {files} files{from}", file.display()));
+}
+
+fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Result<()> {
+    let (path, source, owner) = open(source)?;
+    let scan = || {
+        let scanned = Catalog::scan(Arc::clone(&source), SCAN_THREADS, None, &AtomicU64::new(0));
+        scanned.map_err(|(name, errno)| {
+            let at = path.join(name);
+            let message = format!("cannot read {}: {}", at.display(), errno.desc());
+            Error::new(ErrorKind::Source, message)
+        })
+    };
+    let catalog = match cache {
+        None => scan()?,
+        Some(cache) => {
+            let saved = home::catalog(&absolute(cache), &owner);
+            match Catalog::open(Arc::clone(&source), None, &saved) {
+                Ok(catalog) => catalog,
+                Err(error) if error.kind() == IoErrorKind::NotFound => scan()?,
+                Err(error) => return Err(cannot(&saved, &error)),
+            }
+        }
+    };
+    catalog.export(file).map_err(|error| cannot(file, &error))?;
+    report("exported to", &catalog, file, json);
+    Ok(())
+}
+
+fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
+    let (path, source, owner) = open(source)?;
+    check_apart(cache, &path, &path)?;
+    let catalog = Catalog::open(source, None, file).map_err(|error| {
+        let error_for_people = cannot(file, &error);
+        match error.kind() {
+            IoErrorKind::PermissionDenied => error_for_people
+                .hint("a catalog says who may read what: `chmod go-w` it, or copy it"),
+            _ => error_for_people,
+        }
+    })?;
+    let home = home::claim(cache, &owner)?;
+    catalog.export(&home.catalog()).map_err(|error| cannot(&home.catalog(), &error))?;
+    report("imported from", &catalog, file, json);
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Large files that the kernel reads by itself from the cache directory (passthrough).
+//!
+//! Where opens are requests, one can be answered with a file to read instead of us. Of one node the
+//! kernel takes either kind of open at a time, and always the same file. So a node is passed through
+//! from an open at which nobody has it open otherwise, until all who have it open have closed it.
+//!
+//! Needs Linux 6.9 and CAP_SYS_ADMIN; the first refusal ends the trying.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fuser::{BackingId, ReplyOpen};
+
+use crate::cache::store::Lent;
+use crate::catalog::NodeId;
+
+/// The file behind a node, as long as it is passed through.
+struct Backing {
+    id: Arc<BackingId>,
+    /// Its bytes stay as long as this is held.
+    _lent: Arc<Lent>,
+}
+
+/// Who has a node open.
+#[derive(Default)]
+struct Opens {
+    plain: u32,
+    passed: u32,
+    backing: Option<Backing>,
+}
+
+/// Which nodes are passed through.
+#[derive(Default)]
+pub(super) struct Passing {
+    able: AtomicBool,
+    opens: Mutex<HashMap<NodeId, Opens>>,
+}
+
+impl Passing {
+    /// The kernel can pass files through.
+    pub(super) fn set_able(&self) {
+        self.able.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it can, as far as is known.
+    pub(super) fn is_able(&self) -> bool {
+        self.able.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Opens>> {
+        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an open of a node; with what to answer it, where the node is passed through. Each is
+    /// to be [released](Self::release).
+    pub(super) fn open(
+        &self,
+        node: NodeId,
+        lend: impl FnOnce() -> Option<Arc<Lent>>,
+        reply: &ReplyOpen,
+    ) -> Option<Arc<BackingId>> {
+        let able = self.is_able();
+        let mut all = self.lock();
+        if !able && !all.contains_key(&node) {
+            return None;
+        }
+        let opens = all.entry(node).or_default();
+        if able && opens.plain == 0 && opens.backing.is_none() {
+            opens.backing = lend().and_then(|lent| self.back(lent, reply));
+        }
+        match &opens.backing {
+            Some(backing) => {
+                opens.passed += 1;
+                Some(Arc::clone(&backing.id))
+            }
+            None => {
+                opens.plain += 1;
+                None
+            }
+        }
+    }
+
+    fn back(&self, lent: Arc<Lent>, reply: &ReplyOpen) -> Option<Backing> {
+        match reply.open_backing(&*lent) {
+            Ok(id) => Some(Backing { id: Arc::new(id), _lent: lent }),
+            Err(error) => {
+                tracing::info!(%error, "the kernel passes no files through");
+                self.able.store(false, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// An open has ended that was passed through, or was not.
+    pub(super) fn release(&self, node: NodeId, passed: bool) {
+        let mut all = self.lock();
+        let Some(opens) = all.get_mut(&node) else { return };
+        let count = if passed { &mut opens.passed } else { &mut opens.plain };
+        *count = count.saturating_sub(1);
+        let ended = (opens.plain == 0 && opens.passed == 0).then(|| all.remove(&node));
+        // What it holds is closed without the lock.
+        drop(all);
+        drop(ended);
+    }
+}

@@ -1,0 +1,143 @@
+//! What is staged, kept and given up, step by step.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// A reader that follows its order finds every sample staged, whatever the cache's size, and the
+/// source is read once for each sample that is not kept.
+#[test]
+fn a_known_order_is_staged_ahead_of_its_reader() {
+    for share in [0, 10, 50, 200] {
+        let layout = layout();
+        let total: u64 = (0..FILES)
+            .flat_map(|f| layout.blocks_of(FileId(f)))
+            .map(|block| layout.pages_bytes(block))
+            .sum();
+        let mut plan = settings(total * share / 100, None, PolicyKind::Auto);
+        plan.window_bytes = Some(2 << 20);
+        let mut world = World::new(plan);
+        let order = order(3);
+        world.tell(Event::Ordered { stream: StreamId(0), order: order.clone() });
+        for epoch in 0..4 {
+            for &file in order.epoch(epoch).iter() {
+                while !world.fetching.is_empty() || !world.dropping.is_empty() {
+                    world.arrive(0, false);
+                    world.finish(true);
+                }
+                world.open(1, FileId(file));
+                world.close(FileId(file));
+                world.check();
+            }
+        }
+        world.settle();
+        let counters = world.planner.counters();
+        let (streams, _) = world.planner.streams().next().unwrap();
+        assert_eq!(streams, StreamId(0));
+        if share == 200 {
+            assert_eq!(world.fetched, 25, "everything once: 22 small files and three blocks");
+            assert_eq!(counters.dropped, 0);
+        }
+        if share >= 50 {
+            assert!(counters.cold <= 2, "{share} %: {counters:?}");
+        }
+    }
+}
+
+/// A budget that shrinks keeps what is read next; one that grows back is filled again.
+#[test]
+fn a_smaller_budget_gives_up_what_is_read_last() {
+    for policy in [PolicyKind::Belady, PolicyKind::Lru, PolicyKind::Minio, PolicyKind::Auto] {
+        let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
+        let mut plan = settings(200 * 4096, None, policy);
+        plan.window_bytes = Some(10 * 4096);
+        let mut world = World::new(plan.clone());
+        world.planner = Planner::new(plan, layout.clone());
+        world.layout = layout;
+        let epochs = vec![(0..100).collect()];
+        let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
+        world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+        while !world.fetching.is_empty() {
+            world.arrive(0, false);
+        }
+        assert_eq!(world.pages.len(), 100);
+        world.open(1, FileId(99));
+        let capacity = 40 * 4096;
+        world.tell(Event::Resized { tier: RAM, capacity });
+        world.check();
+        assert!(world.pages.len() <= 41, "{policy:?}: {} blocks", world.pages.len());
+        assert!(world.pages.contains(&BlockId(99)), "it is being read");
+        if policy == PolicyKind::Belady {
+            assert!((0..29).all(|block| world.pages.contains(&BlockId(block))));
+        }
+        world.close(FileId(99));
+        world.settle();
+        world.check();
+        let accounts = world.planner.accounts();
+        assert!(accounts.kept[RAM] + accounts.staged <= capacity, "{policy:?}: {accounts:?}");
+        if policy == PolicyKind::Belady {
+            // What was given up is fetched again ahead of its read.
+            let cold = world.planner.counters().cold;
+            for file in 0..99 {
+                world.settle();
+                assert!(world.pages.contains(&BlockId(file)), "{file}");
+                read_all(&mut world, 1, std::iter::once(file));
+            }
+            assert_eq!(world.planner.counters().cold, cold);
+        }
+        world.tell(Event::Resized { tier: RAM, capacity: 200 * 4096 });
+        read_all(&mut world, 1, 0..100);
+        assert_eq!(world.pages.len(), 100, "{policy:?}");
+    }
+}
+
+/// Ranges of one large file, read by way of a descriptor that stays open: most reads are not seen.
+#[test]
+fn ranges_of_a_large_file_are_staged_as_they_are_read() {
+    let blocks = 600;
+    let layout = Arc::new(Layout::new([u64::from(blocks) * BLOCK_BYTES]));
+    let range = |block: u32| crate::order::Range {
+        file: FileId(0),
+        offset: u64::from(block) * BLOCK_BYTES + 10,
+        length: 1000,
+    };
+    let epoch = shuffled(blocks, 4);
+    let ranges = SampleTable::Ranges((0..blocks).map(range).collect());
+    let order = Order::listed("test", vec![epoch.clone()], ranges).unwrap();
+    let mut plan = settings(100 * BLOCK_BYTES, None, PolicyKind::Auto);
+    plan.window_bytes = Some(40 * BLOCK_BYTES);
+    let mut world = World::new(plan.clone());
+    world.planner = Planner::new(plan, layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world.tell(Event::Opened { task: 1, file: FileId(0) });
+    let mut misses = 0;
+    for &block in epoch.iter() {
+        while !world.fetching.is_empty() || !world.dropping.is_empty() {
+            world.arrive(0, false);
+            world.finish(true);
+        }
+        if !world.pages.contains(&BlockId(block)) {
+            misses += 1;
+            world.fetching.insert(BlockId(block));
+            world.tell(Event::Missed { block: BlockId(block), task: 1 });
+        }
+        world.check();
+    }
+    assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
+}
+
+#[test]
+fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
+    let stored = layout().stored_bytes(BlockId(0)) + layout().stored_bytes(BlockId(1));
+    let mut planner = Planner::new(settings(1 << 20, Some(stored), PolicyKind::Auto), layout());
+    let mut actions = Vec::new();
+    let blocks = vec![BlockId(0), BlockId(1), BlockId(2), BlockId(0), BlockId(1000)];
+    planner.apply(Event::Found { tier: 1, blocks }, &mut actions);
+    assert_eq!(actions, [Action::Displace { block: BlockId(2), tier: 1 }]);
+    assert_eq!(planner.accounts().kept[1], stored);
+    actions.clear();
+    planner.apply(Event::Ordered { stream: StreamId(0), order: order(0) }, &mut actions);
+    let from = |block| Action::Fetch { block: BlockId(block), from: Place::Tier(1) };
+    assert!(actions.contains(&from(0)), "{actions:?}");
+}

@@ -1,0 +1,147 @@
+//! Large files that the kernel reads by itself from the cache directory.
+//!
+//! Goal: the same bytes as ever, without a request; and as long as somebody reads so, nothing that
+//! becomes of the cache or of the source changes a byte under him. Method: real mounts whose opens
+//! are requests; what is read is compared, requests and the source's reads are counted.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::faults::files_of_stores;
+use crate::ground::{Ground, check_many, content, wait_until};
+use crate::mounted::{Mounted, Slow};
+
+const SHARDS: u64 = 3;
+const SHARD: usize = (5 << 20) + 1234;
+
+struct Stand {
+    mounted: Mounted,
+    slow: Slow,
+    ground: Ground,
+}
+
+impl Stand {
+    /// A mount in whose cache directory all shards are.
+    fn new() -> Self {
+        let ground = Ground::new();
+        ground.plant_many("s", SHARDS, SHARD);
+        ground.plant_many("d", 20, 3000);
+        let slow = Slow::new(&ground, &[]);
+        let cache = ground.path("cache");
+        let options = [
+            "--ram",
+            "2MiB",
+            "--nvme",
+            "64MiB",
+            "--cache-dir",
+            cache.to_str().unwrap(),
+            "--set",
+            "mount.mode=passthrough",
+            "--set",
+            "cache.large-file=4MiB",
+            "--set",
+            "order.learn=off",
+            "--set",
+            "source.revalidate=200ms",
+        ];
+        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+        let stand = Stand { mounted, slow, ground };
+        stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
+        stand
+    }
+
+    fn asked(&self, kind: &str) -> u64 {
+        self.mounted.count(&format!("/requests/{kind}"))
+    }
+
+    fn check(&self) {
+        check_many(&self.mounted.path(""), "s", SHARDS, SHARD);
+        check_many(&self.mounted.path(""), "d", 20, 3000);
+    }
+
+    /// Opens a shard until the kernel reads it by itself.
+    #[track_caller]
+    fn passed(&self, shard: u64) -> File {
+        let mut file = None;
+        wait_until("a file that is passed through", || {
+            // The one before is closed first, and the daemon knows it.
+            drop(file.take());
+            let before = self.asked("passed");
+            file = Some(File::open(self.mounted.path(format!("s/{shard:04}"))).unwrap());
+            self.asked("passed") > before
+        });
+        file.unwrap()
+    }
+}
+
+fn is_whole(file: &File, seed: u64) -> bool {
+    let mut bytes = vec![0; SHARD + 4096];
+    let mut length = 0;
+    loop {
+        match file.read_at(&mut bytes[length..], length as u64).unwrap() {
+            0 => break,
+            more => length += more,
+        }
+    }
+    bytes[..length] == content(seed, SHARD)
+}
+
+#[test]
+fn what_is_all_there_is_read_without_a_request() {
+    let stand = Stand::new();
+    stand.check();
+    (0..SHARDS).for_each(|shard| drop(stand.passed(shard)));
+    let (read, source) = (stand.asked("read"), stand.slow.count("bytes"));
+    let tier = stand.mounted.count("/tier_bytes");
+    check_many(&stand.mounted.path(""), "s", SHARDS, SHARD);
+    let file = stand.passed(0);
+    // SAFETY: nobody else has the file.
+    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+    assert!(map[..] == content(0, SHARD));
+    assert_eq!((stand.asked("read"), stand.slow.count("bytes")), (read, source));
+    assert_eq!(stand.mounted.count("/tier_bytes"), tier);
+    drop((map, file));
+    stand.check();
+    assert_eq!(stand.mounted.count("/read_errors"), 0);
+    assert_eq!(stand.mounted.status()["mode"], "passthrough");
+    stand.mounted.umount();
+}
+
+#[test]
+fn what_is_given_up_stays_for_those_who_read_it() {
+    let stand = Stand::new();
+    let held = stand.passed(1);
+    let point = stand.mounted.point.to_str().unwrap();
+    stand.ground.ends(0, &["warmup", point, "--evict", "--glob", "s/*"]);
+    wait_until("the store has none of them", || {
+        files_of_stores(&stand.ground.path("cache"), "file-").is_empty()
+    });
+    assert!(is_whole(&held, 1));
+    // Another open of the same file, and of others.
+    let another = File::open(stand.mounted.path("s/0001")).unwrap();
+    assert!(is_whole(&another, 1));
+    stand.check();
+    stand.ground.ends(0, &["warmup", point]);
+    assert!(is_whole(&held, 1) && is_whole(&another, 1));
+    drop((held, another));
+    stand.check();
+    let again = stand.passed(1);
+    assert!(is_whole(&again, 1));
+    drop(again);
+    stand.mounted.umount();
+}
+
+#[test]
+fn a_file_that_changes_at_the_source_is_another_one() {
+    let stand = Stand::new();
+    let held = stand.passed(2);
+    stand.ground.plant("s/0002", &content(102, SHARD));
+    let path = stand.mounted.path("s/0002");
+    wait_until("the new version", || fs::read(&path).unwrap() == content(102, SHARD));
+    assert!(is_whole(&held, 2), "who has the old one reads the old one");
+    let new = File::open(&path).unwrap();
+    assert!(is_whole(&new, 102));
+    assert_ne!(held.metadata().unwrap().ino(), new.metadata().unwrap().ino());
+    drop((held, new));
+    stand.mounted.umount();
+}

@@ -1,0 +1,364 @@
+//! What is known of a source's names over several mounts of it.
+//!
+//! Goal: a remount asks the source nothing before it serves everything, and what has changed, while
+//! mounted or not, shows within the time that was asked for, and is never mixed with what was
+//! there before. Method: a source that answers nothing at all; and every way in which files change,
+//! with the whole tree compared as soon as the time is over.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::signal::Signal;
+
+use crate::changes::{version, version_of};
+use crate::faults::files_of_stores;
+use crate::ground::{Ground, check_many, content, wait_until};
+use crate::mounted::{Mounted, Slow};
+use crate::programs::{runs, signal};
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Beyond the period: the kernel's clock is coarse.
+const GRAIN: Duration = Duration::from_millis(100);
+
+const SIZE: usize = 24_000;
+
+fn options(ground: &Ground) -> Vec<String> {
+    let cache = ground.path("cache");
+    let words = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "--ram", "1MiB"];
+    let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
+    words.iter().chain(&more).map(|word| (*word).to_owned()).collect()
+}
+
+#[track_caller]
+fn mount_of(ground: &Ground, source: &Path, more: &[&str]) -> Mounted {
+    let options = options(ground);
+    let options: Vec<&str> =
+        options.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    Mounted::at(ground, source, &ground.path("mount"), &options)
+}
+
+#[track_caller]
+fn mount(ground: &Ground) -> Mounted {
+    mount_of(ground, &ground.path("source"), &[])
+}
+
+/// What a path is and has: a directory, a link's target, or a file's bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Thing {
+    Directory,
+    Link(PathBuf),
+    File(u32, usize),
+}
+
+/// Everything below a directory; of files the version, and no mix of two.
+fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
+    let mut found = BTreeMap::new();
+    let mut queue = vec![PathBuf::new()];
+    while let Some(directory) = queue.pop() {
+        for entry in fs::read_dir(root.join(&directory)).unwrap() {
+            let path = directory.join(entry.unwrap().file_name());
+            let at = root.join(&path);
+            let kind = fs::symlink_metadata(&at).unwrap().file_type();
+            let thing = if kind.is_dir() {
+                queue.push(path.clone());
+                Thing::Directory
+            } else if kind.is_symlink() {
+                Thing::Link(fs::read_link(&at).unwrap())
+            } else {
+                let bytes = fs::read(&at).unwrap();
+                assert_eq!(fs::metadata(&at).unwrap().len(), bytes.len() as u64, "{path:?}");
+                Thing::File(version_of(&bytes, 0), bytes.len())
+            };
+            found.insert(path, thing);
+        }
+    }
+    found
+}
+
+/// The files that will change, and some that will not.
+fn plant(ground: &Ground) {
+    for name in [
+        "stays",
+        "same",
+        "over",
+        "cut",
+        "grown",
+        "emptied",
+        "removed",
+        "to-dir",
+        "d/stays",
+        "d/over",
+        "d/removed",
+        "replaced/a",
+        "replaced/b",
+        "to-file/inside",
+        "swap/1",
+        "swap/2",
+        "linked",
+        "deep/er/file",
+    ] {
+        ground.plant(name, &version(1, SIZE));
+    }
+    fs::hard_link(ground.source("linked"), ground.source("d/link")).unwrap();
+    fs::hard_link(ground.source("linked"), ground.source("link")).unwrap();
+    symlink("same", ground.source("pointer")).unwrap();
+}
+
+/// Changes files in every way, all within a moment.
+fn change(ground: &Ground) {
+    let at = |name: &str| ground.source(name);
+    let rename = |from: &str, to: &str| fs::rename(at(from), at(to)).unwrap();
+    // In place: the same size, and the very same time of modification.
+    let old = fs::metadata(at("same")).unwrap().modified().unwrap();
+    ground.plant("same", &version(2, SIZE));
+    File::options().write(true).open(at("same")).unwrap().set_modified(old).unwrap();
+    // Renamed over, with the old time.
+    for name in ["over", "d/over"] {
+        ground.plant("../new", &version(2, SIZE));
+        let file = File::options().write(true).open(ground.path("new")).unwrap();
+        file.set_modified(old).unwrap();
+        fs::rename(ground.path("new"), at(name)).unwrap();
+    }
+    File::options().write(true).open(at("cut")).unwrap().set_len(4096).unwrap();
+    ground.plant("grown", &version(2, SIZE + (2 << 20)));
+    ground.plant("emptied", &[]);
+    fs::remove_file(at("removed")).unwrap();
+    fs::remove_file(at("d/removed")).unwrap();
+    fs::remove_file(at("to-dir")).unwrap();
+    ground.plant("to-dir/new", &version(2, SIZE));
+    fs::remove_dir_all(at("to-file")).unwrap();
+    ground.plant("to-file", &version(2, SIZE));
+    // Another directory of the same name, with the same names in it.
+    ground.plant("other/a", &version(2, SIZE));
+    ground.plant("other/c", &version(2, SIZE));
+    rename("replaced", "was-replaced");
+    rename("other", "replaced");
+    // Two files change places.
+    rename("swap/1", "swap/3");
+    rename("swap/2", "swap/1");
+    rename("swap/3", "swap/2");
+    ground.plant("swap/1", &version(2, SIZE));
+    // One name of three is another file, one is gone.
+    fs::remove_file(at("linked")).unwrap();
+    ground.plant("../new", &version(2, SIZE));
+    fs::rename(ground.path("new"), at("d/link")).unwrap();
+    fs::remove_file(at("pointer")).unwrap();
+    symlink("over", at("pointer")).unwrap();
+    ground.plant("d/new", &version(2, SIZE));
+    ground.plant("deep/er/est/new", &version(2, SIZE));
+}
+
+/// Reads what it can until the time is over: the old or the new, and no way back.
+fn read_meanwhile(root: &Path, until: Instant) {
+    let mut newest: BTreeMap<&str, u32> = BTreeMap::new();
+    while Instant::now() < until {
+        for name in ["stays", "same", "over", "cut", "grown", "d/over", "replaced/a", "d/link"] {
+            let bytes = match fs::read(root.join(name)) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}: {error}");
+                    continue;
+                }
+            };
+            let seen = version_of(&bytes, 0);
+            let newest = newest.entry(name).or_default();
+            assert!((1..=2).contains(&seen) && seen >= *newest, "{name}: {seen} after {newest}");
+            *newest = seen;
+        }
+    }
+}
+
+/// At the moment when the time is over everything is as at the source, and stays so.
+#[track_caller]
+fn is_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
+    read_meanwhile(&mounted.path(""), since + PERIOD);
+    thread::sleep(GRAIN);
+    let truth = tree(&ground.path("source"));
+    for _ in 0..3 {
+        assert_eq!(tree(&mounted.path("")), truth);
+    }
+}
+
+#[test]
+fn what_changes_while_mounted_shows_in_time() {
+    let ground = Ground::new();
+    plant(&ground);
+    let mounted = mount(&ground);
+    for _ in 0..2 {
+        assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+    }
+    change(&ground);
+    is_true_in_time(&ground, &mounted, Instant::now());
+    mounted.umount();
+}
+
+#[test]
+fn what_changes_while_unmounted_shows_in_time() {
+    for killed in [false, true] {
+        let ground = Ground::new();
+        plant(&ground);
+        let mounted = mount(&ground);
+        wait_until("all is stored", || {
+            assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+            mounted.count("/disk/kept") >= 16 * SIZE as u64
+        });
+        wait_until("the catalog is saved", || {
+            !files_of_stores(&ground.path("cache"), "catalog").is_empty()
+        });
+        if killed {
+            signal(mounted.pid, Signal::SIGKILL);
+            wait_until("the end of the daemon", || !runs(mounted.pid));
+        } else {
+            mounted.umount();
+        }
+        change(&ground);
+        let mounted = mount(&ground);
+        let since = Instant::now();
+        assert_ne!(mounted.status()["catalog"], "scanned");
+        is_true_in_time(&ground, &mounted, since);
+        wait_until("the check is over", || mounted.status()["catalog"] == "checked");
+        mounted.umount();
+        // What was found is saved: the next one has nothing to find.
+        let mounted = mount(&ground);
+        assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+        mounted.umount();
+    }
+}
+
+/// Names and attributes of everything below a directory.
+fn listing(root: &Path) -> BTreeMap<PathBuf, (u64, i64, u32)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.is_dir() {
+            found.extend(listing(&path));
+        }
+        found.insert(path, (meta.len(), meta.mtime_nsec(), meta.mode()));
+    }
+    found
+}
+
+/// A directory of 300 files behind a filesystem that can be made to answer nothing.
+fn slow_ground() -> (Ground, Slow) {
+    let ground = Ground::new();
+    ground.plant_many("d/a", 200, 100);
+    ground.plant_many("d/b", 100, 100);
+    let slow = Slow::new(&ground, &[]);
+    (ground, slow)
+}
+
+/// Mounts while the source answers nothing below its root, and walks through everything.
+#[track_caller]
+fn serves_without_its_source(
+    ground: &Ground,
+    slow: &Slow,
+    expected: &BTreeMap<PathBuf, (u64, i64, u32)>,
+) {
+    slow.ctl(&["fault", "hang", "d*", "ops=lookup,getattr,opendir,readdir"]);
+    let mounted = mount_of(ground, &slow.point, &["--set", "source.revalidate=1h"]);
+    assert_eq!(mounted.status()["catalog"], "checking");
+    assert_eq!(&listing(&mounted.path("")), expected);
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the check is over", || mounted.status()["catalog"] == "checked");
+    check_many(&mounted.path(""), "d/a", 200, 100);
+    mounted.umount();
+}
+
+#[test]
+fn a_remount_serves_all_names_while_the_source_answers_nothing() {
+    let (ground, slow) = slow_ground();
+    let mounted = mount_of(&ground, &slow.point, &[]);
+    let expected = listing(&mounted.path(""));
+    assert_eq!(expected.len(), 303);
+    mounted.umount();
+    for _ in 0..2 {
+        serves_without_its_source(&ground, &slow, &expected);
+    }
+}
+
+#[test]
+fn a_catalog_that_is_damaged_or_not_to_be_trusted_is_scanned_anew() {
+    let ground = Ground::new();
+    ground.plant_many("d", 50, 100);
+    mount(&ground).umount();
+    let saved = files_of_stores(&ground.path("cache"), "catalog").remove(0);
+    let whole = fs::read(&saved).unwrap();
+    for damage in ["none", "bit", "cut", "empty", "writable", "others"] {
+        match damage {
+            "bit" => fs::write(&saved, whole.iter().rev().copied().collect::<Vec<_>>()).unwrap(),
+            "cut" => fs::write(&saved, &whole[..whole.len() / 2]).unwrap(),
+            "empty" => fs::write(&saved, []).unwrap(),
+            "writable" => fs::set_permissions(&saved, PermissionsExt::from_mode(0o622)).unwrap(),
+            "others" => chown(&saved, Some(12345), None).unwrap(),
+            _ => {}
+        }
+        let mounted = mount(&ground);
+        assert_eq!(mounted.status()["catalog"] == "scanned", damage != "none", "{damage}");
+        check_many(&mounted.path(""), "d", 50, 100);
+        mounted.umount();
+        // What was of no use is replaced.
+        let mounted = mount(&ground);
+        assert_ne!(mounted.status()["catalog"], "scanned", "after {damage}");
+        mounted.umount();
+    }
+}
+
+#[test]
+fn an_order_is_of_the_files_that_there_are_and_not_of_those_that_were() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 100);
+    mount(&ground).umount();
+    ground.plant("d/new", &content(7, 100));
+    fs::remove_file(ground.source("d/0003")).unwrap();
+    let length = |mounted: &Mounted| mounted.status()["orders"][0]["length"].as_u64();
+    // A list of files of which the catalog does not know one yet.
+    let list = ground.path("list");
+    fs::write(&list, "d/new\nd/0000\n").unwrap();
+    let mounted = mount_of(&ground, &ground.path("source"), &["--order", list.to_str().unwrap()]);
+    wait_until("the order", || length(&mounted) == Some(2));
+    mounted.umount();
+    ground.plant("d/newer", &content(8, 100));
+    let mounted = mount_of(&ground, &ground.path("source"), &["--order", "torch-random:seed=1"]);
+    wait_until("the order of all files", || length(&mounted) == Some(21));
+    mounted.umount();
+}
+
+#[test]
+fn a_catalog_is_handed_on_by_commands() {
+    let (ground, slow) = slow_ground();
+    let at = |name: &str| ground.path(name).to_str().unwrap().to_owned();
+    let (file, cache, source) =
+        (at("exported"), at("cache"), slow.point.to_str().unwrap().to_owned());
+    let mounted = mount_of(&ground, &slow.point, &[]);
+    let expected = listing(&mounted.path(""));
+    mounted.umount();
+    // By a scan, and as it was saved.
+    assert!(ground.ends(0, &["catalog", "export", &source, &file]).contains("300 files"));
+    let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    assert!(said.contains("300 files, as it was saved"), "{said}");
+    fs::remove_dir_all(&cache).unwrap();
+    let import = ["catalog", "import", &file, &source, "--cache-dir", &cache];
+    assert!(ground.ends(0, &import).contains("300 files"));
+    serves_without_its_source(&ground, &slow, &expected);
+    // What cannot be, or is not to be trusted.
+    let other = at("source");
+    ground.ends(5, &["catalog", "import", &file, &other, "--cache-dir", &at("second")]);
+    ground
+        .ends(3, &["catalog", "import", &file, &source, "--cache-dir", &format!("{source}/cache")]);
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(ground.ends(5, &import).contains("chmod"));
+    fs::write(&file, "another file, given by mistake").unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    assert!(ground.ends(5, &import).contains("it is no catalog"));
+    let mounted = mount_of(&ground, &slow.point, &[]);
+    ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    assert!(ground.ends(8, &import).contains("in use"));
+    mounted.umount();
+}
