@@ -22,6 +22,7 @@ mod checked;
 mod flight;
 mod gears;
 mod inbox;
+mod journal;
 mod local;
 pub mod store;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use checked::Checked;
 use flight::{Fetching, Flight};
 pub use gears::Gears;
 pub use inbox::{Arrival, Inbox, Message, Question};
+pub use journal::{Journal, Pinned};
 use local::Local;
 use store::{Lent, Store};
 
@@ -155,6 +157,11 @@ impl Cache {
         let _ = self.recheck.set(recheck);
     }
 
+    /// The catalog of what is cached.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Totals since the start.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
@@ -218,15 +225,15 @@ impl Cache {
                 let bytes = Arc::clone(bytes);
                 drop(flights);
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
+                self.inbox.put(Event::Joined { block, task }, None);
                 waiter(Ok(bytes));
             }
             Some(Flight::Fetching(fetching)) => {
                 fetching.waiters.push(waiter);
                 let news = fetching.go_to_ram();
                 drop(flights);
-                if news {
-                    self.inbox.put(Event::Missed { block, task }, None);
-                }
+                let missed = Event::Missed { block, task };
+                self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
             }
             None => {
                 flights.insert((block, node), Flight::Fetching(Fetching::for_reader(waiter)));

@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod mount;
 mod order;
+mod rehearse;
 mod settings;
 mod simulate;
 mod status;
@@ -52,6 +53,9 @@ enum Verb {
     /// Hand what is known of a source's names to other nodes and jobs
     #[command(subcommand)]
     Catalog(catalog::Verb),
+    /// Show, feed and choose from rehearsal buffers
+    #[command(subcommand)]
+    Rehearse(rehearse::Verb),
     /// Show what this machine offers, and the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
@@ -70,6 +74,7 @@ pub fn main() -> ExitCode {
         Verb::Config(verb) => config::run(&verb),
         Verb::Cache(verb) => cache::run(&verb),
         Verb::Catalog(verb) => catalog::run(&verb),
+        Verb::Rehearse(verb) => rehearse::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
     };

@@ -50,11 +50,14 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
         return Err(wrong("mount.force-allow-other needs mount.allow-other".to_owned())
             .hint("set mount.allow-other = true, or leave mount.force-allow-other out"));
     }
-    if let Control::Dir(dir) = &mount.control
-        && path("mount.control", dir)?.is_none()
-    {
-        return Err(wrong("mount.control is empty".to_owned())
-            .hint("write \"auto\", \"off\" or a directory"));
+    for (key, wish) in [("mount.control", &mount.control), ("mount.rehearsal", &mount.rehearsal)] {
+        if let Control::Dir(dir) = wish
+            && path(key, dir)?.is_none()
+        {
+            return Err(
+                wrong(format!("{key} is empty")).hint("write \"auto\", \"off\" or a directory")
+            );
+        }
     }
     for option in &mount.options {
         if option.is_empty() || option.contains([',', ' ', '\n', '\0']) {
@@ -70,6 +73,7 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
         allow_other: mount.allow_other,
         force_allow_other: mount.force_allow_other,
         control: mount.control.clone(),
+        rehearsal: mount.rehearsal.clone(),
         mode: mount.mode,
         threads: within("mount.threads", mount.threads, &MOUNT_THREADS)?,
         options: mount.options.clone(),

@@ -85,6 +85,10 @@ pub const KEYS: &[Key] = &[
         "mount.control",
         "Where .belady/ is served: \"auto\" (inside the mount, as root), \"off\", or a directory.",
     ),
+    key(
+        "mount.rehearsal",
+        "Where rehearsal/ is served: \"auto\" (inside the mount, as root), \"off\", or a directory.",
+    ),
     key("mount.threads", "Threads that answer the kernel, 1 to 64."),
     key("mount.options", "Further mount options for the kernel, such as [\"noatime\"]."),
     key("log.level", "A filter such as \"info\" or \"info,belady::plan=debug\"."),

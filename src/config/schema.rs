@@ -125,6 +125,8 @@ pub struct MountConfig {
     pub mode: Mode,
     /// Where `.belady/` is served. Default: auto.
     pub control: Control,
+    /// Where the views of rehearsal buffers are served. Default: auto.
+    pub rehearsal: Control,
     /// Threads that answer the kernel. Default: 2.
     pub threads: u32,
     /// Further mount options for the kernel. Default: none.
@@ -223,7 +225,7 @@ pub enum Mode {
     Passthrough,
 }
 
-/// Where the control files `.belady/` are served.
+/// Where something is served beside the dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Control {
@@ -304,6 +306,7 @@ impl Default for MountConfig {
             force_allow_other: false,
             mode: Mode::Auto,
             control: Control::Auto,
+            rehearsal: Control::Auto,
             threads: 2,
             options: Vec::new(),
         }

@@ -147,6 +147,8 @@ pub struct MountSettings {
     pub mode: Mode,
     /// Where `.belady/` is served; [`Control::Auto`] stays, as it depends on who mounts.
     pub control: Control,
+    /// Where the views of rehearsal buffers are served; as `control`.
+    pub rehearsal: Control,
     /// Threads that answer the kernel, 1 to 64.
     pub threads: u32,
     /// Further mount options; none is empty or holds a comma.

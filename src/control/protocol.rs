@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::runtime::MountDirectory;
-use crate::engine::{Chosen, Pace};
+use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
@@ -71,6 +71,8 @@ pub enum Request {
         /// Where.
         mountpoint: PathBuf,
     },
+    /// Ask something of the rehearsal buffers.
+    Rehearse(Question),
     /// Unmount: an attached mount point alone, the first one with all of them and the daemon.
     Unmount {
         /// Which.

@@ -13,8 +13,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::protocol::{self, Answer, PATIENCE, Reply, Request, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that one request may have.
-const REQUEST_MAX: u64 = 1 << 20;
+/// Bytes that one request may have: the features of a few thousand samples.
+const REQUEST_MAX: u64 = 256 << 20;
 
 /// How long the end of a mount waits for answers to be taken.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);

@@ -18,6 +18,7 @@ mod learning;
 mod order;
 mod planning;
 mod record;
+mod rehearsal;
 mod status;
 mod warmup;
 
@@ -35,9 +36,11 @@ use crate::cache::store::home::{self, Home, Owner};
 use crate::cache::store::{Limits, Store};
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{Budget, Control, DiskSettings, Mode, PolicyName, Reading, Settings, Start};
+use crate::config::{
+    Budget, Control, DiskSettings, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start,
+};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{CONTROL_NAME, Dataset};
+use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
 use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
@@ -48,6 +51,8 @@ use order::Streams;
 pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
+pub use rehearsal::Question;
+use rehearsal::Rehearsal;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use warmup::Warmups;
 pub use warmup::{Chosen, Pace, Progress, Tally};
@@ -67,8 +72,11 @@ pub struct Engine {
     streams: Streams,
     /// None where orders are only told.
     learning: Option<Learning>,
+    /// None where there are no buffers.
+    rehearsal: Option<Rehearsal>,
     connections: Mutex<Vec<Connection>>,
-    control: Mutex<Option<Mounted>>,
+    /// The control files and the views.
+    beside: Mutex<Vec<Mounted>>,
     /// Further mount points that show the first connection.
     attached: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
@@ -105,13 +113,9 @@ impl Engine {
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let (home, store) = match &settings.cache.disk {
-            Some(disk) => {
-                let (home, store) = open_store(disk, &owner)?;
-                (Some(home), Some((STORE_TIER, Arc::new(store))))
-            }
-            None => (None, None),
-        };
+        let opened = settings.cache.disk.as_ref().map(|disk| open_store(disk, &owner));
+        let (home, store) = opened.transpose()?.unzip();
+        let store = store.map(|store| (STORE_TIER, Arc::new(store)));
         let catalog = keeping::catalog(source, &settings.source, source_path, home.as_ref(), seen);
         let catalog = Arc::new(catalog?);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
@@ -129,7 +133,9 @@ impl Engine {
         };
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let planning = planning::spawn(planner, &inbox, &cache, &published, ear)?;
+        let rehearsal = rehearse(&settings, &owner, &catalog)?;
+        let offers = rehearsal.as_ref().map(Rehearsal::offers);
+        let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         Ok(Arc::new_cyclic(|engine| {
             let dataset = Dataset::new(
@@ -156,8 +162,9 @@ impl Engine {
                 published,
                 streams,
                 learning,
+                rehearsal,
                 connections: Mutex::default(),
-                control: Mutex::default(),
+                beside: Mutex::default(),
                 attached: Mutex::default(),
                 rendered,
                 planning: Mutex::new(Some(planning)),
@@ -225,19 +232,50 @@ impl Engine {
     /// # Errors
     /// Where they cannot be mounted at the place that the settings name.
     pub fn serve_control(self: &Arc<Self>) -> Result<()> {
-        let inside = lock(&self.connections).first().map(|c| c.mountpoint().join(CONTROL_NAME));
-        let (place, asked) = match (&self.settings.mount.control, inside) {
-            (Control::Dir(path), _) => (path.clone(), true),
-            (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => (path, false),
-            _ => return Ok(()),
+        let Some((place, asked)) = self.place(&self.settings.mount.control, CONTROL_NAME) else {
+            return Ok(());
         };
         match Mounted::control(self.control_files(), &place) {
-            Ok(mounted) => *lock(&self.control) = Some(mounted),
+            Ok(mounted) => lock(&self.beside).push(mounted),
             Err(error) if asked => return Err(error),
             // The commands work without them.
             Err(error) => tracing::warn!(%error, "no control files"),
         }
         Ok(())
+    }
+
+    /// Mounts the views of the rehearsal buffers, if there are any: inside the first mount as root,
+    /// or where the settings say.
+    ///
+    /// # Errors
+    /// Where they cannot be mounted at the place that the settings name.
+    pub fn serve_views(&self) -> Result<()> {
+        let place = || self.place(&self.settings.mount.rehearsal, VIEWS_NAME);
+        let Some((rehearsal, (place, asked))) = self.rehearsal.as_ref().zip(place()) else {
+            return Ok(());
+        };
+        if !asked && !self.dataset.show_views() {
+            tracing::warn!("no views: the dataset has a directory `{VIEWS_NAME}` of its own");
+            return Ok(());
+        }
+        let views = Arc::clone(rehearsal.views());
+        match Mounted::views(views, &place, self.settings.mount.allow_other) {
+            Ok(mounted) => lock(&self.beside).push(mounted),
+            Err(error) if asked => return Err(error),
+            Err(error) => tracing::warn!(%error, "no views of the rehearsal buffers"),
+        }
+        Ok(())
+    }
+
+    /// Where something is mounted beside the dataset, and whether the settings name the place; none
+    /// where it is not.
+    fn place(&self, wish: &Control, name: &str) -> Option<(PathBuf, bool)> {
+        let inside = lock(&self.connections).first().map(|c| c.mountpoint().join(name));
+        match (wish, inside) {
+            (Control::Dir(path), _) => Some((path.clone(), true)),
+            (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => Some((path, false)),
+            _ => None,
+        }
     }
 
     /// Unmounts every connection; with `force` also those whose files are in use.
@@ -248,8 +286,8 @@ impl Engine {
         for mountpoint in self.attached() {
             self.detach(&mountpoint, force)?;
         }
-        if let Some(control) = lock(&self.control).as_mut() {
-            control.unmount(force)?;
+        for beside in lock(&self.beside).iter_mut() {
+            beside.unmount(force)?;
         }
         loop {
             let mut connections = lock(&self.connections);
@@ -260,7 +298,9 @@ impl Engine {
                 continue;
             }
             drop(connections);
+            lock(&self.beside).clear();
             self.serve_control()?;
+            self.serve_views()?;
             return unmounted;
         }
     }
@@ -282,11 +322,26 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
+        if let Some(rehearsal) = &self.rehearsal {
+            rehearsal.stop();
+        }
         // Who still writes to the store keeps it: it is free when the process has ended.
         if self.cache.close() {
             self.save_catalog();
             *lock(&self.home) = None;
         }
+    }
+
+    /// Asks something of the rehearsal buffers. Waits for the answer.
+    ///
+    /// # Errors
+    /// What is wrong with the question, or that there are no buffers.
+    pub fn rehearse(&self, question: Question) -> Result<serde_json::Value> {
+        let none = || {
+            Error::new(ErrorKind::Usage, "this mount has no rehearsal buffers")
+                .hint("write [rehearsal.NAME] in its settings")
+        };
+        self.rehearsal.as_ref().ok_or_else(none)?.ask(question)
     }
 
     /// The settings as people read them.
@@ -338,6 +393,22 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
     let ahead = settings.prefetch.enabled && settings.mount.mode != Mode::Plain;
     let learn = settings.learn.filter(|_| ahead);
     learn.map(|learn| Learning::start(learn, around)).transpose()
+}
+
+/// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
+fn rehearse(
+    settings: &Settings,
+    owner: &Owner,
+    catalog: &Arc<Catalog>,
+) -> Result<Option<Rehearsal>> {
+    let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
+        return Ok(None);
+    };
+    let place = |buffer: &RehearsalSettings| {
+        Ok((buffer.clone(), home::buffer(&disk.dir, owner, &buffer.name)?))
+    };
+    let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
+    Rehearsal::start(buffers, catalog).map(Some)
 }
 
 /// Tells an engine what has changed at the source.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::learning::Ear;
 use super::lock;
+use super::rehearsal::Offers;
 use crate::cache::{Arrival, Cache, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, StreamId};
@@ -36,16 +37,17 @@ impl Published {
 }
 
 /// Starts the thread that owns the planner. It ends when the inbox is closed. What it hears of
-/// opens it passes on to `ear`.
+/// opens it passes on to `ear`, what arrives to `offers`.
 pub(super) fn spawn(
     planner: Planner,
     inbox: &Arc<Inbox>,
     cache: &Arc<Cache>,
     published: &Arc<Mutex<Published>>,
     ear: Option<Ear>,
+    offers: Option<Offers>,
 ) -> Result<JoinHandle<()>> {
     let (inbox, cache, published) = (Arc::clone(inbox), Arc::clone(cache), Arc::clone(published));
-    let run = move || run(planner, &inbox, &cache, &published, ear.as_ref());
+    let run = move || run(planner, &inbox, &cache, &published, ear.as_ref(), offers);
     std::thread::Builder::new().name("belady-planner".into()).spawn(run).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
             .hint("raise the limit on processes (`ulimit -u`)")
@@ -58,6 +60,7 @@ fn run(
     cache: &Arc<Cache>,
     published: &Mutex<Published>,
     ear: Option<&Ear>,
+    mut offers: Option<Offers>,
 ) {
     let mut messages = Vec::new();
     let mut questions = Vec::new();
@@ -76,19 +79,22 @@ fn run(
             if let Some(ear) = ear {
                 ear.hear(&message.event);
             }
+            if let Some(offers) = &mut offers {
+                offers.hear(&message.event, message.arrival.as_ref(), cache);
+            }
             let arrival = match (&message.event, message.arrival) {
                 (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
                 _ => None,
             };
             planner.apply(message.event, &mut actions);
-            act(&mut actions, arrival.as_ref(), inbox, cache);
+            act(&mut actions, arrival.as_ref(), inbox, cache, offers.as_mut());
         }
         questions.drain(..).for_each(|question| question(&planner));
         if Instant::now() >= roll_call {
             let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
             for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
                 planner.apply(Event::Left { task }, &mut actions);
-                act(&mut actions, None, inbox, cache);
+                act(&mut actions, None, inbox, cache, offers.as_mut());
                 stale = true;
             }
             roll_call = Instant::now() + ROLL_CALL_EVERY;
@@ -110,12 +116,23 @@ fn act(
     arrival: Option<&(BlockId, Arrival)>,
     inbox: &Inbox,
     cache: &Arc<Cache>,
+    mut offers: Option<&mut Offers>,
 ) {
     for action in actions.drain(..) {
         match action {
             Action::Fetch { block, .. } => cache.prefetch(block),
-            Action::Trust { file } => cache.turn(file, true),
-            Action::Watch { file } => cache.turn(file, false),
+            Action::Trust { file } => {
+                // Else it stays watched.
+                if offers.as_mut().is_none_or(|offers| offers.may_trust(file)) {
+                    cache.turn(file, true);
+                }
+            }
+            Action::Watch { file } => {
+                if let Some(offers) = &mut offers {
+                    offers.watched(file);
+                }
+                cache.turn(file, false);
+            }
             Action::Check { block } => cache.check(block),
             Action::Drop { block } => cache.drop_pages(block),
             Action::Load { block, tier } => cache.load(block, tier),

@@ -5,6 +5,8 @@
 //! planner is told what readers do: their opens and closes where these are requests; else where
 //! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
+pub mod views;
+
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +28,13 @@ pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 /// never listed, so that no loader takes it for a class.
 pub const CONTROL_NAME: &str = ".belady";
 
-/// The kernel's number of that directory; no row and version make it.
+/// Name of the directory in the root where the views of rehearsal buffers are mounted, if there are
+/// any; not listed either. A directory of the dataset of that name goes before it.
+pub const VIEWS_NAME: &str = "rehearsal";
+
+/// The kernel's numbers of these directories; no row and version make them.
 const CONTROL_NODE: NodeId = NodeId(u64::MAX - 1);
+const VIEWS_NODE: NodeId = NodeId(u64::MAX - 2);
 
 /// Threads that wait for the source's metadata.
 const METADATA_THREADS: usize = 16;
@@ -40,6 +47,8 @@ pub struct Dataset {
     metadata: Pool,
     /// Whether opens are requests; else a reader is known by where it is seen.
     opens: AtomicBool,
+    /// Whether there is a directory for views.
+    views: AtomicBool,
     on_changes: Box<dyn Fn(Changes) + Send + Sync>,
 }
 
@@ -55,7 +64,8 @@ impl Dataset {
     ) -> Arc<Self> {
         let metadata = Pool::new("belady-meta", METADATA_THREADS, 4);
         let opens = AtomicBool::new(opens);
-        Arc::new(Dataset { catalog, cache, inbox, metadata, opens, on_changes })
+        let views = AtomicBool::new(false);
+        Arc::new(Dataset { catalog, cache, inbox, metadata, opens, views, on_changes })
     }
 
     /// The catalog behind the tree.
@@ -77,6 +87,15 @@ impl Dataset {
     /// The kernel turns out to insist on asking for each open.
     pub fn see_opens(&self) {
         self.opens.store(true, Ordering::Relaxed);
+    }
+
+    /// Has a directory in the root for views to be mounted on. Says whether it could: the dataset
+    /// may have one of that name.
+    pub fn show_views(&self) -> bool {
+        let found = self.catalog.lookup(NodeId::ROOT, OsStr::new(VIEWS_NAME), true);
+        let free = !matches!(found, Some(Ok(_)));
+        self.views.store(free, Ordering::Relaxed);
+        free
     }
 
     /// A reader asks for a file or something of it, and so has opened it or is about to.
@@ -124,6 +143,9 @@ impl Dataset {
     ) {
         if parent == NodeId::ROOT && name == CONTROL_NAME {
             return reply(self.attr(CONTROL_NODE));
+        }
+        if parent == NodeId::ROOT && name == VIEWS_NAME && self.views.load(Ordering::Relaxed) {
+            return reply(self.attr(VIEWS_NODE));
         }
         if let Some(result) = self.catalog.lookup(parent, name, task.is_none()) {
             self.looked_up(&result, task);
@@ -174,12 +196,14 @@ impl Dataset {
     /// # Errors
     /// `ESTALE` for a version that is past.
     pub fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
-        if node != CONTROL_NODE {
-            return self.catalog.getattr(node);
-        }
+        let mode = match node {
+            CONTROL_NODE => 0o500,
+            VIEWS_NODE => 0o555,
+            _ => return self.catalog.getattr(node),
+        };
         let mut attr = self.catalog.getattr(NodeId::ROOT)?;
-        attr.node = CONTROL_NODE;
-        attr.stat.mode = 0o500;
+        attr.node = node;
+        attr.stat.mode = mode;
         attr.stat.uid = nix::unistd::geteuid().as_raw();
         attr.stat.gid = nix::unistd::getegid().as_raw();
         Ok(attr)
@@ -192,7 +216,7 @@ impl Dataset {
         own: bool,
         reply: impl FnOnce(Result<Vec<Listed>, Errno>) + Send + 'static,
     ) {
-        if node == CONTROL_NODE {
+        if matches!(node, CONTROL_NODE | VIEWS_NODE) {
             return reply(Ok(Vec::new()));
         }
         if let Some(result) = self.catalog.list(node, own) {

@@ -5,7 +5,8 @@
 //!    must wait is replied to by the thread that waits. They never block and never notify.
 //! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
 //! 4. [`probe`] tries what the kernel can do on a throwaway mount.
-//! 5. [`Mounted::control`] mounts the control files, a second connection of the same daemon.
+//! 5. [`Mounted::control`] mounts the control files and [`Mounted::views`] the views of rehearsal
+//!    buffers, small connections of the same daemon.
 
 mod cachestat;
 mod control;
@@ -21,6 +22,7 @@ mod pass;
 mod probe;
 mod push;
 mod requests;
+mod views;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -36,6 +38,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
+use crate::fs::views::Views;
 use control::ControlOps;
 pub use control::{Accept, ControlFile, Render};
 use guard::Guarded;
@@ -47,6 +50,7 @@ use pass::Passing;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
+use views::ViewOps;
 
 /// How a connection is mounted.
 #[derive(Clone, Debug)]
@@ -99,6 +103,27 @@ impl Mounted {
             MountOption::Subtype("belady".into()),
         ];
         let session = Session::new(Guarded(ControlOps::new(files)), mountpoint, &config);
+        Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
+    }
+
+    /// Mounts the views of rehearsal buffers.
+    ///
+    /// # Errors
+    /// What stands in the way of the mount, and what to do about it.
+    pub fn views(views: Arc<Views>, mountpoint: &Path, allow_other: bool) -> Result<Self> {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::RO,
+            MountOption::NoSuid,
+            MountOption::NoDev,
+            MountOption::NoExec,
+            MountOption::NoAtime,
+            MountOption::DefaultPermissions,
+            MountOption::FSName("belady-rehearsal".into()),
+            MountOption::Subtype("belady".into()),
+        ];
+        config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+        let session = Session::new(Guarded(ViewOps::new(views)), mountpoint, &config);
         Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
     }
 

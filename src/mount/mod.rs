@@ -108,6 +108,7 @@ fn serve(
     let (end, ended) = mpsc::channel(1);
     engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
     engine.serve_control()?;
+    engine.serve_views()?;
     for (name, order) in orders {
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
@@ -216,6 +217,7 @@ impl Handler {
     fn answer(&self, request: Request) -> Result<Reply> {
         let value = match request {
             Request::Status => told(&self.engine.status())?,
+            Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Config => json!(self.engine.rendered()),
             Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
             Request::Record { loader, process, epochs } => {

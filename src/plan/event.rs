@@ -118,6 +118,13 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
+    /// A read joined a fetch that was under way. The planner knows it by the open; others may not.
+    Joined {
+        /// The block read.
+        block: BlockId,
+        /// Thread id of the reader.
+        task: u32,
+    },
     /// The last handle of a file was closed.
     Closed {
         /// The file.
@@ -205,6 +212,7 @@ impl Event {
     pub(super) fn block(&self) -> Option<BlockId> {
         match *self {
             Event::Missed { block, .. }
+            | Event::Joined { block, .. }
             | Event::Arrived { block, .. }
             | Event::Failed { block }
             | Event::Lost { block }

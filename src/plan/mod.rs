@@ -161,6 +161,7 @@ impl Planner {
             Event::Seen { task, file } => self.seen(task, file, actions),
             Event::Left { task } => self.left(task, actions),
             Event::Missed { block, task } => self.missed(block, task, actions),
+            Event::Joined { .. } => {}
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
             Event::Failed { block } => {

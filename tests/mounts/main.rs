@@ -30,6 +30,7 @@ mod readers;
 mod readonly;
 mod record;
 mod refused;
+mod rehearsal;
 mod remount;
 mod replay;
 mod samplers;

@@ -8,6 +8,8 @@
 //!         index-00000001 segment-... file-...  the store
 //!         catalog                     what the last mount knew of the source's names
 //!         journal                     what was learnt of the orders in which loaders read
+//! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
+//!                                     what is in them may be nowhere else
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
@@ -35,6 +37,8 @@ use crate::error::{Error, ErrorKind, Result};
 const VERSION: u32 = 3;
 
 const STORES: &str = "belady-store-v";
+/// Buffers are not thrown away with stores of older formats.
+const BUFFERS: &str = "belady-rehearsal-v1";
 const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const CATALOG: &str = "catalog";
@@ -154,6 +158,20 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
         }
         // Thrown away between the open and the lock: another one is made.
     }
+}
+
+/// The directory of one of a source's rehearsal buffers, which are in use by whoever has its store
+/// in use; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn buffer(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
+    let mut path = cache.to_path_buf();
+    for part in [BUFFERS, &owner.name(), name] {
+        path.push(part);
+        make_own(cache, &path)?;
+    }
+    Ok(path)
 }
 
 /// Takes a store that is there into use.

@@ -1,0 +1,223 @@
+//! `belady rehearse`: the rehearsal buffers of a mount.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::{say, say_json};
+use crate::config::Bytes;
+use crate::control::{self, Request};
+use crate::engine::Question;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::absolute;
+use crate::rehearsal::{Chooser, SleepSet};
+
+/// A buffer of a mount.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Where the dataset is mounted
+    mountpoint: PathBuf,
+    /// The buffer's name
+    buffer: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Show how full the buffers are, by class and by task
+    Stats {
+        /// Where the dataset is mounted
+        mountpoint: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List what a buffer holds: class, task, age in offers, replays, score, path
+    Ls {
+        #[command(flatten)]
+        which: Which,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Offer files to a buffer: paths within the dataset, one a line
+    Offer {
+        #[command(flatten)]
+        which: Which,
+        /// The list; standard input if left out
+        list: Option<PathBuf>,
+    },
+    /// Tell a buffer what the trainer found out: lines `path score`
+    Score {
+        #[command(flatten)]
+        which: Which,
+        /// The lines; standard input if left out
+        lines: Option<PathBuf>,
+        /// Lines are `path feature feature ...`, of all samples of each class that is among them
+        #[arg(long)]
+        features: bool,
+    },
+    /// Say that what is offered from now on is of this task
+    Task {
+        #[command(flatten)]
+        which: Which,
+        /// The task's number
+        task: u32,
+    },
+    /// Print the draws of an epoch from what a buffer holds, in their order
+    Draw {
+        #[command(flatten)]
+        which: Which,
+        /// The epoch
+        #[arg(long, default_value_t = 0)]
+        epoch: u64,
+        /// How many
+        #[arg(long, default_value_t = 64)]
+        count: u64,
+    },
+    /// Print a sleep set: samples to be learnt from again, in their order
+    Sleep {
+        #[command(flatten)]
+        which: Which,
+        /// How many samples
+        #[arg(long)]
+        budget: u64,
+        /// How they are chosen: uniform, uniform-balanced, prototypical, min-margin, max-loss,
+        /// min-replay, mir, herding
+        #[arg(long, default_value = "uniform-balanced", value_parser = chooser)]
+        policy: Chooser,
+        /// Samples, one after the other, that are all different; 0: all
+        #[arg(long, default_value_t = 0)]
+        batch: u64,
+        /// Where chance comes from
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+}
+
+fn chooser(text: &str) -> std::result::Result<Chooser, String> {
+    serde_json::from_value(Value::from(text)).map_err(|error| error.to_string())
+}
+
+pub(super) fn run(verb: &Verb) -> Result<()> {
+    match verb {
+        Verb::Stats { mountpoint, json } => {
+            let stats = ask(mountpoint, Question::Stats)?;
+            if *json {
+                say_json(&stats);
+            } else {
+                stats.as_array().into_iter().flatten().for_each(for_people);
+            }
+        }
+        Verb::Ls { which, json } => {
+            let list = ask(&which.mountpoint, Question::List { buffer: which.buffer.clone() })?;
+            if *json {
+                say_json(&list);
+            } else {
+                list.as_array().into_iter().flatten().for_each(member_for_people);
+            }
+        }
+        Verb::Offer { which, list } => {
+            let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
+            let came = ask(&which.mountpoint, Question::Offer { buffer, paths })?;
+            let number = |key: &str| came[key].as_u64().unwrap_or(0);
+            say(format!("{} kept, {} passed over", number("kept"), number("passed")));
+            return refused(&came);
+        }
+        Verb::Score { which, lines, features } => {
+            let (buffer, lines) = (which.buffer.clone(), text(lines.as_deref())?);
+            let question = Question::Score { buffer, lines, features: *features };
+            let came = ask(&which.mountpoint, question)?;
+            say(format!("{} taken", came["taken"]));
+            return refused(&came);
+        }
+        Verb::Task { which, task } => {
+            let buffer = which.buffer.clone();
+            ask(&which.mountpoint, Question::Task { buffer, task: *task })?;
+        }
+        Verb::Draw { which, epoch, count } => {
+            let buffer = which.buffer.clone();
+            let question = Question::Draw { buffer, epoch: *epoch, count: *count };
+            say_paths(&ask(&which.mountpoint, question)?);
+        }
+        Verb::Sleep { which, budget, policy, batch, seed } => {
+            let set = SleepSet { chooser: *policy, budget: *budget, batch: *batch, seed: *seed };
+            let question = Question::Sleep { buffer: which.buffer.clone(), set };
+            say_paths(&ask(&which.mountpoint, question)?);
+        }
+    }
+    Ok(())
+}
+
+fn ask(mountpoint: &Path, question: Question) -> Result<Value> {
+    control::ask(&absolute(mountpoint), &Request::Rehearse(question))
+}
+
+/// The text of a file, or of standard input.
+fn text(file: Option<&Path>) -> Result<String> {
+    let mut text = String::new();
+    let read = match file {
+        Some(path) => File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+        None => std::io::stdin().read_to_string(&mut text),
+    };
+    let name = file.map_or("standard input".into(), |path| path.display().to_string());
+    let refuse = |error| Error::new(ErrorKind::Usage, format!("cannot read {name}: {error}"));
+    read.map(|_| text).map_err(refuse)
+}
+
+/// What was not taken is an error, after all else was.
+fn refused(came: &Value) -> Result<()> {
+    let count = came["refused"].as_u64().unwrap_or(0);
+    if count == 0 {
+        return Ok(());
+    }
+    let why = came["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut message = format!("{count} not taken:");
+    why.for_each(|why| message.push_str(&format!("\n  {why}")));
+    Err(Error::new(ErrorKind::Usage, message))
+}
+
+fn say_paths(paths: &Value) {
+    paths.as_array().into_iter().flatten().filter_map(Value::as_str).for_each(say);
+}
+
+fn for_people(stats: &Value) {
+    let word = |key: &str| stats[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| stats[key].as_u64().unwrap_or(0);
+    let capacity = &stats["capacity"];
+    let room = match (capacity["samples"].as_u64(), capacity["bytes"].as_u64()) {
+        (Some(samples), _) => format!("{samples} samples"),
+        (_, bytes) => Bytes(bytes.unwrap_or(0)).human(),
+    };
+    say(format!("{} ({}, room for {room})", word("name"), word("policy")));
+    let bytes = Bytes(number("bytes")).human();
+    say(format!(
+        "  holds {} samples, {bytes}, of {} offered; shown again {} times",
+        number("samples"),
+        number("offered"),
+        number("replays"),
+    ));
+    if let (Some(median), Some(most)) = (stats["age_median"].as_u64(), stats["age_max"].as_u64()) {
+        say(format!("  age in offers: median {median}, oldest {most}"));
+    }
+    for (what, counts) in [("class", &stats["classes"]), ("task", &stats["tasks"])] {
+        for (name, count) in counts.as_object().into_iter().flatten() {
+            say(format!("  {what} {name:<24} {count:>8}"));
+        }
+    }
+}
+
+fn member_for_people(member: &Value) {
+    let word = |key: &str| member[key].as_str().unwrap_or_default();
+    let score = member["score"].as_f64().map_or("-".to_owned(), |score| format!("{score:.4}"));
+    say(format!(
+        "{:<16} {:>4} {:>8} {:>6} {score:>10}  {}",
+        word("class"),
+        member["task"],
+        member["age"],
+        member["replays"],
+        word("path"),
+    ));
+}

@@ -1,0 +1,211 @@
+//! What commands ask of the buffers, and the answers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Question;
+use super::held::Held;
+use super::owner::Owner;
+use crate::catalog::NodeId;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rehearsal::{Capacity, ClassId, Draws, Feature, Refused};
+
+/// Lines that are named of those that were not taken.
+const NAMED_MAX: usize = 5;
+
+/// Draws and samples that a command may ask for at once.
+const ANSWER_MAX: u64 = 1 << 24;
+
+fn usage(message: String) -> Error {
+    Error::new(ErrorKind::Usage, message)
+}
+
+impl Owner {
+    pub(super) fn answer(&mut self, question: Question) -> Result<Value> {
+        match question {
+            Question::Stats => Ok(json!(self.held.iter().map(stats).collect::<Vec<_>>())),
+            Question::List { buffer } => self.named(&buffer).map(|at| list(&self.held[at])),
+            Question::Score { buffer, lines, features } => {
+                let held = self.named(&buffer).map(|at| &mut self.held[at])?;
+                if features { feed(held, &lines) } else { score(held, &lines) }
+            }
+            Question::Offer { buffer, paths } => {
+                let at = self.named(&buffer)?;
+                self.offer_listed(at, &paths)
+            }
+            Question::Task { buffer, task } => {
+                let at = self.named(&buffer)?;
+                self.held[at].begin_task(task);
+                Ok(Value::Null)
+            }
+            Question::Draw { buffer, epoch, count } => {
+                let held = self.named(&buffer).map(|at| &self.held[at])?;
+                let samples = held.buffer.members().map(|member| member.sample);
+                let seed = held.buffer.rules().seed;
+                let mut draws = Draws::new(seed, epoch, samples, held.settings.distance);
+                let drawn = (0..count.min(ANSWER_MAX)).map_while(|k| draws.at(k));
+                Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
+            }
+            Question::Sleep { buffer, mut set } => {
+                let held = self.named(&buffer).map(|at| &self.held[at])?;
+                set.budget = set.budget.min(ANSWER_MAX);
+                let chosen = held.sleep(&set);
+                Ok(json!(chosen.iter().map(|sample| held.path(*sample)).collect::<Vec<_>>()))
+            }
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<usize> {
+        let found = self.held.iter().position(|held| held.settings.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.held.iter().map(|h| h.settings.name.as_str()).collect();
+            usage(format!("there is no rehearsal buffer `{name}`"))
+                .hint(format!("there are: {}", names.join(", ")))
+        })
+    }
+
+    /// Offers files by name. Those that cannot be offered are named; the others are.
+    fn offer_listed(&mut self, buffer: usize, paths: &str) -> Result<Value> {
+        let (mut kept, mut passed, mut refused) = (0_u64, 0_u64, Refusals::default());
+        for path in paths.lines().map(str::trim).filter(|path| !path.is_empty()) {
+            let Some(node) = self.find(Path::new(path)) else {
+                refused.note(path, "is not a file of the dataset");
+                continue;
+            };
+            match self.offer(buffer, Path::new(path), node, None, true) {
+                Some(true) => kept += 1,
+                Some(false) => passed += 1,
+                None => refused.note(path, "was offered before, or is of no class"),
+            }
+        }
+        Ok(json!({ "kept": kept, "passed": passed, "refused": refused.count, "why": refused.why }))
+    }
+
+    /// The node of a path within the dataset.
+    fn find(&self, path: &Path) -> Option<NodeId> {
+        path.components().try_fold(NodeId::ROOT, |parent, part| {
+            Some(self.catalog.lookup(parent, part.as_os_str(), true)?.ok()?.node)
+        })
+    }
+}
+
+/// What was not taken, the first of it by name.
+#[derive(Default)]
+struct Refusals {
+    count: u64,
+    why: Vec<String>,
+}
+
+impl Refusals {
+    fn note(&mut self, what: &str, why: &str) {
+        self.count += 1;
+        if self.why.len() < NAMED_MAX {
+            self.why.push(format!("{what}: {why}"));
+        }
+    }
+}
+
+/// Takes lines `path score`; a path may have spaces in it.
+fn score(held: &mut Held, lines: &str) -> Result<Value> {
+    let (mut taken, mut refused) = (0_u64, Refusals::default());
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {
+            refused.note(line, "is not of the form `path score`");
+            continue;
+        };
+        let Ok(value) = score.parse::<f32>() else {
+            refused.note(line, "has no number at its end");
+            continue;
+        };
+        let path = path.trim_end();
+        let Some(sample) = held.sample(path) else {
+            refused.note(path, "is not in the buffer");
+            continue;
+        };
+        match held.score(sample, value) {
+            Ok(()) => taken += 1,
+            Err(_) => refused.note(path, "has a score that is not a finite number"),
+        }
+    }
+    Ok(json!({ "taken": taken, "refused": refused.count, "why": refused.why }))
+}
+
+/// Takes lines `path feature feature ...`, all of them or none.
+fn feed(held: &mut Held, lines: &str) -> Result<Value> {
+    let (mut features, mut refused) = (Vec::new(), Refusals::default());
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let mut words = line.split_whitespace();
+        let path = words.next().unwrap_or_default();
+        let values: Option<Vec<f32>> = words.map(|word| word.parse().ok()).collect();
+        let Some(values) = values.filter(|values| !values.is_empty()) else {
+            refused.note(path, "has no feature, or one that is not of numbers");
+            continue;
+        };
+        let Some(sample) = held.sample(path) else {
+            refused.note(path, "is not in the buffer");
+            continue;
+        };
+        let class = held.buffer.get(sample).map_or(ClassId(0), |member| member.class);
+        features.push(Feature { sample: Some(sample), class, values });
+    }
+    let taken = features.len();
+    held.feed(&features).map_err(|why| match why {
+        Refused::NotFinite => usage("a feature is not a finite number; none was taken".to_owned()),
+        Refused::Dimension { found, expected } => usage(format!(
+            "a feature has {found} numbers where the first has {expected}; none was taken"
+        )),
+        Refused::NotHeld => usage("a sample is not in the buffer".to_owned()),
+    })?;
+    Ok(json!({ "taken": taken, "refused": refused.count, "why": refused.why }))
+}
+
+/// How full a buffer is.
+fn stats(held: &Held) -> Value {
+    let (buffer, rules) = (&held.buffer, held.buffer.rules());
+    let mut tasks = BTreeMap::<String, u64>::new();
+    let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());
+    for member in buffer.members() {
+        *tasks.entry(member.task.to_string()).or_default() += 1;
+        bytes += member.bytes;
+        replays += u64::from(member.replays);
+        ages.push(buffer.offers() - member.sample.0);
+    }
+    ages.sort_unstable();
+    let classes: BTreeMap<&str, usize> =
+        buffer.classes().map(|class| (held.class(class), buffer.count(class))).collect();
+    json!({
+        "name": held.settings.name,
+        "policy": rules.policy,
+        "capacity": match rules.capacity {
+            Capacity::Samples(limit) => json!({ "samples": limit }),
+            Capacity::Bytes(limit) => json!({ "bytes": limit }),
+        },
+        "samples": buffer.len(),
+        "bytes": bytes,
+        "offered": buffer.offers(),
+        "task": held.task,
+        "classes": classes,
+        "tasks": tasks,
+        "replays": replays,
+        "age_median": ages.get(ages.len() / 2),
+        "age_max": ages.last(),
+    })
+}
+
+/// What a buffer holds, the oldest first.
+fn list(held: &Held) -> Value {
+    let members = held.buffer.members().map(|member| {
+        json!({
+            "path": held.path(member.sample),
+            "class": held.class(member.class),
+            "task": member.task,
+            "bytes": member.bytes,
+            "age": held.buffer.offers() - member.sample.0,
+            "replays": member.replays,
+            "score": member.score,
+        })
+    });
+    json!(members.collect::<Vec<_>>())
+}

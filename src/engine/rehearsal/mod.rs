@@ -1,0 +1,219 @@
+//! Rehearsal buffers of a mount: the thread that owns them, and what it is told.
+//!
+//! 1. The planner's thread passes on each file when it is first read (`offers`), with the bytes that
+//!    were fetched for it. It never waits; what the owner is too far behind for is offered when it
+//!    is read again.
+//! 2. The owner (`owner`) has each buffer decide (`held`), pins the bytes of what is kept in the
+//!    buffer's journal, and fetches them from the source where they are not at hand.
+//! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
+
+mod answers;
+mod held;
+mod offers;
+mod owner;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::lock;
+use crate::catalog::{Catalog, NodeId};
+use crate::config::RehearsalSettings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::views::{Frozen, Views};
+use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
+use held::Held;
+pub(super) use offers::Offers;
+use offers::Waiting;
+use owner::Owner;
+
+/// Notes that wait for the owner at most.
+const NOTES_MAX: usize = 1 << 14;
+
+/// How long a command waits for the owner.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a command asks of the owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Question {
+    /// How full the buffers are, by class and by task.
+    Stats,
+    /// What a buffer holds.
+    List {
+        /// Its name.
+        buffer: String,
+    },
+    /// Take what the trainer says of samples.
+    Score {
+        /// The buffer's name.
+        buffer: String,
+        /// Lines `path score`, or `path feature feature ...`.
+        lines: String,
+        /// Whether lines are features.
+        features: bool,
+    },
+    /// Offer files to a buffer.
+    Offer {
+        /// Its name.
+        buffer: String,
+        /// Paths within the dataset, one a line.
+        paths: String,
+    },
+    /// What is offered from now on is of this task.
+    Task {
+        /// The buffer's name.
+        buffer: String,
+        /// The task's number.
+        task: u32,
+    },
+    /// The draws of an epoch from what is held now.
+    Draw {
+        /// The buffer's name.
+        buffer: String,
+        /// The epoch.
+        epoch: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Choose a sleep set from what is held now.
+    Sleep {
+        /// The buffer's name.
+        buffer: String,
+        /// How.
+        set: SleepSet,
+    },
+}
+
+/// What the owner is told.
+enum Note {
+    /// A file was read; with its bytes where they are at hand.
+    Read { node: NodeId, bytes: Option<Waiting> },
+    /// The bytes of a sample were fetched; none: they could not be.
+    Fetched { buffer: usize, sample: SampleId, bytes: Option<Vec<u8>> },
+    /// Somebody looks at an epoch for the first time.
+    Freeze { buffer: usize, frozen: Frozen },
+    /// A sample of a view was opened.
+    Shown { buffer: usize, sample: SampleId },
+    /// A command asks.
+    Asked { question: Question, answer: SyncSender<Result<Value>> },
+    /// There is something to look at: the end.
+    Wake,
+}
+
+/// The owner's thread, from outside.
+pub(super) struct Rehearsal {
+    notes: SyncSender<Note>,
+    closed: Arc<AtomicBool>,
+    views: Arc<Views>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Rehearsal {
+    /// Opens the buffers, each with the directory that it lies in, and starts their thread. It ends
+    /// by [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// Where a buffer or the labels of one cannot be read, or no thread be had.
+    pub(super) fn start(
+        buffers: Vec<(RehearsalSettings, PathBuf)>,
+        catalog: &Arc<Catalog>,
+    ) -> Result<Self> {
+        let open = |(settings, directory): (RehearsalSettings, PathBuf)| {
+            let name = format!("rehearsal.{}", settings.name);
+            let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
+            Held::open(settings, labels, &directory).map_err(|error| {
+                let message = format!("{name}: {}: {error}", directory.display());
+                Error::new(ErrorKind::Cache, message)
+                    .hint("move the directory away to begin the buffer anew")
+            })
+        };
+        let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
+        let names = held.iter().map(|held| held.settings.name.clone()).collect();
+        let (notes, received) = sync_channel(NOTES_MAX);
+        let closed = Arc::new(AtomicBool::new(false));
+        let views = views(names, &notes);
+        let owner = Owner::new(held, Arc::clone(catalog), notes.clone());
+        let thread = run(owner, received, &closed)?;
+        Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// What tells the owner of files that were read.
+    pub(super) fn offers(&self) -> Offers {
+        Offers::new(self.notes.clone())
+    }
+
+    /// The views of the buffers.
+    pub(super) fn views(&self) -> &Arc<Views> {
+        &self.views
+    }
+
+    /// Asks the owner. Waits for the answer.
+    ///
+    /// # Errors
+    /// What is wrong with the question, and `Timeout` where the owner is busy for very long.
+    pub(super) fn ask(&self, question: Question) -> Result<Value> {
+        let (answer, answered) = sync_channel(1);
+        let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
+        self.notes.send(Note::Asked { question, answer }).map_err(|_| ended())?;
+        answered.recv_timeout(PATIENCE).map_err(|_| {
+            Error::new(ErrorKind::Timeout, "the owner of the rehearsal buffers does not answer")
+        })?
+    }
+
+    /// Ends the thread; what was decided is written.
+    pub(super) fn stop(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Where it is full, the thread has something to wake up for.
+        let _ = self.notes.try_send(Note::Wake);
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the rehearsal buffers panicked");
+        }
+    }
+}
+
+fn run(owner: Owner, notes: Receiver<Note>, closed: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
+    let closed = Arc::clone(closed);
+    let run = move || owner.run(&notes, &closed);
+    std::thread::Builder::new().name("belady-rehearse".into()).spawn(run).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
+            .hint("raise the limit on processes (`ulimit -u`)")
+    })
+}
+
+/// The labels that classes are known by.
+fn labels(classes: &Classes) -> Result<Labels> {
+    let Classes::Labels(file) = classes else { return Ok(Labels::default()) };
+    let text = std::fs::read(file).map_err(|error| {
+        Error::new(ErrorKind::Config, format!("cannot read {}: {error}", file.display()))
+    })?;
+    Labels::parse(&text).map_err(|error| error.context(file.display()))
+}
+
+/// Views that leave notes for the owner. A request thread never waits: where there is no room for
+/// its note, the request fails or the opening is not counted.
+fn views(names: Vec<String>, notes: &SyncSender<Note>) -> Arc<Views> {
+    let (freezing, showing) = (notes.clone(), notes.clone());
+    let freeze = move |buffer, frozen: Frozen| {
+        let unsent = match freezing.try_send(Note::Freeze { buffer, frozen }) {
+            Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
+            Ok(()) => return,
+        };
+        if let Note::Freeze { frozen, .. } = unsent {
+            frozen(None);
+        }
+    };
+    let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
+    Views::new(names, Box::new(freeze), Box::new(shown))
+}

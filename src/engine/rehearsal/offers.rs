@@ -1,0 +1,182 @@
+//! What is offered: files that were read, whoever fetched them.
+//!
+//! An arrival is no read: bytes are fetched ahead, and of a task that has not begun nothing may be
+//! rehearsed. A file counts as read when its bytes are asked for while they are not in the page
+//! cache, or when it is seen after it has arrived there. What is opened without a request is not
+//! seen; so the first open of each file is asked for, by leaving the trust in it aside until then.
+//! Who opens a file whose bytes are just coming may find them there without asking, and the arrival
+//! is heard of after the open: so an arrival soon after a sighting is a read as well.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
+
+use super::Note;
+use crate::cache::{Arrival, Buffer, Cache};
+use crate::catalog::NodeId;
+use crate::ids::{BLOCK_BYTES, FileId};
+use crate::plan::Event;
+
+/// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
+/// again if they are kept.
+const WAITING_BYTES_MAX: u64 = 64 << 20;
+
+/// How long before its arrival a file may have been seen, in seconds; who opens and reads it asks for
+/// its bytes if they take longer.
+const SOON_S: u32 = 5;
+
+/// Bytes that wait.
+pub(super) struct Waiting {
+    pub(super) bytes: Arc<Buffer>,
+    all: Arc<AtomicU64>,
+}
+
+impl Waiting {
+    /// The bytes, unless too many wait.
+    fn new(bytes: &Arc<Buffer>, all: &Arc<AtomicU64>) -> Option<Self> {
+        let length = bytes.len() as u64;
+        let waiting = Waiting { bytes: Arc::clone(bytes), all: Arc::clone(all) };
+        let before = all.fetch_add(length, Ordering::Relaxed);
+        (before + length <= WAITING_BYTES_MAX).then_some(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// What has come of a file.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// Somebody was seen at it, so many seconds after the start.
+    Seen(u32),
+    /// Its bytes were asked for and are on their way.
+    Asked,
+    /// Its bytes are in the page cache, or were.
+    Arrived,
+    /// It was read, and the owner told.
+    Offered,
+}
+
+/// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
+pub(in crate::engine) struct Offers {
+    notes: SyncSender<Note>,
+    all: Arc<AtomicU64>,
+    started: Instant,
+    stages: Vec<Stage>,
+    /// Bytes of files that have arrived and were not read yet.
+    waiting: HashMap<FileId, Waiting>,
+    /// Files that the planner trusts and that are asked for until they are read.
+    withheld: HashSet<FileId>,
+}
+
+impl Offers {
+    pub(super) fn new(notes: SyncSender<Note>) -> Self {
+        let (stages, waiting, withheld) = Default::default();
+        let (all, started) = (Arc::default(), Instant::now());
+        Offers { notes, all, started, stages, waiting, withheld }
+    }
+
+    fn stage(&mut self, file: FileId) -> &mut Stage {
+        if self.stages.len() <= file.index() {
+            self.stages.resize(file.index() + 1, Stage::Unknown);
+        }
+        &mut self.stages[file.index()]
+    }
+
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the opens of a file need not be seen; else it is trusted when it has been read.
+    pub(in crate::engine) fn may_trust(&mut self, file: FileId) -> bool {
+        let may = *self.stage(file) == Stage::Offered;
+        if !may {
+            self.withheld.insert(file);
+        }
+        may
+    }
+
+    /// The planner has a file watched.
+    pub(in crate::engine) fn watched(&mut self, file: FileId) {
+        self.withheld.remove(&file);
+    }
+
+    /// Hears what the planner hears.
+    pub(in crate::engine) fn hear(
+        &mut self,
+        event: &Event,
+        arrival: Option<&Arrival>,
+        cache: &Arc<Cache>,
+    ) {
+        let catalog = cache.catalog();
+        match *event {
+            Event::Missed { block, .. } | Event::Joined { block, .. } => {
+                if let Some(file) = catalog.locate(block).and_then(|located| located.node.file()) {
+                    self.asked(file);
+                }
+            }
+            Event::Opened { file, .. } | Event::Seen { file, .. } => {
+                let now_s = self.now_s();
+                match (*self.stage(file), event) {
+                    (Stage::Arrived, _) => {
+                        if let Some((node, ..)) = catalog.name(file) {
+                            self.offer(file, node, cache);
+                        }
+                    }
+                    (_, Event::Opened { .. }) => self.asked(file),
+                    (Stage::Unknown | Stage::Seen(_), _) => *self.stage(file) = Stage::Seen(now_s),
+                    (Stage::Asked | Stage::Offered, _) => {}
+                }
+            }
+            Event::Arrived { block, .. } => {
+                let located = catalog.locate(block).filter(|located| located.offset == 0);
+                let file = located.as_ref().and_then(|located| located.node.file());
+                let (Some(located), Some(file), Some(arrival)) = (located, file, arrival) else {
+                    return;
+                };
+                let before = std::mem::replace(self.stage(file), Stage::Arrived);
+                if before == Stage::Offered {
+                    *self.stage(file) = Stage::Offered;
+                    return;
+                }
+                if (located.length as u64) < BLOCK_BYTES
+                    && let Some(waiting) = Waiting::new(&arrival.bytes, &self.all)
+                {
+                    self.waiting.insert(file, waiting);
+                }
+                let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
+                if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
+                    self.offer(file, arrival.node, cache);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The bytes of a file were asked for and will arrive.
+    fn asked(&mut self, file: FileId) {
+        let stage = self.stage(file);
+        if *stage != Stage::Offered {
+            *stage = Stage::Asked;
+        }
+    }
+
+    fn offer(&mut self, file: FileId, node: NodeId, cache: &Arc<Cache>) {
+        let bytes = self.waiting.remove(&file);
+        // What there is no room for is offered when it is read again.
+        if self.notes.try_send(Note::Read { node, bytes }).is_ok() {
+            *self.stage(file) = Stage::Offered;
+            if self.withheld.remove(&file) {
+                cache.turn(file, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Rehearsal buffers: what was read comes back as files.
+//!
+//! Goal: what a buffer holds is served byte for byte, as it was frozen, whatever becomes of the
+//! source, of the buffer and of the daemon. Method: a dataset of a few classes is read through the
+//! mount; views are listed, read and compared while more is read; daemons are killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::ground::{Ground, content, said, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::{Program, runs, signal};
+
+/// Files of a class.
+const FILES: u64 = 40;
+
+fn plant(ground: &Ground, root: &str, class: &str) {
+    let seed = u64::from(class.as_bytes()[0]) << 16;
+    for number in 0..FILES {
+        let size = 500 + 1000 * (number as usize % 7);
+        ground.plant(&format!("{root}/{class}/{number}.jpg"), &content(seed + number, size));
+    }
+}
+
+/// A dataset of three classes to learn from and one to test with.
+fn ground() -> Ground {
+    let ground = Ground::new();
+    ["a", "b", "c"].into_iter().for_each(|class| plant(&ground, "train", class));
+    plant(&ground, "val", "a");
+    ground
+}
+
+#[track_caller]
+fn mount(ground: &Ground, sets: &[&str]) -> Mounted {
+    let cache = ground.path("cache");
+    let mut options = vec!["--cache-dir", cache.to_str().unwrap()];
+    for set in ["rehearsal.old.size=30", "rehearsal.old.root=train"].iter().chain(sets) {
+        options.extend(["--set", set]);
+    }
+    Mounted::new(ground, &options)
+}
+
+fn read_class(mounted: &Mounted, class: &str) {
+    for number in 0..FILES {
+        fs::read(mounted.path(format!("{class}/{number}.jpg"))).unwrap();
+    }
+}
+
+/// Runs `belady rehearse` on a mount, with this on its standard input.
+fn rehearse(ground: &Ground, verb: &str, rest: &[&str], input: &str) -> (Option<i32>, String) {
+    let mut command = ground.belady();
+    command.args(["rehearse", verb]).arg(ground.path("mount")).args(rest);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), said(&output))
+}
+
+fn stats(ground: &Ground) -> Value {
+    let (code, text) = rehearse(ground, "stats", &["--json"], "");
+    assert_eq!(code, Some(0), "{text}");
+    serde_json::from_str::<Value>(&text).unwrap()[0].take()
+}
+
+fn wait_for_offers(ground: &Ground, offered: u64) {
+    wait_until("what was read is offered", || stats(ground)["offered"] == offered);
+}
+
+/// The files of an epoch by class and name; all of them must be as they were planted.
+#[track_caller]
+fn epoch(root: &Path, number: u32) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    let view = root.join(format!("epoch-{number}"));
+    let names = |path: &Path| -> Vec<String> {
+        let entries = fs::read_dir(path).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    for class in names(&view) {
+        let files = names(&view.join(&class));
+        for name in &files {
+            let number: u64 = name.trim_end_matches(".jpg").parse().unwrap();
+            let seed = (u64::from(class.as_bytes()[0]) << 16) + number;
+            let path = view.join(&class).join(name);
+            let bytes = fs::read(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), bytes.len() as u64);
+            assert!(bytes == content(seed, 500 + 1000 * (number as usize % 7)), "{path:?}");
+        }
+        found.insert(class, files);
+    }
+    found
+}
+
+fn counts(epoch: &BTreeMap<String, Vec<String>>) -> Vec<(&str, usize)> {
+    epoch.iter().map(|(class, files)| (class.as_str(), files.len())).collect()
+}
+
+#[test]
+fn what_was_read_is_kept_and_shown_as_it_was_frozen() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    let view = mounted.path("rehearsal/old");
+    assert_eq!(counts(&epoch(&view, 0)), []);
+    read_class(&mounted, "val/a");
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let first = epoch(&view, 1);
+    assert_eq!(counts(&first), [("a", 30)]);
+    read_class(&mounted, "train/b");
+    read_class(&mounted, "train/c");
+    wait_for_offers(&ground, 3 * FILES);
+    assert_eq!(epoch(&view, 1), first, "what was frozen stays");
+    assert_eq!(counts(&epoch(&view, 2)), [("a", 10), ("b", 10), ("c", 10)]);
+    assert_eq!(counts(&epoch(&view, 0)), []);
+    let mut names: Vec<_> =
+        fs::read_dir(&view).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["epoch-0", "epoch-1", "epoch-2"]);
+    let listed = fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(listed.into_iter().all(|name| name == "train" || name == "val"));
+    for missing in ["epoch-01", "epoch--1", "epoch-", "other", "epoch-2/d", "epoch-2/a/x.jpg"] {
+        let error = fs::metadata(view.join(missing)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "{missing}");
+    }
+    assert!(fs::write(view.join("epoch-2/new"), b"x").is_err());
+    mounted.umount();
+}
+
+#[test]
+fn samples_outlive_their_source_and_their_daemon() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
+    wait_for_offers(&ground, 3 * FILES);
+    let before = epoch(&mounted.path("rehearsal/old"), 0);
+    signal(mounted.pid, Signal::SIGKILL);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    fs::remove_dir_all(ground.source("train")).unwrap();
+    let again = mount(&ground, &[]);
+    drop(mounted);
+    assert_eq!(epoch(&again.path("rehearsal/old"), 0), before);
+    assert_eq!(stats(&ground)["offered"], 3 * FILES);
+    // More room does not bring back what was given up; less room takes some of the rest.
+    again.umount();
+    let smaller = mount(&ground, &["rehearsal.old.size=12"]);
+    let kept = epoch(&smaller.path("rehearsal/old"), 0);
+    assert_eq!(counts(&kept), [("a", 4), ("b", 4), ("c", 4)]);
+    for (class, files) in kept {
+        assert!(files.iter().all(|file| before[&class].contains(file)));
+    }
+    smaller.umount();
+}
+
+#[test]
+fn commands_feed_a_buffer_and_ask_it() {
+    let ground = ground();
+    let sets = ["rehearsal.old.policy=max-loss", "rehearsal.old.offer-rate=0"];
+    let mounted = mount(&ground, &sets);
+    read_class(&mounted, "train/a");
+    let list: String = (0..FILES).map(|number| format!("train/b/{number}.jpg\n")).collect();
+    let (code, text) = rehearse(&ground, "offer", &["old"], &(list.clone() + "train/b/99.jpg\n"));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("train/b/99.jpg: is not a file of the dataset"), "{text}");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    let mut number = 0;
+    // The bytes come from the source: it takes a moment until all are there.
+    wait_until("what was offered is shown", || {
+        number += 1;
+        counts(&epoch(&view, number)) == [("b", 30)]
+    });
+    let shown = epoch(&view, number)["b"].clone();
+    let scores: String = shown.iter().zip(0..).map(|(f, n)| format!("train/b/{f} {n}\n")).collect();
+    let wrong = "train/b/x.jpg 1\nval/a/1.jpg 2\nnothing\n".to_owned();
+    let nan = format!("train/b/{} nan\n", shown[0]);
+    let (code, text) = rehearse(&ground, "score", &["old"], &(scores + &wrong + &nan));
+    assert_eq!(code, Some(2), "{text}");
+    for words in ["30 taken", "4 not taken", "train/b/x.jpg: is not in the buffer", "not a finite"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (_, hardest) = rehearse(&ground, "sleep", &["old", "--budget", "1", "--policy", "mir"], "");
+    assert_eq!(hardest.trim(), format!("train/b/{}", shown[29]));
+    let (_, drawn) = rehearse(&ground, "draw", &["old", "--epoch", "3", "--count", "60"], "");
+    let mut once: Vec<&str> = drawn.lines().take(30).collect();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!((drawn.lines().count(), once.len()), (60, 30));
+    assert_eq!(rehearse(&ground, "draw", &["old", "--epoch", "3", "--count", "60"], "").1, drawn);
+    // The next class takes half of the room, and the samples of the least loss go.
+    assert_eq!(rehearse(&ground, "task", &["old", "1"], "").0, Some(0));
+    let next = list.replace("train/b", "train/c");
+    assert_eq!(rehearse(&ground, "offer", &["old"], &next).0, Some(0));
+    let stats = stats(&ground);
+    assert_eq!((&stats["classes"]["b"], &stats["classes"]["c"]), (&15.into(), &15.into()));
+    assert_eq!((&stats["tasks"]["0"], &stats["tasks"]["1"]), (&15.into(), &15.into()));
+    let (_, listed) = rehearse(&ground, "ls", &["old", "--json"], "");
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let held = listed.as_array().unwrap().iter().filter(|member| member["class"] == "b");
+    assert!(held.clone().all(|member| member["score"].as_f64().unwrap() >= 15.0), "{listed}");
+    let (code, text) = rehearse(&ground, "ls", &["new"], "");
+    assert!(code == Some(2) && text.contains("no rehearsal buffer `new`"), "{text}");
+    mounted.umount();
+}
+
+/// Fetching ahead runs into tasks that have not begun: nothing of them may be rehearsed.
+#[test]
+fn what_is_only_fetched_ahead_is_not_offered() {
+    let ground = ground();
+    let cache = ground.path("cache");
+    let order = "torch-random:seed=1,index=imagefolder,root=train";
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
+    let options = [&options[..], &["--set", "rehearsal.old.size=500"]].concat();
+    let mounted = Mounted::new(&ground, &options);
+    wait_until("all is there", || mounted.count("/prefetched") >= 3 * FILES);
+    assert_eq!(stats(&ground)["offered"], 0);
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, FILES);
+    read_class(&mounted, "train/b");
+    read_class(&mounted, "train/c");
+    wait_for_offers(&ground, 2 * FILES);
+    let view = mounted.path("rehearsal/old");
+    assert_eq!(counts(&epoch(&view, 0)), [("b", FILES as usize), ("c", FILES as usize)]);
+    mounted.umount();
+}
+
+/// Each opening counts as a replay; class and path are extended attributes.
+#[test]
+fn a_reader_of_a_view_is_counted_and_finds_the_label() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old/epoch-0");
+    let script = "import os, sys\n\
+        path = sorted(os.scandir(sys.argv[1]), key=lambda e: e.name)[0].path\n\
+        for _ in range(5): open(path, 'rb').read()\n\
+        print(os.listxattr(path), os.getxattr(path, 'user.belady.label').decode(), \
+              os.getxattr(path, 'user.belady.source').decode() == 'train/a/' + os.path.basename(path))";
+    let mut program = Program::python(script, &[view.join("a").to_str().unwrap()]);
+    assert_eq!(program.line(), "['user.belady.label', 'user.belady.source'] a True");
+    wait_until("each opening is counted", || stats(&ground)["replays"] == 5);
+    mounted.umount();
+}
+
+/// Files of many blocks are fetched whole when they are kept.
+#[test]
+fn large_samples_are_kept_whole() {
+    let ground = Ground::new();
+    let bytes = content(5, 5_300_000);
+    ground.plant("d/large", &bytes);
+    ground.plant("d/small", &content(6, 10));
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=6MB"];
+    let mounted = Mounted::new(&ground, &options);
+    let mut first = [0; 10];
+    fs::File::open(mounted.path("d/large")).unwrap().read_exact(&mut first).unwrap();
+    fs::read(mounted.path("d/small")).unwrap();
+    let mut number = 0;
+    wait_until("both are shown", || {
+        number += 1;
+        let view = mounted.path(format!("rehearsal/old/epoch-{number}/d"));
+        fs::read_dir(&view).is_ok_and(|entries| entries.count() == 2)
+    });
+    let view = mounted.path(format!("rehearsal/old/epoch-{number}/d"));
+    assert!(fs::read(view.join("large")).unwrap() == bytes);
+    assert!(fs::read(view.join("small")).unwrap() == content(6, 10));
+    mounted.umount();
+}
+
+/// A dataset's own directory of that name stays, and views are where the settings say.
+#[test]
+fn a_directory_of_the_dataset_goes_before_the_views() {
+    let ground = ground();
+    ground.plant("rehearsal/x/1.jpg", b"own");
+    let mounted = mount(&ground, &[]);
+    assert_eq!(fs::read(mounted.path("rehearsal/x/1.jpg")).unwrap(), b"own");
+    mounted.umount();
+    let place = ground.path("views");
+    fs::create_dir(&place).unwrap();
+    let set = format!("mount.rehearsal={}", place.display());
+    let mounted = mount(&ground, &[&set]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    assert_eq!(fs::read(mounted.path("rehearsal/x/1.jpg")).unwrap(), b"own");
+    assert_eq!(counts(&epoch(&place.join("old"), 0)), [("a", 30)]);
+    mounted.umount();
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+}
