@@ -19,7 +19,7 @@
 //!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
 //!
 //! 6. Where no order is followed, what this epoch has not read yet is fetched in place of what it
-//!    has, in no particular order ([`unread`]).
+//!    has, in no particular order (`unread`).
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
