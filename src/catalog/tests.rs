@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::source::Kind;
 use crate::source::PosixSource;
 
 /// A generator that is the same on every machine.

@@ -18,6 +18,7 @@ mod force;
 mod ground;
 mod learn;
 mod life;
+mod links;
 mod loader;
 mod memory;
 mod modes;
