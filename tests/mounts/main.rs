@@ -16,6 +16,7 @@ mod doctor;
 mod faults;
 mod force;
 mod ground;
+mod kernel;
 mod learn;
 mod life;
 mod links;
