@@ -1,4 +1,4 @@
-//! The regular files of the tree, and every path that leads to one of them.
+//! The regular files of the tree, every path that leads to one of them, and the directories.
 //!
 //! Loaders read a dataset by paths, and follow links as they go: a file has as many paths as there
 //! are hard links of it, symbolic links to it, and paths through links to directories above it.
@@ -63,6 +63,13 @@ impl Catalog {
     pub fn any_file(&self) -> Option<PathBuf> {
         let tree = self.read();
         tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
+    }
+
+    /// Paths of all directories.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let tree = self.read();
+        let there = tree.files().filter(|row| tree.is_there(*row) && tree.is_directory(*row));
+        there.map(|row| tree.path(row)).collect()
     }
 
     /// Number of rows and of the bytes of all regular files.
