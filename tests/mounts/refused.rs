@@ -204,7 +204,7 @@ fn a_mount_for_others_that_would_give_something_away() {
     for path in ["train/a/deep", "train/a", "train", ""] {
         let found = fs::metadata(ground.source(path)).unwrap().permissions();
         set_list(&ground.source(path));
-        refused(&format!("source/{path}").trim_end_matches('/'));
+        refused(format!("source/{path}").trim_end_matches('/'));
         refused("access control list");
         // It is for the owner alone that nothing has to be checked.
         mounts(&cache);

@@ -27,6 +27,7 @@ use crate::mount::absolute;
 use crate::order::Order;
 use crate::order::file::write_text;
 use crate::order::spec::help;
+use crate::plan::Layout;
 use crate::source::PosixSource;
 
 #[derive(Debug, Subcommand)]
@@ -126,15 +127,16 @@ fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
 const SCAN_THREADS: usize = 16;
 
 /// An order over a dataset.
-struct Resolved {
-    order: Order,
+pub(super) struct Resolved {
+    pub(super) order: Order,
     /// The path of each file, and of each link that leads out.
     paths: HashMap<FileId, Vec<u8>>,
     files: HashSet<FileId>,
+    pub(super) layout: Arc<Layout>,
 }
 
 /// Resolves an order over a dataset.
-fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
+pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
     let root = absolute(dataset);
     let source = Arc::new(PosixSource::open(&root, 1)?);
     let catalog = Catalog::scan(source, SCAN_THREADS, None, &AtomicU64::new(0));
@@ -152,7 +154,7 @@ fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
         paths.insert(file, path.as_os_str().to_os_string().into_vec());
         files.insert(file);
     });
-    Ok(Resolved { order, paths, files })
+    Ok(Resolved { order, paths, files, layout: catalog.layout() })
 }
 
 /// The text of an order file with these epochs.
@@ -163,7 +165,7 @@ fn listed(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>>
 }
 
 fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
-    let Resolved { order, paths, files } = resolved(text, dataset).inspect_err(|error| {
+    let Resolved { order, paths, files, .. } = resolved(text, dataset).inspect_err(|error| {
         if json {
             say_json(&serde_json::json!({ "ok": false, "reason": error.message() }));
         }
