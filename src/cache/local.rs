@@ -19,7 +19,7 @@ use super::store::{Found, Key, Lent, Part, Sample, Store};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
-use crate::source::{Kind, Pool, Urgency};
+use crate::source::{Pool, Urgency};
 
 /// Bytes that may wait to be written.
 const QUEUE_BYTES: usize = 64 << 20;
@@ -123,9 +123,6 @@ impl Local {
         }
         let mut keys = vec![None; layout.blocks()];
         self.catalog.for_each_file(|path, file, stat| {
-            if stat.kind != Kind::File {
-                return;
-            }
             let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);

@@ -13,6 +13,7 @@
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
 mod change;
+mod files;
 mod names;
 mod node;
 mod row;
@@ -31,7 +32,8 @@ use nix::errno::Errno;
 
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Kind, Source, Stat};
+use crate::source::{Fingerprint, Source, Stat};
+pub use files::{Leading, Links};
 pub use node::NodeId;
 use tree::Tree;
 
@@ -396,43 +398,14 @@ impl Catalog {
         changes
     }
 
-    /// Calls `each` with path, file and attributes of every regular file or link.
-    pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
-        let tree = self.read();
-        let (mut directory, mut path) = (FileId(0), PathBuf::new());
-        for file in tree.files().filter(|file| tree.is_there(*file)) {
-            let stat = tree.stat(file);
-            if !matches!(stat.kind, Kind::File | Kind::Symlink) {
-                continue;
-            }
-            let parent = tree.row(file).parent;
-            if parent != directory {
-                (directory, path) = (parent, tree.path(parent));
-            }
-            path.push(tree.name(file));
-            each(&path, file, &stat);
-            path.pop();
-        }
-    }
-
-    /// Path of some regular file.
-    pub fn any_file(&self) -> Option<PathBuf> {
-        let tree = self.read();
-        tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
-    }
-
-    /// Number of rows and of the bytes of all regular files.
-    pub fn totals(&self) -> (u64, u64) {
-        let tree = self.read();
-        let regular = tree.files().filter(|file| is_regular(&tree, *file));
-        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
-    }
-
     /// Checks one name at the source. Blocks.
-    pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Changes {
+    ///
+    /// # Errors
+    /// The source's, which leaves open what the name is by now. What is known is not forgotten.
+    pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Result<Changes, Errno> {
         let known = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
+            let Ok(directory) = tree.resolve(parent) else { return Ok(Changes::default()) };
             tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
         let Some((path, entry)) = known else { return self.refresh_directory(parent) };
@@ -442,10 +415,9 @@ impl Catalog {
             Ok(stat) if self.is_as_seen(entry, &stat) => {}
             Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
-            // A source that does not answer well is no reason to forget what is known.
-            Err(_) => {}
+            Err(errno) => return Err(errno),
         }
-        self.count(changes)
+        Ok(self.count(changes))
     }
 
     /// Whether a name stands for what the source says now. If so, that is noted.
@@ -458,26 +430,33 @@ impl Catalog {
         same
     }
 
-    /// Checks a directory at the source, and its names if it changed. Blocks.
-    pub fn refresh_directory(&self, node: NodeId) -> Changes {
+    /// Checks a directory at the source, and its names if it changed. Blocks. One that is gone is
+    /// known as it was, until its own name is checked.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
         let (directory, path) = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(node) else { return Changes::default() };
+            let Ok(directory) = tree.resolve(node) else { return Ok(Changes::default()) };
             (directory, tree.path(directory))
         };
         let mut changes = Changes::default();
-        let Ok(stat) = self.source.stat(&path) else { return changes };
+        let stat = match self.source.stat(&path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(changes),
+            found => found?,
+        };
         // Whether it is read is asked last: whoever checks its own name may have noted another
         // version of it in the meantime, and has not read that.
         if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
-            return changes;
+            return Ok(changes);
         }
         let now = self.now_ms();
-        let Ok(names) = self.source.list(&path) else { return changes };
+        let names = self.source.list(&path)?;
         let stats = self.source.stat_all(&path, &names);
-        if stats.iter().flat_map(|stat| stat.as_ref().err()).any(|errno| !scan::is_certain(*errno))
-        {
-            return changes;
+        let mut errors = stats.iter().filter_map(|stat| stat.err());
+        if let Some(errno) = errors.find(|errno| !scan::is_certain(*errno)) {
+            return Err(errno);
         }
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
@@ -485,12 +464,8 @@ impl Catalog {
         tree.update(directory, &stat, &mut changes);
         tree.seen(directory, now);
         tree.relist(directory, found.collect(), now, &mut changes);
-        self.count(changes)
+        Ok(self.count(changes))
     }
-}
-
-fn is_regular(tree: &Tree, file: FileId) -> bool {
-    tree.is_there(file) && tree.stat(file).kind == Kind::File
 }
 
 #[cfg(test)]

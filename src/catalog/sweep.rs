@@ -92,7 +92,8 @@ impl Catalog {
             tree.node(portion.directory)
         };
         if portion.from == 0 {
-            changes[0] = self.refresh_directory(directory);
+            // Where the source does not say, the next reader asks again.
+            changes[0] = self.refresh_directory(directory).unwrap_or_default();
         }
         let (path, names) = {
             let tree = self.read();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::source::Kind;
 use crate::source::PosixSource;
 
 /// A generator that is the same on every machine.
@@ -40,7 +41,7 @@ pub(super) fn some_tree() -> Tree {
     fs::write(path("a/new"), "new").unwrap();
     fs::remove_file(path("a/2")).unwrap();
     let a = node_of(&catalog, "a");
-    assert!(!catalog.refresh_directory(a).is_empty());
+    assert!(!catalog.refresh_directory(a).unwrap().is_empty());
     catalog.tree.into_inner().unwrap()
 }
 
@@ -171,7 +172,10 @@ fn numbers_and_versions_are_the_same_after_a_restart() {
     let nodes = |catalog: &Catalog| names.map(|name| node_of(catalog, name).0);
     assert_eq!(nodes(&catalog), [2, 3, 4, 5, 6, 7], "from the root down, names sorted");
     fs::write(root.path().join("b/file"), "another").unwrap();
-    assert_eq!(catalog.refresh(node_of(&catalog, "b"), OsStr::new("file")).changed.len(), 1);
+    assert_eq!(
+        catalog.refresh(node_of(&catalog, "b"), OsStr::new("file")).unwrap().changed.len(),
+        1
+    );
     let before = nodes(&catalog);
     assert_eq!(before[4], 1 << 40 | 6, "a new version is a new node");
     catalog.save(&path).unwrap();
@@ -193,7 +197,7 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
     assert!(open(root.path()).is_ok());
     assert!(open(other.path()).is_err_and(|error| error.to_string().contains("another")));
     (0..9).for_each(|name| fs::remove_file(root.path().join(name.to_string())).unwrap());
-    assert!(catalog.refresh_directory(NodeId::ROOT).removed);
+    assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().removed);
     catalog.save(&path).unwrap();
     assert!(open(root.path()).is_err_and(|error| error.to_string().contains("gone")));
 }

@@ -235,6 +235,11 @@ impl Tree {
         self.row(file).state == State::There
     }
 
+    /// Whether a row is a name that the source has: of its own, or a further one of another row.
+    pub(super) fn is_named(&self, row: FileId) -> bool {
+        self.row(row).state != State::Gone
+    }
+
     pub(super) fn name(&self, file: FileId) -> &OsStr {
         self.tables.names.get(self.row(file).name)
     }
