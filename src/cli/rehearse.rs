@@ -65,6 +65,9 @@ pub(super) enum Verb {
         which: Which,
         /// The task's number
         task: u32,
+        /// A list of its files and directories within the dataset, `-` for standard input; all that
+        /// is offered if left out
+        files: Option<PathBuf>,
     },
     /// Print the draws of an epoch from what a buffer holds, in their order
     Draw {
@@ -77,7 +80,7 @@ pub(super) enum Verb {
         #[arg(long, default_value_t = 64)]
         count: u64,
     },
-    /// Print a sleep set: samples to be learnt from again, in their order
+    /// Choose a sleep set: samples to be learnt from again, shown as sleep-N/, printed in their order
     Sleep {
         #[command(flatten)]
         which: Which,
@@ -94,6 +97,9 @@ pub(super) enum Verb {
         /// Where chance comes from
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -133,19 +139,27 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             say(format!("{} taken", came["taken"]));
             return refused(&came);
         }
-        Verb::Task { which, task } => {
+        Verb::Task { which, task, files } => {
             let buffer = which.buffer.clone();
-            ask(&which.mountpoint, Question::Task { buffer, task: *task })?;
+            let list = files.as_deref().map(|path| text((path != Path::new("-")).then_some(path)));
+            let files = list.transpose()?.unwrap_or_default();
+            ask(&which.mountpoint, Question::Task { buffer, task: *task, files })?;
         }
         Verb::Draw { which, epoch, count } => {
             let buffer = which.buffer.clone();
             let question = Question::Draw { buffer, epoch: *epoch, count: *count };
             say_paths(&ask(&which.mountpoint, question)?);
         }
-        Verb::Sleep { which, budget, policy, batch, seed } => {
+        Verb::Sleep { which, budget, policy, batch, seed, json } => {
             let set = SleepSet { chooser: *policy, budget: *budget, batch: *batch, seed: *seed };
             let question = Question::Sleep { buffer: which.buffer.clone(), set };
-            say_paths(&ask(&which.mountpoint, question)?);
+            let chosen = ask(&which.mountpoint, question)?;
+            if *json {
+                say_json(&chosen);
+            } else {
+                eprintln!("{}", chosen["view"].as_str().unwrap_or_default());
+                say_paths(&chosen["samples"]);
+            }
         }
     }
     Ok(())

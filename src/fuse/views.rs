@@ -17,10 +17,10 @@ use fuser::{
 
 use super::convert;
 use crate::cache::Pinned;
-use crate::fs::views::{Entry, Views};
+use crate::fs::views::{Entry, EntryKind, Views};
 use crate::source::{Pool, Urgency};
 
-/// For how long the kernel may believe a name: longer ones would hold epochs that are over.
+/// For how long the kernel may believe a name: longer ones would hold displays that are over.
 const VALID: Duration = Duration::from_secs(60);
 
 /// Threads that read the disk.
@@ -54,11 +54,29 @@ enum Handle {
     File(Arc<Open>),
 }
 
+/// What is open, by number.
+#[derive(Default)]
+struct Handles {
+    open: Mutex<HashMap<u64, Handle>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, handle: Handle) -> FileHandle {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open().insert(number, handle);
+        FileHandle(number)
+    }
+}
+
 /// The filesystem of the views.
 pub(super) struct ViewOps {
     views: Arc<Views>,
-    handles: Mutex<HashMap<u64, Handle>>,
-    next: AtomicU64,
+    handles: Arc<Handles>,
     readers: Pool,
     owner: (u32, u32),
     mounted: SystemTime,
@@ -75,34 +93,23 @@ impl ViewOps {
     pub(super) fn new(views: Arc<Views>) -> Self {
         ViewOps {
             views,
-            handles: Mutex::default(),
-            next: AtomicU64::new(1),
+            handles: Arc::default(),
             readers: Pool::new("belady-view", 0, READERS),
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
             mounted: SystemTime::now(),
         }
     }
-
-    fn handles(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, handle: Handle) -> FileHandle {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.handles().insert(number, handle);
-        FileHandle(number)
-    }
 }
 
 /// What the kernel is told of a node.
 fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
-    let (kind, perm, owner, size) = match entry.file {
+    let (kind, perm, owner, size) = match entry.kind {
         // Nobody may read more here than at the source.
-        Some(file) => {
-            let access = file.access;
-            (FileType::RegularFile, access.mode & 0o444, (access.uid, access.gid), file.size)
+        EntryKind::File(size, access) => {
+            (FileType::RegularFile, access.mode & 0o444, (access.uid, access.gid), size)
         }
-        None => (FileType::Directory, 0o555, owner, 0),
+        EntryKind::Directory => (FileType::Directory, 0o555, owner, 0),
+        EntryKind::Link(length) => (FileType::Symlink, 0o777, owner, length),
     };
     FileAttr {
         ino: INodeNo(entry.node),
@@ -127,9 +134,25 @@ impl Filesystem for ViewOps {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (owner, time) = (self.owner, self.mounted);
         self.views.lookup(parent.0, name, move |found| match found {
-            Ok(entry) => reply.entry(&VALID, &attr(&entry, owner, time), Generation(0)),
+            Ok(entry) => {
+                let name = if entry.lasting { VALID } else { Duration::ZERO };
+                let attr = attr(&entry, owner, time);
+                reply.entry_with_ttls(&VALID, &name, &attr, Generation(0));
+            }
             Err(errno) => reply.error(convert::errno(errno)),
         });
+    }
+
+    /// The kernel forgets a node that it was told of once, and has lost at the end.
+    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
+        self.views.forget(ino.0);
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.views.read_link(ino.0) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(errno) => reply.error(convert::errno(errno)),
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -140,13 +163,14 @@ impl Filesystem for ViewOps {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.views.list(ino.0) {
+        let handles = Arc::clone(&self.handles);
+        self.views.list(ino.0, move |listed| match listed {
             Ok(listed) => {
-                let handle = self.keep(Handle::Listing(Arc::new(listed)));
+                let handle = handles.keep(Handle::Listing(Arc::new(listed)));
                 reply.opened(handle, FopenFlags::empty());
             }
             Err(errno) => reply.error(convert::errno(errno)),
-        }
+        });
     }
 
     fn readdir(
@@ -157,13 +181,16 @@ impl Filesystem for ViewOps {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let Some(Handle::Listing(listed)) = self.handles().get(&fh.0).cloned() else {
+        let Some(Handle::Listing(listed)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
         let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
         let listed = listed.iter().map(|(name, entry)| {
-            let directory = entry.file.is_none();
-            let kind = if directory { FileType::Directory } else { FileType::RegularFile };
+            let kind = match entry.kind {
+                EntryKind::Directory => FileType::Directory,
+                EntryKind::File(..) => FileType::RegularFile,
+                EntryKind::Link(_) => FileType::Symlink,
+            };
             (INodeNo(entry.node), kind, name.as_str())
         });
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -183,7 +210,7 @@ impl Filesystem for ViewOps {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.handles().remove(&fh.0);
+        self.handles.open().remove(&fh.0);
         reply.ok();
     }
 
@@ -194,7 +221,7 @@ impl Filesystem for ViewOps {
         match self.views.open(ino.0) {
             Ok(pinned) => {
                 let open = Open { pinned, bytes: OnceLock::new() };
-                let handle = self.keep(Handle::File(Arc::new(open)));
+                let handle = self.handles.keep(Handle::File(Arc::new(open)));
                 reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(errno) => reply.error(convert::errno(errno)),
@@ -212,7 +239,7 @@ impl Filesystem for ViewOps {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(Handle::File(open)) = self.handles().get(&fh.0).cloned() else {
+        let Some(Handle::File(open)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
         if let Some(bytes) = open.bytes.get() {
@@ -237,7 +264,7 @@ impl Filesystem for ViewOps {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.handles().remove(&fh.0);
+        self.handles.open().remove(&fh.0);
         reply.ok();
     }
 

@@ -6,10 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::Question;
+use super::displays;
 use super::held::Held;
 use super::owner::Owner;
 use crate::catalog::NodeId;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::views::View;
 use crate::rehearsal::{Capacity, ClassId, Draws, Feature, Refused};
 
 /// Lines that are named of those that were not taken.
@@ -35,10 +37,9 @@ impl Owner {
                 let at = self.named(&buffer)?;
                 self.offer_listed(at, &paths)
             }
-            Question::Task { buffer, task } => {
+            Question::Task { buffer, task, files } => {
                 let at = self.named(&buffer)?;
-                self.held[at].begin_task(task);
-                Ok(Value::Null)
+                self.begin_task(at, task, &files)
             }
             Question::Draw { buffer, epoch, count } => {
                 let held = self.named(&buffer).map(|at| &self.held[at])?;
@@ -49,10 +50,16 @@ impl Owner {
                 Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
             }
             Question::Sleep { buffer, mut set } => {
-                let held = self.named(&buffer).map(|at| &self.held[at])?;
+                let at = self.named(&buffer)?;
                 set.budget = set.budget.min(ANSWER_MAX);
+                self.held[at].write();
+                let held = &self.held[at];
                 let chosen = held.sleep(&set);
-                Ok(json!(chosen.iter().map(|sample| held.path(*sample)).collect::<Vec<_>>()))
+                let view = View::Sleep(self.nights);
+                self.nights += 1;
+                self.views.keep(at, view, displays::in_order(held, &chosen));
+                let paths: Vec<&str> = chosen.iter().map(|sample| held.path(*sample)).collect();
+                Ok(json!({ "view": view.name(), "samples": paths }))
             }
         }
     }
@@ -81,6 +88,18 @@ impl Owner {
             }
         }
         Ok(json!({ "kept": kept, "passed": passed, "refused": refused.count, "why": refused.why }))
+    }
+
+    /// Begins a task of these files and directories, all of which must be there.
+    fn begin_task(&mut self, buffer: usize, task: u32, files: &str) -> Result<Value> {
+        let lines = files.lines().map(|line| line.trim().trim_matches('/'));
+        let files: Vec<String> = lines.filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        if let Some(missing) = files.iter().find(|file| self.find(Path::new(file)).is_none()) {
+            return Err(usage(format!("{missing} is not in the dataset")));
+        }
+        self.held[buffer].begin_task(task, files);
+        self.views.begin_task(buffer);
+        Ok(Value::Null)
     }
 
     /// The node of a path within the dataset.

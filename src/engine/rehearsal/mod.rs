@@ -8,6 +8,7 @@
 //! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
 
 mod answers;
+mod displays;
 mod held;
 mod offers;
 mod owner;
@@ -29,7 +30,7 @@ use super::lock;
 use crate::catalog::{Catalog, NodeId};
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{Frozen, Views};
+use crate::fs::views::{BufferView, Made, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use held::Held;
 pub(super) use offers::Offers;
@@ -75,6 +76,8 @@ pub enum Question {
         buffer: String,
         /// The task's number.
         task: u32,
+        /// Its files and directories within the dataset, one a line; none: all that is offered.
+        files: String,
     },
     /// The draws of an epoch from what is held now.
     Draw {
@@ -100,8 +103,8 @@ enum Note {
     Read { node: NodeId, bytes: Option<Waiting> },
     /// The bytes of a sample were fetched; none: they could not be.
     Fetched { buffer: usize, sample: SampleId, bytes: Option<Vec<u8>> },
-    /// Somebody looks at an epoch for the first time.
-    Freeze { buffer: usize, frozen: Frozen },
+    /// Somebody looks at a view that is not made yet.
+    Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
     /// A command asks.
@@ -138,11 +141,10 @@ impl Rehearsal {
             })
         };
         let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
-        let names = held.iter().map(|held| held.settings.name.clone()).collect();
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(names, &notes);
-        let owner = Owner::new(held, Arc::clone(catalog), notes.clone());
+        let views = views(held.iter().map(|held| view(&held.settings)).collect(), &notes);
+        let owner = Owner::new(held, Arc::clone(catalog), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
     }
@@ -201,19 +203,29 @@ fn labels(classes: &Classes) -> Result<Labels> {
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 
+/// A buffer as it is served.
+fn view(settings: &RehearsalSettings) -> BufferView {
+    BufferView {
+        name: settings.name.clone(),
+        seed: settings.rules.seed,
+        distance: settings.distance,
+        slots: settings.slots,
+    }
+}
+
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
-fn views(names: Vec<String>, notes: &SyncSender<Note>) -> Arc<Views> {
-    let (freezing, showing) = (notes.clone(), notes.clone());
-    let freeze = move |buffer, frozen: Frozen| {
-        let unsent = match freezing.try_send(Note::Freeze { buffer, frozen }) {
+fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
+    let (making, showing) = (notes.clone(), notes.clone());
+    let make = move |buffer, view, made: Made| {
+        let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
             Ok(()) => return,
         };
-        if let Note::Freeze { frozen, .. } = unsent {
-            frozen(None);
+        if let Note::Make { made, .. } = unsent {
+            made(None);
         }
     };
     let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
-    Views::new(names, Box::new(freeze), Box::new(shown))
+    Views::new(buffers, Box::new(make), Box::new(shown))
 }
