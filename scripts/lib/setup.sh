@@ -3,7 +3,8 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON=/usr/bin/python3       # Debian's, which sees python3-torch; another may come first on PATH
-PACKAGES=(fuse3 python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
+PACKAGES=(fuse3 python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
+TENSORFLOW=(tensorflow-cpu==2.21.0 keras==3.15.1 numpy==2.4.6)    # what the samplers of its names repeat
 
 die() {
     echo "$(basename "$0"): $*" >&2
@@ -26,6 +27,17 @@ install_packages() {
     $sudo apt-get update -qq >&2 || die "apt-get update failed"
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
         die "apt-get install failed"
+}
+
+# Installs TensorFlow for the tests, once, beside what they build: Debian has none.
+install_tensorflow() {
+    local venv=${CARGO_TARGET_DIR:-$ROOT/target}/tensorflow wanted="${TENSORFLOW[*]}"
+    [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
+    echo "installing $wanted" >&2
+    rm -rf "$venv"
+    "$PYTHON" -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check "${TENSORFLOW[@]}" >&2 ||
+        die "TensorFlow could not be installed with pip"
+    echo "$wanted" >"$venv/installed"
 }
 
 # Builds the release binaries.

@@ -165,7 +165,10 @@ fn list<'a>(status: &'a Value, key: &str) -> &'a [Value] {
 fn render_orders(out: &mut String, status: &Value) {
     let (orders, loaders) = (list(status, "orders"), list(status, "loaders"));
     if orders.is_empty() && loaders.is_empty() {
-        let _ = writeln!(out, "  order    unknown: samples are kept as they are read");
+        let _ = writeln!(
+            out,
+            "  order    unknown: what is read is kept, and what is still unread fetched"
+        );
     }
     orders.iter().for_each(|order| render_order(out, order));
     loaders.iter().for_each(|loader| render_loader(out, loader));

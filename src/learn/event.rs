@@ -58,6 +58,11 @@ pub enum Observation {
         /// The search.
         search: SearchId,
     },
+    /// How fast seeds are being searched, on all threads, as it goes on this machine now.
+    Speed {
+        /// Seeds a second.
+        seeds_per_second: u64,
+    },
     /// Whether everything is cached anyway: then nothing is searched for.
     Cached {
         /// Whether it is.
@@ -171,6 +176,11 @@ pub struct Belief {
     pub bits: f64,
     /// How many are asked for, since so many orders were tried.
     pub needed: f64,
+    /// Opens of the epoch that had been seen when its order became known, of the last epoch for
+    /// which it did; none if there was no such epoch.
+    pub known_after: Option<u32>,
+    /// How many epochs have begun in the very order that had been foretold for them.
+    pub foreseen: u32,
     /// The same in a sentence.
     pub text: String,
 }
@@ -182,7 +192,8 @@ pub struct Settings {
     pub crack: bool,
     /// From how many samples on that is worth it.
     pub crack_from: u32,
-    /// How many seeds a second the shell goes through, on all of its threads.
+    /// How many seeds a second the shell goes through, on all of its threads, as far as that is
+    /// known before the first search.
     pub seeds_per_second: u64,
     /// How many small seeds are tried at once.
     pub small_seeds: u64,

@@ -1,6 +1,8 @@
-//! What is searched for an order that nothing known explains: popular seeds first, then popular
-//! seeds of an epoch that did not begin where it was first seen, then all seeds.
+//! What is searched for an order that nothing known explains: the smallest seeds first, then samplers
+//! of other libraries, more small seeds, small ones of an epoch that did not begin where it was first
+//! seen, and all seeds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::attempt::Reader;
@@ -8,7 +10,7 @@ use super::crack::Target;
 use super::event::{Decision, SearchId};
 use super::loader::Loader;
 use super::origin::{Law, Origin};
-use super::search::Search;
+use super::search::{Search, View};
 use super::shared::Shared;
 
 /// Readers that are looked at: the newest.
@@ -31,6 +33,12 @@ const PLACES_MAX: usize = 4;
 const FAILED_MAX: u32 = 2;
 const SERIALS_MAX: u32 = 8;
 
+/// The smallest seeds are below.
+const SMALLEST: u64 = 1 << 12;
+
+/// For how many epochs of a loader samplers of other libraries are tried.
+const LIBRARIES_MAX: u32 = 4;
+
 /// Samples drawn by a search for an epoch's middle.
 const DRAWN_MAX: u64 = 1 << 28;
 
@@ -39,7 +47,11 @@ const DRAWN_MAX: u64 = 1 << 28;
 pub(super) enum Stage {
     /// Nothing.
     Start,
-    /// Popular seeds, at the epoch's beginning.
+    /// The smallest seeds, at the epoch's beginning.
+    Smallest,
+    /// Samplers of other libraries than torch.
+    Library,
+    /// Small seeds, at the epoch's beginning.
     Popular,
     /// Popular seeds, anywhere in the epoch.
     Anywhere,
@@ -79,6 +91,7 @@ pub(super) enum Purpose {
 impl Loader {
     /// Asks for the next search, if one is due.
     pub(super) fn seek(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        self.leave_old_search(shared, out);
         let quiet = self.follow.is_some() || self.searching.is_some() || shared.cached;
         if quiet || !self.reads() || !self.attempt.is_ripe() {
             return;
@@ -86,16 +99,14 @@ impl Loader {
         while self.stage != Stage::Done {
             self.stage = match self.stage {
                 _ if self.serial > SERIALS_MAX && self.past.is_none() => Stage::Done,
-                Stage::Start => Stage::Popular,
+                Stage::Start => Stage::Smallest,
+                Stage::Smallest => Stage::Library,
+                Stage::Library => Stage::Popular,
                 Stage::Popular => Stage::Anywhere,
                 Stage::Anywhere if self.may_crack(shared) => Stage::All,
                 Stage::Anywhere | Stage::All | Stage::Done => Stage::Done,
             };
-            let (targets, keys) = self.targets(self.places(shared), shared);
-            if targets.is_empty() || self.stage == Stage::Done {
-                continue;
-            }
-            let search = self.search(targets, shared);
+            let Some((search, keys)) = self.next_search(shared) else { continue };
             let hypotheses = (search.units() as f64 * keys.len() as f64).log2();
             let purpose = Purpose::Epoch {
                 stage: self.stage,
@@ -106,6 +117,60 @@ impl Loader {
             };
             self.searching = Some(self.want(search, purpose, shared, out));
             return;
+        }
+    }
+
+    /// The search of the stage, and by target the index and the outputs skipped.
+    fn next_search(&mut self, shared: &Shared) -> Option<(Search, Vec<(usize, u64)>)> {
+        match self.stage {
+            Stage::Done => None,
+            Stage::Library if self.libraries >= LIBRARIES_MAX || self.past.is_some() => None,
+            Stage::Library => {
+                self.libraries += 1;
+                let (views, keys) = self.views(shared);
+                // Who lists the files first looks at all of them, which is no epoch of a sampler.
+                let epochs = [0, self.epoch().saturating_sub(1), self.epoch()];
+                let epochs = BTreeSet::from(epochs).into_iter().collect();
+                (!views.is_empty()).then(|| (Search::library(views, epochs), keys))
+            }
+            _ => {
+                let (targets, keys) = self.targets(self.places(shared), shared);
+                (!targets.is_empty()).then(|| (self.search(targets, shared), keys))
+            }
+        }
+    }
+
+    /// What was opened, in the numbers of each index that has most of it.
+    fn views(&self, shared: &Shared) -> (Vec<View>, Vec<(usize, u64)>) {
+        let (mut views, mut keys) = (Vec::new(), Vec::new());
+        for (at, index) in shared.indexes.iter().enumerate() {
+            let place = |sample: &u32| index.sequence.place(*sample);
+            let log = self.attempt.log();
+            if 4 * log.iter().filter_map(place).count() < 3 * log.len() {
+                continue;
+            }
+            let positions = |samples: &[u32]| {
+                samples.iter().map(|sample| place(sample).unwrap_or(u32::MAX)).collect()
+            };
+            let readers = self.attempt.samples().map(positions).collect();
+            views.push(View { n: index.sequence.len(), readers });
+            keys.push((at, 0));
+        }
+        (views, keys)
+    }
+
+    /// Ends the search for an epoch that is over. That of all seeds takes longer than many epochs,
+    /// and goes on if none has been understood yet: the first one may tell of all that follow.
+    fn leave_old_search(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let known = self.past.is_some();
+        let old = |id: &mut SearchId| {
+            let Some(running) = shared.searches.get(id) else { return false };
+            let all = matches!(running.purpose, Purpose::Epoch { stage: Stage::All, .. });
+            running.serial != self.serial && (known || !all)
+        };
+        if let Some(id) = self.searching.take_if(old) {
+            shared.searches.remove(&id);
+            out.push(Decision::SearchOver { id });
         }
     }
 
@@ -172,8 +237,8 @@ impl Loader {
             for (at, index) in shared.indexes.iter().enumerate() {
                 let n = index.sequence.len();
                 let places = match (self.stage, skip) {
-                    (Stage::Popular, 0) => RANKS.min(n / 8).max(1),
-                    (Stage::Popular, _) => RANKS_OWN.min(n / 8).max(1),
+                    (Stage::Smallest | Stage::Popular, 0) => RANKS.min(n / 8).max(1),
+                    (Stage::Smallest | Stage::Popular, _) => RANKS_OWN.min(n / 8).max(1),
                     (Stage::All, _) if n < shared.settings.crack_from => 0,
                     (Stage::All, _) => most,
                     _ => 1,
@@ -184,7 +249,7 @@ impl Loader {
                         continue;
                     };
                     let reach = match self.stage {
-                        Stage::Popular => (n / 8).min(3 * RANKS),
+                        Stage::Smallest | Stage::Popular => (n / 8).min(3 * RANKS),
                         Stage::Anywhere => (n / 32).clamp(8, RANKS),
                         _ => 8,
                     };
@@ -211,13 +276,14 @@ impl Loader {
         let count = targets.len() as u64;
         match self.stage {
             Stage::All => Search::beginning(targets, 1 << 32),
+            Stage::Smallest => Search::beginning(targets, SMALLEST),
             Stage::Anywhere => {
                 let drawn: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
                 Search::anywhere(targets, (DRAWN_MAX / drawn.max(1)).clamp(64, 1 << 12))
             }
             // In small datasets much fits by chance and has to be looked at more closely.
             _ => {
-                let seeds = (1 << 18) * least / count.max(1);
+                let seeds = (1 << 16) * least / count.max(1);
                 Search::beginning(targets, seeds.clamp(1 << 10, shared.settings.small_seeds))
             }
         }

@@ -63,13 +63,21 @@ impl Loader {
             (Finding::Seed { seed, target }, Purpose::Epoch { keys, hypotheses, .. }) => {
                 let Some(&(index, skip)) = keys.get(*target as usize) else { return false };
                 let origin = Origin::Draw { seed: *seed, skip };
-                self.try_seed(running, (index, origin), SURE + hypotheses, shared, out)
+                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
+            }
+            (
+                Finding::Library { sampler, epoch, view },
+                Purpose::Epoch { keys, hypotheses, .. },
+            ) => {
+                let Some(&(index, _)) = keys.get(*view as usize) else { return false };
+                let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
+                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
             }
             _ => false,
         }
     }
 
-    fn try_seed(
+    fn try_origin(
         &mut self,
         running: &Running,
         (index, origin): (usize, Origin),
@@ -99,7 +107,7 @@ impl Loader {
             return false;
         }
         if here {
-            let told = (Some(index), origin.clone(), Law::Unknown);
+            let told = (Some(index), origin.clone(), origin.own_law());
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
                 let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
@@ -109,7 +117,10 @@ impl Loader {
             }
         } else if self.follow.is_none() {
             // Of an epoch that is over by now; the next ones may follow from it.
-            let law = self.infer(Some(index), &origin, shared);
+            let law = match origin.own_law() {
+                Law::Unknown => self.infer(Some(index), &origin, shared),
+                law => law,
+            };
             self.past = Some(Past { index: Some(index), origin, law, epoch: running.epoch });
             self.scope = Some(sequence);
             self.suspects = None;

@@ -54,7 +54,7 @@ pub(super) struct Loader {
     pub(super) suspects: Option<(Vec<Suspect>, u32)>,
     /// What searches have found for the attempt, what spoke for most first.
     pub(super) leads: Vec<Lead>,
-    epoch: u32,
+    pub(super) epoch: u32,
     /// When it opened something last.
     pub(super) last_ms: u64,
     /// Opens since the last that was where the order has it.
@@ -66,10 +66,15 @@ pub(super) struct Loader {
     pub(super) failed: u32,
     pub(super) searching: Option<SearchId>,
     pub(super) asked_default: bool,
+    /// Searches for samplers of other libraries.
+    pub(super) libraries: u32,
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
     pub(super) grounds: (Rung, f64, f64),
+    /// Opens until the order of the last epoch was known, and how many had been foretold.
+    pub(super) known_after: Option<u32>,
+    pub(super) foreseen: u32,
 }
 
 impl Loader {
@@ -97,8 +102,11 @@ impl Loader {
             failed: 0,
             searching: None,
             asked_default: false,
+            libraries: 0,
             proven: false,
             grounds: (Rung::Unread, 0.0, 0.0),
+            known_after: None,
+            foreseen: 0,
         }
     }
 
@@ -283,6 +291,8 @@ impl Loader {
             self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
         }
         self.epoch += u32::from(goes_on);
+        self.known_after = Some(self.attempt.opens());
+        self.foreseen += u32::from(self.was_foretold(index, &origin, shared));
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
         follow.law = law.clone();
         if law != Law::Unknown {
@@ -310,6 +320,15 @@ impl Loader {
         out.extend(self.known(shared).map(say));
         self.ask_default(shared, out);
         true
+    }
+
+    /// Whether the epoch before said that this one's origin would be this.
+    fn was_foretold(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> bool {
+        let Some(past) = &self.past else { return false };
+        let n = index.map_or(0, |index| shared.indexes[index].sequence.len());
+        past.index == index
+            && past.epoch + 1 == self.epoch
+            && past.origin.after(&past.law, n).is_some_and(|(next, _)| next == *origin)
     }
 
     /// The samples of a loader with this order: of a record, which may lack some, those of the

@@ -10,7 +10,8 @@
 //! 2. What is opened is compared with orders that cost nothing (`suspect`): one sample after the
 //!    other, the epoch before, what follows from its seed, what other loaders read.
 //! 3. If none of them explains it, searches are asked for (`ladder`, `search`, [`crack`]):
-//!    popular seeds, then all. The shell runs them; what they find comes back as observations.
+//!    popular seeds of torch and of other libraries (`libraries`), then all of torch. The shell
+//!    runs them; what they find comes back as observations.
 //! 4. An order is believed when the opens are likelier in it than in none by more bits than it
 //!    takes to tell all orders tried apart, and 20 more (`evidence`).
 //! 5. From then on the loader is followed in it (`follow`), told about by
@@ -30,6 +31,7 @@ mod history;
 mod journal;
 mod ladder;
 mod leads;
+mod libraries;
 mod loader;
 mod origin;
 mod search;
@@ -125,6 +127,9 @@ impl Learner {
                     loader.exhausted(&running);
                     loader.seek(&mut self.shared, out);
                 }
+            }
+            Observation::Speed { seeds_per_second } => {
+                self.shared.settings.seeds_per_second = seeds_per_second.max(1);
             }
             Observation::Cached { all } => self.shared.cached = all,
         }

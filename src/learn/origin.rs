@@ -169,6 +169,11 @@ impl Origin {
         positions
     }
 
+    /// What is known of the law from the origin alone.
+    pub(super) fn own_law(&self) -> Law {
+        if matches!(self, Origin::Sampler { .. }) { Law::Sampler } else { Law::Unknown }
+    }
+
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
     pub(super) fn after(&self, law: &Law, n: u32) -> Option<(Origin, Law)> {
         let next = match (self, law) {

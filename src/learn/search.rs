@@ -4,7 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::crack::{SeedSearch, Target};
+use super::evidence::weigh;
+use super::libraries::samplers;
 use super::origin::{Generators, Origin};
+use super::sequence::Sequence;
+use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
 
 /// Seeds that scripts set by hand, besides the very small ones.
@@ -20,6 +24,9 @@ const YEARS: Range<u32> = 2015..2031;
 
 /// How many outputs are given after one that is found: the seeds of a thousand epochs as a rule.
 const AFTER: usize = 4096;
+
+/// Bits of evidence that a sampler's epoch has to have to be looked at more closely.
+const FITS: f64 = 16.0;
 
 /// Words of a generator's state.
 const WORDS: usize = 624;
@@ -41,12 +48,23 @@ enum Kind {
     Beginning(SeedSearch),
     /// Seeds whose epoch has what was opened anywhere in it.
     Anywhere(Vec<Target>),
+    /// Samplers whose first epoch is read as the views say.
+    Library { samplers: Arc<[Sampler]>, epochs: Vec<u32>, views: Vec<View> },
     /// Outputs of torch's default generator that are this, by popular seeds.
     Output { value: u32, outputs: u64 },
 }
 
+/// What was opened, in the numbers of one index order.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// Samples of the index.
+    pub(super) n: u32,
+    /// By reader, the positions of what it opened; beyond `n` where that is not in the index.
+    pub(super) readers: Vec<Vec<u32>>,
+}
+
 /// What a search found.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// A seed that fits the search's target of this number.
     Seed {
@@ -54,6 +72,15 @@ pub enum Finding {
         seed: u32,
         /// Number of the target.
         target: u32,
+    },
+    /// A sampler of another library than torch.
+    Library {
+        /// The sampler.
+        sampler: Sampler,
+        /// Number of its epoch.
+        epoch: u32,
+        /// Number of the index order among those looked at.
+        view: u32,
     },
     /// The default generator with this seed gives the value as this output, counted from 0.
     Output {
@@ -78,27 +105,47 @@ impl Search {
         Search { kind: Kind::Anywhere(targets), units: seeds.min(1 << 32) }
     }
 
+    /// For samplers of other libraries than torch, with popular seeds, in one of these epochs.
+    pub(super) fn library(views: Vec<View>, epochs: Vec<u32>) -> Self {
+        let samplers: Arc<[Sampler]> = samplers(&popular()).into();
+        let units = samplers.len() as u64;
+        Search { kind: Kind::Library { samplers, epochs, views }, units }
+    }
+
     /// For a value among the first `outputs` outputs of torch's default generator, as popular seeds
     /// seed it.
     pub(super) fn output(value: u32, outputs: u64) -> Self {
         Search { kind: Kind::Output { value, outputs }, units: popular().len() as u64 }
     }
 
-    /// How many units there are, from 0; a unit is a seed, or a popular seed with all its outputs.
+    /// How many units there are, from 0; a unit is a seed, a sampler, or a popular seed with all its
+    /// outputs.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// How many units take some tenths of a second on one core.
-    pub fn slice(&self) -> u64 {
+    /// How many units from this one on to search through at once: a tenth of a second on one core
+    /// at most. The first seeds, which are the likeliest, come in small slices, so that one that
+    /// is among them is found at once.
+    pub fn slice(&self, from: u64) -> u64 {
         match &self.kind {
-            Kind::Beginning(_) => 1 << 22,
+            Kind::Beginning(_) => from.clamp(1 << 10, 1 << 20),
             Kind::Anywhere(targets) => {
                 let samples: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
                 (20_000_000 / samples.max(1)).max(1)
             }
+            Kind::Library { views, epochs, .. } => {
+                let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
+                let samples = samples * epochs.len() as u64;
+                (2_000_000 / samples.max(1)).max(1)
+            }
             Kind::Output { .. } => 4,
         }
+    }
+
+    /// Whether it goes through all seeds.
+    pub fn is_of_all_seeds(&self) -> bool {
+        matches!(self.kind, Kind::Beginning(_)) && self.units == 1 << 32
     }
 
     /// Searches through some of the units; what is found is in ascending order.
@@ -117,6 +164,11 @@ impl Search {
                     anywhere(targets, unit as u32, &mut found);
                 }
                 found
+            }
+            Kind::Library { samplers, epochs, views } => {
+                let samplers = samplers.iter().skip(units.start as usize).take(units.count());
+                let all = samplers.flat_map(|sampler| epochs.iter().map(move |&k| (sampler, k)));
+                all.flat_map(|(sampler, epoch)| fitting(sampler, epoch, views)).collect()
             }
             Kind::Output { value, outputs } => {
                 let mut found = Vec::new();
@@ -171,6 +223,19 @@ fn follow_each_other(positions: &[u32], target: &Target) -> bool {
         }
     }
     found >= 2
+}
+
+/// The views that a sampler's epoch fits.
+fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
+    let fits = |view: &View| {
+        let epochs = sampler.check(view.n).ok().map(|()| sampler.epochs(view.n, epoch));
+        let samples = epochs.and_then(|mut epochs| epochs.next());
+        let sequence = Sequence::new(samples.unwrap_or_default().into());
+        let readers = view.readers.iter().map(Vec::as_slice);
+        weigh(readers, sequence.len(), |position| sequence.place(position)).bits >= FITS
+    };
+    let views = (0..).zip(views).filter(|(_, view)| fits(view));
+    views.map(|(view, _)| Finding::Library { sampler: sampler.clone(), epoch, view }).collect()
 }
 
 /// The outputs of a seed's generator, of the first `count`, that are `value`.

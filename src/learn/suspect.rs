@@ -156,7 +156,7 @@ impl Sources<'_> {
 impl Suspect {
     /// An order that is known whole.
     pub(super) fn whole(index: Option<usize>, origin: Origin, sequence: Arc<Sequence>) -> Self {
-        let (law, rung) = (Law::Unknown, Rung::Derived);
+        let (law, rung) = (origin.own_law(), Rung::Derived);
         Suspect { index, origin, law, rung, view: View::Whole(sequence) }
     }
 

@@ -59,8 +59,8 @@ impl Loader {
             }
         };
         let (loader, group, epoch) = (self.id, self.group, self.epoch());
-        let last_ms = self.last_ms;
-        Belief { loader, group, epoch, last_ms, rung, bits, needed, text }
+        let (last_ms, known_after, foreseen) = (self.last_ms, self.known_after, self.foreseen);
+        Belief { loader, group, epoch, last_ms, rung, bits, needed, known_after, foreseen, text }
     }
 }
 

@@ -18,6 +18,9 @@
 //! 5. When the last handle of a file is closed and no staged read of it is left, the policy weighs
 //!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
 //!
+//! 6. Where no order is followed, what this epoch has not read yet is fetched in place of what it
+//!    has, in no particular order (`unread`).
+//!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
 //! nothing can do better there. Several streams or repeats: Bélády's rule over the nearest next use

@@ -1,6 +1,6 @@
 //! What readers do, and what that says about where they stand.
 
-use super::event::{Action, Place};
+use super::event::{Action, Place, PolicyKind};
 use super::gear::Sight;
 use super::residency::RAM;
 use super::stream::Stream;
@@ -38,8 +38,16 @@ impl Planner {
         self.counters.opens += 1;
         self.counters.hits += 1;
         self.ticks += 1;
-        self.unread.read(block);
+        self.count(block);
         self.touch(block);
+    }
+
+    /// Counts a read for the epoch.
+    fn count(&mut self, block: BlockId) {
+        let blind = !self.streams.iter().flatten().any(Stream::is_following);
+        if self.unread.read(block) && blind && self.policy == PolicyKind::UnreadFirst {
+            self.choose_policy();
+        }
     }
 
     pub(super) fn opened(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
@@ -76,7 +84,7 @@ impl Planner {
         let sight = self.sight();
         let due = |stream: &Stream| stream.sighting(block, sight).is_some_and(|(_, far)| far < DUE);
         if !reader.opens(block) || self.streams.iter().flatten().any(due) {
-            self.unread.read(block);
+            self.count(block);
             self.follow(task, &mut reader, block, actions);
         }
         self.tasks.insert(task, reader);
@@ -178,6 +186,7 @@ impl Planner {
     pub(super) fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
         self.reads_for_sure(task, self.layout.file_of(block), actions);
         self.pass(block, task, actions);
+        self.unread.missed(block);
         if self.residency.is_fetching(block) {
             return;
         }

@@ -4,6 +4,7 @@ use super::Planner;
 use super::event::{Action, Place, PolicyKind};
 use super::policy::NextUse;
 use super::residency::RAM;
+use super::stream::Stream;
 use crate::ids::{BlockId, FileId};
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
@@ -121,22 +122,26 @@ impl Planner {
         }
         let bytes = self.layout.pages_bytes(block);
         let next = self.next_use(block, false);
-        if self.may_stay(block) {
-            while !self.has_room(block, self.residency.kept[RAM])
-                && self.has_room(block, 0)
-                && let Some(victim) = self.policies[RAM].victim(next)
-            {
-                self.policies[RAM].remove(victim);
-                self.drop_pages(victim, actions);
-            }
-            if self.has_room(block, self.residency.kept[RAM]) {
-                self.residency.keep(block, bytes);
-                self.policies[RAM].touch(block, next);
-                self.regear(self.layout.file_of(block), actions);
-                return;
-            }
+        if self.may_stay(block) && self.make_way(block, next, actions) {
+            self.residency.keep(block, bytes);
+            self.policies[RAM].touch(block, next);
+            self.regear(self.layout.file_of(block), actions);
+        } else {
+            self.drop_pages(block, actions);
         }
-        self.drop_pages(block, actions);
+    }
+
+    /// Has RAM keep a block that is expected at `next`, in place of others as the policy says.
+    /// Says whether there is room.
+    fn make_way(&mut self, block: BlockId, next: NextUse, actions: &mut Vec<Action>) -> bool {
+        while !self.has_room(block, self.residency.kept[RAM])
+            && self.has_room(block, 0)
+            && let Some(victim) = self.policies[RAM].victim(next)
+        {
+            self.policies[RAM].remove(victim);
+            self.drop_pages(victim, actions);
+        }
+        self.has_room(block, self.residency.kept[RAM])
     }
 
     pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
@@ -191,7 +196,7 @@ impl Planner {
                     Some((distance, index, block))
                 })
                 .min();
-            let Some((_, index, block)) = nearest else { return };
+            let Some((_, index, block)) = nearest else { return self.stage_unread(actions) };
             if !self.try_stage(block, actions) {
                 if self.give_up_behind(actions) {
                     continue;
@@ -201,6 +206,29 @@ impl Planner {
             if let Some(stream) = self.streams[index].as_mut() {
                 stream.advance();
             }
+        }
+    }
+
+    /// Where no order is followed, fetches what this epoch has not read, in place of what it has.
+    fn stage_unread(&mut self, actions: &mut Vec<Action>) {
+        if self.policy != PolicyKind::UnreadFirst
+            || self.streams.iter().flatten().any(Stream::is_following)
+        {
+            return;
+        }
+        while self.residency.fetching < self.settings.inflight_max
+            && let Some(block) = self.unread.candidate()
+        {
+            let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
+            // A large file is read from where its reader is.
+            let small = self.layout.blocks_of(self.layout.file_of(block)).len() == 1;
+            if small && !there && !self.residency.is_dropping(block) && self.may_stay(block) {
+                if !self.make_way(block, self.next_use(block, false), actions) {
+                    return;
+                }
+                self.fetch_ahead(block, true, actions);
+            }
+            self.unread.pass();
         }
     }
 
@@ -261,12 +289,17 @@ impl Planner {
             // What can never fit is left to its reader.
             return bytes > self.window;
         }
-        self.residency.start_fetch(block, bytes, !keep);
+        self.fetch_ahead(block, keep, actions);
+        true
+    }
+
+    /// Begins to fetch a block, which is kept or staged.
+    fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
+        self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
         // Before the fetch, which makes the kernel know the file.
         self.regear(self.layout.file_of(block), actions);
         self.counters.prefetched += 1;
         let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
         actions.push(Action::Fetch { block, from });
-        true
     }
 }

@@ -13,7 +13,7 @@ use crate::mounted::Mounted;
 
 /// Has a loader read until its order is known, and then checks that what it reads is foreseen.
 #[track_caller]
-fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
+pub(crate) fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
     let process = loader.process;
     let before = read_until(mounted, loader, |known| known["followed"] == true);
     assert!(before["belief"].as_str().unwrap().contains(belief), "{before}");

@@ -64,7 +64,11 @@ impl Loader {
     /// Starts one: `distributed`, the seed of a generator of its own, or a file with an order that
     /// no seed gives, which is made where it is missing.
     pub(crate) fn start(mounted: &Mounted, kind: &str) -> Self {
-        let mut program = Program::python(LOADER, &[mounted.path("").to_str().unwrap(), kind]);
+        Self::over(Program::python(LOADER, &[mounted.path("").to_str().unwrap(), kind]))
+    }
+
+    /// A program that says who it is and then reads an epoch for each line.
+    pub(crate) fn over(mut program: Program) -> Self {
         let process = program.line().parse().unwrap();
         Loader { program, process, epochs: 0 }
     }

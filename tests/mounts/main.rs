@@ -35,6 +35,7 @@ mod remount;
 mod replay;
 mod samplers;
 mod store;
+mod tensorflow;
 mod torture;
 mod tree;
 mod warmup;

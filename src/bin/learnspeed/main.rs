@@ -128,6 +128,8 @@ mod tests {
     fn a_known_loader_is_followed_to_its_end() {
         let found = observe::run(20_000);
         assert_eq!(found["followed"], json!(true));
+        let predicted = found["predicted"].as_u64();
+        assert!((39_000..=40_000).contains(&predicted.unwrap()), "{found}");
     }
 
     #[test]

@@ -1,20 +1,104 @@
-//! How many opens a second the learner takes of a loader whose order it knows.
+//! How many opens a second planner and learner take of a loader whose order is known.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use belady::learn::{Candidate, Learner, Observation, Settings};
+use belady::ids::{BlockId, FileId, StreamId};
+use belady::learn::{Candidate, Decision, Learner, Observation, Settings};
 use belady::order::SampleTable;
+use belady::plan::{self, Action, Event, Layout, Place, Planner, PolicyKind, Tier};
 use serde_json::{Value, json};
 
 /// Workers of the loader, and samples of a batch.
 const WORKERS: u32 = 8;
 const BATCH: u32 = 64;
 
+/// Bytes of a sample, and of each two the one that RAM holds.
+const SAMPLE: u64 = 4096;
+
+/// A planner and a learner, on one thread, and a source that answers at once.
+struct Mount {
+    planner: Planner,
+    learner: Learner,
+    /// By block, whether its pages are there.
+    pages: Vec<bool>,
+    decisions: Vec<Decision>,
+    actions: Vec<Action>,
+    events: Vec<Event>,
+}
+
+impl Mount {
+    fn new(samples: u32) -> Self {
+        let settings = plan::Settings {
+            tiers: vec![Tier { capacity: u64::from(samples) * SAMPLE / 2 }],
+            policy: PolicyKind::Auto,
+            prefetch: true,
+            inflight_max: 64,
+            window_bytes: None,
+            start_at_open: true,
+            // Each open is seen.
+            gears: false,
+        };
+        let layout = Arc::new(Layout::new((0..samples).map(|_| SAMPLE)));
+        let candidate = Candidate { name: "path".into(), samples: (0..samples).collect() };
+        Mount {
+            planner: Planner::new(settings, layout),
+            learner: Learner::new(Settings::default(), vec![candidate], SampleTable::Files),
+            pages: vec![false; samples as usize],
+            decisions: Vec::new(),
+            actions: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn open(&mut self, task: u32, sample: u32) {
+        let (file, missed) = (FileId(sample), !self.pages[sample as usize]);
+        self.tell(Event::Seen { task, file });
+        if missed {
+            let block = BlockId(sample);
+            self.tell(Event::Missed { block, task });
+            self.pages[sample as usize] = true;
+            self.tell(Event::Arrived { block, from: Place::Source });
+        }
+        let (at_ms, group) = (u64::from(sample) / 8, 1);
+        let open = Observation::Opened { at_ms, task, group, sample, exact: missed };
+        self.learner.apply(open, &mut self.decisions);
+        for decision in std::mem::take(&mut self.decisions) {
+            let stream = StreamId(0);
+            match decision {
+                Decision::Committed(known) | Decision::EpochBegan(known) => {
+                    self.tell(Event::Continued { stream, order: Arc::new(known.order) });
+                }
+                Decision::Withdrawn { .. } => self.tell(Event::Withdrawn { stream }),
+                Decision::SearchWanted { .. } | Decision::SearchOver { .. } => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.events.push(event);
+        while let Some(event) = self.events.pop() {
+            self.planner.apply(event, &mut self.actions);
+            for action in self.actions.drain(..) {
+                match action {
+                    Action::Fetch { block, from } => {
+                        self.pages[block.index()] = true;
+                        self.events.push(Event::Arrived { block, from });
+                    }
+                    Action::Drop { block } => {
+                        self.pages[block.index()] = false;
+                        self.events.push(Event::Dropped { block });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 /// Reads two epochs one sample after the other, as workers do it, and times the second.
 pub(crate) fn run(samples: u32) -> Value {
-    let candidate = Candidate { name: "path".into(), samples: (0..samples).collect() };
-    let mut learner = Learner::new(Settings::default(), vec![candidate], SampleTable::Files);
-    let mut out = Vec::new();
+    let mut mount = Mount::new(samples);
     let mut seconds = 0.0;
     for _ in 0..2 {
         let began = Instant::now();
@@ -24,20 +108,19 @@ pub(crate) fn run(samples: u32) -> Value {
                 for task in 0..WORKERS {
                     let sample = batches + task * BATCH + at;
                     if sample < samples {
-                        let at_ms = u64::from(sample) / 8;
-                        let (group, exact) = (1, true);
-                        let open = Observation::Opened { at_ms, task, group, sample, exact };
-                        learner.apply(open, &mut out);
+                        mount.open(task + 1, sample);
                     }
                 }
             }
         }
         seconds = began.elapsed().as_secs_f64();
     }
-    let followed = learner.beliefs().any(|belief| belief.bits > 0.0);
+    let predicted: u64 = mount.planner.streams().map(|(_, status)| status.opens_predicted).sum();
+    let followed = mount.learner.beliefs().any(|belief| belief.bits > 0.0);
     json!({
         "samples": samples,
         "followed": followed,
+        "predicted": predicted,
         "seconds": seconds,
         "opens_per_second": f64::from(samples) / seconds,
     })

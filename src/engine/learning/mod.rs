@@ -63,6 +63,8 @@ enum Note {
         loader: LoaderId,
         findings: Vec<Finding>,
         cpu: Duration,
+        /// Seeds a second on this thread, where all seeds are searched.
+        speed: Option<f64>,
     },
     /// All slices of a search were.
     Searched { generation: u32, search: SearchId },
@@ -93,6 +95,11 @@ pub struct LoaderStatus {
     pub bits: f64,
     /// Bits that are asked for.
     pub needed: f64,
+    /// Opens of the epoch that had been seen when its order became known, of the last epoch for
+    /// which it did.
+    pub known_after: Option<u32>,
+    /// How many epochs have begun in the very order that had been foretold for them.
+    pub epochs_foreseen: u32,
     /// Whether seeds are being searched.
     pub searching: bool,
     /// Processor seconds that searches have taken.

@@ -27,6 +27,9 @@ const WAITED: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 const PAUSE_STEP: Duration = Duration::from_millis(50);
 
+/// From how many seeds on a slice says how fast they are searched.
+const COUNTS_MIN: u64 = 1 << 18;
+
 /// The searches of one learner, and the threads that they run on.
 pub(super) struct Searches {
     pool: Arc<Pool>,
@@ -140,8 +143,9 @@ impl Job {
             return false;
         }
         let (generation, search) = (self.generation, self.id);
-        let slice = self.search.slice();
-        let from = self.next.fetch_add(slice, Ordering::Relaxed);
+        let after = |from: u64| from.checked_add(self.search.slice(from));
+        let from = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
+        let from = from.unwrap_or(u64::MAX);
         if from >= self.search.units() {
             if self.chains.fetch_sub(1, Ordering::AcqRel) == 1 {
                 // The learner's thread may have ended.
@@ -149,16 +153,20 @@ impl Job {
             }
             return false;
         }
-        let (began, since) = (processor_time(), Instant::now());
-        let found = catch_unwind(AssertUnwindSafe(|| self.search.run(from..from + slice)));
+        let units = self.search.slice(from).min(self.search.units() - from);
+        let (began, before) = (Instant::now(), processor_time());
+        let found = catch_unwind(AssertUnwindSafe(|| self.search.run(from..from + units)));
         let findings = found.unwrap_or_else(|_| {
             tracing::error!(from, "a search panicked");
             Vec::new()
         });
-        let cpu = processor_time().saturating_sub(began);
+        let cpu = processor_time().saturating_sub(before);
         let loader = self.loader;
-        self.rest(pause(since.elapsed(), cpu, self.nice));
-        notes.send(Note::Slice { generation, search, loader, findings, cpu }).is_ok()
+        // Of the small slices at the beginning, most is getting ready.
+        let counts = self.search.is_of_all_seeds() && units >= COUNTS_MIN;
+        let speed = counts.then(|| units as f64 / began.elapsed().as_secs_f64().max(1e-6));
+        self.rest(pause(began.elapsed(), cpu, self.nice));
+        notes.send(Note::Slice { generation, search, loader, findings, cpu, speed }).is_ok()
     }
 }
 

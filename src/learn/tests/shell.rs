@@ -172,7 +172,14 @@ impl Shell {
         // What was not seen the first time is not in a record.
         let complete = recorded || truth.parts || there + 2 + left.len() / 50 >= left.len();
         if !goes_on(*epoch) || !complete {
-            if *epoch > 0 && opened.len() < 24 && goes_on(epoch - 1) {
+            let unseen = || {
+                let skipped = if *epoch == 1 { truth.skipped } else { 0 };
+                let before: BTreeSet<u32> =
+                    truth.epochs[epoch - 1][skipped..].iter().copied().collect();
+                // After a resume, what the first epoch has left out may come first in the next.
+                opened.len() < 24 || before.is_disjoint(&read)
+            };
+            if *epoch > 0 && goes_on(epoch - 1) && unseen() {
                 // It could not be known yet that the epoch is over.
                 return;
             }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
 
 use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, merge, reader, unknowable};
@@ -221,6 +222,21 @@ fn table(rows: &mut BTreeMap<Kind, Row>) -> String {
     text
 }
 
+/// The same for programs.
+fn figures(rows: &BTreeMap<Kind, Row>, wrong: usize) -> Value {
+    let kinds = rows.iter().map(|(kind, row)| {
+        let Row { trials, can_be_known, known, opens, .. } = row;
+        json!({
+            "kind": format!("{kind:?}"),
+            "jobs": trials,
+            "knowable": can_be_known,
+            "known": known,
+            "opens": opens,
+        })
+    });
+    json!({ "false_commits": wrong, "kinds": kinds.collect::<Vec<Value>>() })
+}
+
 #[test]
 fn a_thousand_jobs() {
     let mut rows: BTreeMap<Kind, Row> = BTreeMap::new();
@@ -236,6 +252,7 @@ fn a_thousand_jobs() {
         rows.entry(trial.kind).or_default().add(&trial, &outcome);
     }
     println!("{}", table(&mut rows));
+    println!("trials {}", figures(&rows, wrong.len()));
     assert!(wrong.is_empty(), "{} false:\n{}", wrong.len(), wrong.join("\n"));
     let sum = |count: fn(&Row) -> u32| f64::from(rows.values().map(count).sum::<u32>());
     let share = sum(|row| row.known) / sum(|row| row.can_be_known);

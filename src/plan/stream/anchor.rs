@@ -15,13 +15,21 @@ const STRAY_WEIGHT: u32 = 16;
 /// How many strays are remembered to look for another start.
 const STRAYS_KEPT: usize = 16;
 
+/// An open that the order does not explain.
+pub(super) struct Stray {
+    pub(super) block: BlockId,
+    /// Whether it had been read before in the epoch that is the current one.
+    pub(super) again: bool,
+}
+
 impl Stream {
     /// The block is in the order, but its open is no read of a position that is due. Says whether
     /// the stream is anchored anew.
     pub(in crate::plan) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
         self.strayed += 1;
-        if !self.strays.contains(&block) {
-            self.strays.push_back(block);
+        if self.strays.iter().all(|stray| stray.block != block) {
+            let due = self.current.next(block).or_else(|| self.current.assumed(block));
+            self.strays.push_back(Stray { block, again: due.is_none() });
             if self.strays.len() > STRAYS_KEPT {
                 self.strays.pop_front();
             }
@@ -49,7 +57,7 @@ impl Stream {
             return false;
         }
         let starts_as = |head: &[u32]| {
-            let at = |block: &BlockId| head.iter().position(|&b| b == block.0);
+            let at = |stray: &Stray| head.iter().position(|&block| block == stray.block.0);
             let positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
             // Each by the same or another worker, but never before the one that it follows.
             let followed =
@@ -58,8 +66,9 @@ impl Stream {
         };
         let now = starts_as(self.current.head(HEAD));
         // Where epochs are alike, reads of this one are no start of another.
-        let own = now && !self.diverged && !self.has_read_strays();
-        if own {
+        // So are reads by tasks that are not trusted yet.
+        let again = self.strays.iter().filter(|stray| stray.again).count();
+        if now && !self.diverged && 2 * again <= self.strays.len() {
             return false;
         } else if starts_as(self.next.head(HEAD)) {
             // What is staged for it stays.
@@ -72,19 +81,12 @@ impl Stream {
             return false;
         }
         (self.astray, self.diverged) = (0, false);
-        for block in std::mem::take(&mut self.strays) {
+        for Stray { block, .. } in std::mem::take(&mut self.strays) {
             if let Some(position) = self.current.next(block) {
                 self.current.reach(position);
             }
         }
         true
-    }
-
-    /// Whether the strays have been read in this epoch. If not, they are its own reads, by tasks
-    /// that are not trusted yet.
-    fn has_read_strays(&self) -> bool {
-        let read = |block: &&BlockId| self.current.next(**block).is_none();
-        self.strays.iter().filter(read).count() * 2 > self.strays.len()
     }
 
     fn start_at(&mut self, number: u32, layout: &Layout) {

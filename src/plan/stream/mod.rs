@@ -30,6 +30,7 @@ use crate::order::{EpochIter, Order, SampleTable};
 use crate::plan::epoch::Epoch;
 use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
+use anchor::Stray;
 use runner::{NEAR, Runner};
 
 /// How far past the lowest open position a read is still believed: more than 8 workers with two
@@ -68,7 +69,7 @@ pub(in crate::plan) struct Stream {
     cursors: (u32, u32),
     /// The candidate: whether it is in the next epoch, and its position.
     chosen: (bool, u32),
-    strays: VecDeque<BlockId>,
+    strays: VecDeque<Stray>,
     /// Strays that read, since the last open that was where the order has it.
     astray: u32,
     diverged: bool,
@@ -86,6 +87,8 @@ pub(in crate::plan) struct Stream {
     near: Vec<BlockId>,
     matched: u64,
     strayed: u64,
+    /// Of those matched, how many were seen.
+    sighted: u64,
     /// Planner ticks between two opens of this stream, smoothed.
     pace: f64,
     last_tick: u64,
@@ -153,6 +156,7 @@ impl Stream {
             near: Vec::new(),
             matched: 0,
             strayed: 0,
+            sighted: 0,
             pace: 1.0,
             last_tick: 0,
             began: 0,
@@ -162,8 +166,8 @@ impl Stream {
     /// With what has been counted of the stream that it takes the place of. Its workers are still
     /// there, though none of them has been seen in this order yet.
     pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
-        let Some(&Stream { matched, strayed, workers, .. }) = before else { return self };
-        Stream { matched, strayed, workers, ..self }
+        let Some(&Stream { matched, strayed, sighted, workers, .. }) = before else { return self };
+        Stream { matched, strayed, sighted, workers, ..self }
     }
 
     pub(in crate::plan) fn status(&self) -> StreamStatus {
@@ -266,7 +270,7 @@ impl Stream {
             let position = position as u32;
             counted = self.current.confirm(position);
             let block = self.current.block_at(position);
-            self.strays.retain(|&stray| Some(stray) != block);
+            self.strays.retain(|stray| Some(stray.block) != block);
             self.over.extend(block);
             self.current.reach(position);
             self.current.pass(position, |block| sight.misses(block, since), &mut self.passed);
@@ -288,6 +292,7 @@ impl Stream {
             self.roll(sight);
         }
         self.matched += u64::from(!counted);
+        self.sighted += 1;
         self.astray = 0;
         let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
         if self.last_tick > 0 {
@@ -350,6 +355,7 @@ impl Stream {
         self.base += u64::from(self.current.len());
         let next = expand(&self.order, &mut self.epochs, sight.layout);
         self.current = std::mem::replace(&mut self.next, next);
+        self.strays.iter_mut().for_each(|stray| stray.again = false);
         self.restart();
         self.cursors = (self.cursors.1, 0);
     }

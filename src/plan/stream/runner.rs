@@ -7,8 +7,9 @@ use crate::plan::gear::Sight;
 /// How many runners are told apart: more workers than that stage in plain order.
 const RUNNERS_MAX: usize = 64;
 
-/// From how many reads on all workers of a first epoch have been seen.
-const WORKERS_KNOWN: u64 = 512;
+/// From how many reads on that were seen, for each worker, there is no other worker: of what is
+/// trusted only beacons are seen, so that many more may have been read.
+const SIGHTED_MIN: u64 = 32;
 
 /// How many positions past a runner are checked: far enough that what is missing can still be
 /// fetched, near enough that little gets lost after.
@@ -78,7 +79,8 @@ impl Stream {
 
     /// The position that all workers have come by, if that can be told.
     fn passed_by_all(&self) -> Option<u32> {
-        let all = self.runners.len() as u32 >= self.workers && self.matched >= WORKERS_KNOWN;
+        let all = self.runners.len() as u32 >= self.workers
+            && self.sighted >= SIGHTED_MIN * (u64::from(self.workers) + 1);
         // Where blocks repeat, a worker may have been taken to stand where another one reads.
         let known = all && self.is_permutation() && !self.diverged;
         self.runners.iter().map(|runner| runner.last).min().filter(|_| known)

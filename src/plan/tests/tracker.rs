@@ -178,6 +178,17 @@ fn what_is_staged_is_there_in_time_and_dropped_after() {
     }
 }
 
+/// A worker not seen yet is not taken for one that has come by, nor opens of an epoch that was
+/// about to begin, or of tasks not trusted yet, for a second start of it.
+#[test]
+fn an_epoch_does_not_start_again_while_it_is_read() {
+    let loader = Loader { workers: 8, batch: 8, lost: 0.2, delayed: 3, share: 20, ..LOADER };
+    for seed in [29, 92, 718, 1467, 1496] {
+        let (outcome, _) = Loader { seed, ..loader.clone() }.run(3);
+        assert!(outcome.early <= 3, "{seed}: {outcome:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 

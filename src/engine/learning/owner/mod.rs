@@ -39,6 +39,9 @@ const TOLD_AGAIN_EVERY: Duration = Duration::from_secs(10);
 const STAYS: Duration = Duration::from_secs(10);
 const STAYS_TIMES: u32 = 20;
 
+/// Over how many slices the speed of searches is smoothed.
+const SPEEDS: f64 = 32.0;
+
 /// Owner of the learner and of everything that follows from it.
 pub(super) struct Owner {
     settings: LearnSettings,
@@ -64,6 +67,8 @@ pub(super) struct Owner {
     /// When the learner was made, and how long that took.
     made: Instant,
     took: Duration,
+    /// How fast seeds are searched, once some have been.
+    seeds_per_second: Option<f64>,
     loaders: BTreeMap<LoaderId, Loader>,
     decisions: Vec<Decision>,
 }
@@ -133,6 +138,7 @@ impl Owner {
             generation: 0,
             made: Instant::now(),
             took: Duration::ZERO,
+            seeds_per_second: None,
             loaders: BTreeMap::new(),
             decisions: Vec::new(),
         }
@@ -178,10 +184,11 @@ impl Owner {
             }
             Note::Received { stream, order } => self.receive(stream, &order),
             Note::Withdrawn { stream } => self.received.retain(|known| known.stream != stream),
-            Note::Slice { generation, search, loader, findings, cpu }
+            Note::Slice { generation, search, loader, findings, cpu, speed }
                 if generation == self.generation =>
             {
                 self.loaders.entry(loader).or_default().cpu += cpu;
+                self.measure(speed);
                 if !findings.is_empty() {
                     self.observe(Observation::Found { search, findings });
                 }
@@ -201,6 +208,16 @@ impl Owner {
             }
             Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
         }
+    }
+
+    /// A slice of all seeds has been searched at this speed, on one of the threads.
+    fn measure(&mut self, speed: Option<f64>) {
+        let Some(speed) = speed else { return };
+        let speed = speed * f64::from(self.settings.threads);
+        let known = self.seeds_per_second.get_or_insert(speed);
+        *known += (speed - *known) / SPEEDS;
+        let seeds_per_second = *known as u64;
+        self.observe(Observation::Speed { seeds_per_second });
     }
 
     /// A task opened a file, or looked at it. Own threads have no number here.
@@ -234,8 +251,8 @@ impl Owner {
         let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
         let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
         candidates.append(&mut self.before);
-        let seeds_per_second =
-            Settings::default().seeds_per_second * u64::from(self.settings.threads);
+        let guess = Settings::default().seeds_per_second * u64::from(self.settings.threads);
+        let seeds_per_second = self.seeds_per_second.map_or(guess, |speed| speed as u64);
         let settings =
             Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
         let mut learner = Learner::new(settings, candidates, SampleTable::Files);
@@ -420,6 +437,8 @@ impl Owner {
                 since_s: loader.since.elapsed().as_secs(),
                 bits: belief.bits,
                 needed: belief.needed,
+                known_after: belief.known_after,
+                epochs_foreseen: belief.foreseen,
                 searching: self.searches.runs_for(belief.loader),
                 search_cpu_s: loader.cpu.as_secs_f64(),
                 progress: None,

@@ -1,0 +1,54 @@
+//! The samplers of other libraries than torch, as scripts use them: with a seed that somebody wrote
+//! down, and the parameters of tutorials.
+
+use crate::order::samplers::{Algorithm, Dali, Keras, PythonSeed, Sampler, Shuffle, TfShuffle};
+
+/// Batches of Keras's loader that are tried, its own default first.
+const BATCHES: [u32; 6] = [32, 64, 16, 128, 8, 256];
+
+/// Shuffle buffers of `tf.data` that are tried, besides one for the whole dataset.
+const BUFFERS: [u32; 3] = [1_000, 1_024, 10_000];
+
+const ALGORITHMS: [Algorithm; 3] =
+    [Algorithm::NumpyRandomState, Algorithm::Python, Algorithm::NumpyGenerator];
+
+/// All that are tried with these seeds; each differs from the others in its first epoch. What Keras
+/// keeps back for validation shows only at the end of an epoch, and its list without a buffer is
+/// numpy's.
+pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
+    let dali = Dali { random_shuffle: true, ..Dali::default() };
+    let of_seed = |&seed: &u32| {
+        let seed = u64::from(seed);
+        let keras = Keras { seed, ..Keras::default() };
+        let batches = BATCHES.map(|batch_size| Keras { batch_size, ..keras });
+        let whole = TfShuffle { seed: Some(seed), ..TfShuffle::default() };
+        let buffers = BUFFERS.map(|buffer| TfShuffle { buffer: Some(buffer), ..whole });
+        let of_graph = TfShuffle { graph_seed: Some(seed), ..TfShuffle::default() };
+        let lists = ALGORITHMS
+            .map(|algorithm| Shuffle { seed: PythonSeed::Number(seed), ..Shuffle::new(algorithm) });
+        let keras = batches.into_iter().map(Sampler::Keras);
+        let tensorflow = [whole, of_graph].into_iter().chain(buffers).map(Sampler::TfShuffle);
+        keras.chain(tensorflow).chain(lists.into_iter().map(Sampler::Shuffle))
+    };
+    std::iter::once(Sampler::Dali(dali)).chain(seeds.iter().flat_map(of_seed)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_another_first_epoch() {
+        let n = 20_000;
+        let epochs: Vec<Vec<u32>> = samplers(&[7])
+            .iter()
+            .map(|sampler| {
+                assert!(sampler.check(n).is_ok(), "{sampler}");
+                sampler.epochs(n, 0).next().unwrap()
+            })
+            .collect();
+        for (at, epoch) in epochs.iter().enumerate() {
+            assert!(epochs[..at].iter().all(|before| before[..300] != epoch[..300]), "{at}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The input pipelines of TensorFlow, as its tutorials have them, over a mount.
+//!
+//! Goal: what they read is foreseen, whether their order is told or found out. Method: the real
+//! library, which `scripts/test` installs; a small picture for each file, and one epoch for each
+//! line of a job's input. Images are read by several threads, so that opens overtake each other.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::ground::{Ground, wait_until};
+use crate::learn::is_learnt;
+use crate::loader::{LEARN, Loader};
+use crate::mounted::Mounted;
+use crate::programs::Program;
+
+const FILES: u64 = 3000;
+
+/// `image_dataset_from_directory`, or files that are listed, shuffled and read.
+const PIPELINES: &str = r#"
+import os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+
+top, kind, files = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if kind == "keras":
+    dataset = tf.keras.utils.image_dataset_from_directory(top, seed=123, image_size=(8, 8), verbose=False)
+else:
+    dataset = tf.data.Dataset.list_files(os.path.join(top, "*", "*.png"), shuffle=False)
+    dataset = dataset.shuffle(files, seed=42).map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE).batch(32)
+print(os.getpid(), flush=True)
+for epoch, _ in enumerate(sys.stdin):
+    read = 0
+    for batch in dataset.prefetch(tf.data.AUTOTUNE):
+        read += len(batch[1]) if kind == "keras" else len(batch)
+    print(epoch, read, flush=True)
+"#;
+
+/// A picture of one white point.
+const PICTURE: &[u8] = &[
+    0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44, 0x52,
+    0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x08, 0x00, 0x00, 0x00, 0x00, 0x3a, 0x7e, 0x9b,
+    0x55, 0x00, 0x00, 0x00, 0x0a, 0x49, 0x44, 0x41, 0x54, 0x78, 0x9c, 0x63, 0xf8, 0x0f, 0x00, 0x01,
+    0x01, 0x01, 0x00, 0xb1, 0x38, 0xf6, 0x14, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae,
+    0x42, 0x60, 0x82,
+];
+
+/// The Python that has TensorFlow.
+fn python() -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("../tensorflow/bin/python");
+    assert!(path.exists(), "{} is missing: scripts/test installs TensorFlow", path.display());
+    path
+}
+
+fn start(mounted: &Mounted, kind: &str) -> Loader {
+    let mut command = Command::new(python());
+    let arguments =
+        [mounted.path("").to_str().unwrap(), kind, &FILES.to_string()].map(str::to_owned);
+    Loader::over(Program::start(command.arg("-c").arg(PIPELINES).args(arguments)))
+}
+
+fn plant(ground: &Ground) {
+    for number in 0..FILES {
+        ground.plant(&format!("class{}/{number:04}.png", number % 3), PICTURE);
+    }
+}
+
+/// Reads three epochs in an order that is told.
+#[track_caller]
+fn is_received(kind: &str, order: &str) {
+    let ground = Ground::new();
+    plant(&ground);
+    let mounted = Mounted::new(&ground, &["--ram", "6MiB", "--order", order]);
+    let mut loader = start(&mounted, kind);
+    for _ in 0..3 {
+        loader.read_an_epoch();
+    }
+    let predicted = || mounted.count("/orders/0/opens_predicted");
+    wait_until("all reads foreseen", || predicted() >= 3 * FILES * 99 / 100);
+    assert_eq!(mounted.status()["orders"][0]["following"], true);
+    loader.program.finish();
+    mounted.umount();
+}
+
+/// Has an order found out that nobody told.
+#[track_caller]
+fn is_found_out(kind: &str, belief: &str) {
+    let ground = Ground::new();
+    plant(&ground);
+    let mounted = Mounted::new(&ground, &LEARN);
+    let mut loader = start(&mounted, kind);
+    is_learnt(&mounted, &mut loader, belief);
+    loader.program.finish();
+    mounted.umount();
+}
+
+#[test]
+fn images_from_a_directory_are_received() {
+    is_received("keras", "keras:seed=123");
+}
+
+#[test]
+fn a_shuffled_list_of_files_is_received() {
+    is_received("files", "tf-shuffle:seed=42");
+}
+
+#[test]
+fn images_from_a_directory_are_found_out() {
+    is_found_out("keras", "learnt: keras seed 123 ");
+}
+
+#[test]
+fn a_shuffled_list_of_files_is_found_out() {
+    is_found_out("files", "learnt: tf-shuffle seed 42 ");
+}
