@@ -42,6 +42,23 @@ pub(super) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show what is known of one sample
+    Show {
+        #[command(flatten)]
+        which: Which,
+        /// Its path within the dataset, or that of a file of a view
+        path: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy what a buffer holds, as CLASS/FILE, to a new directory
+    Export {
+        #[command(flatten)]
+        which: Which,
+        /// The directory; it must not be there yet
+        directory: PathBuf,
+    },
     /// Offer files to a buffer: paths within the dataset, one a line
     Offer {
         #[command(flatten)]
@@ -124,6 +141,16 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             } else {
                 list.as_array().into_iter().flatten().for_each(member_for_people);
             }
+        }
+        Verb::Show { which, path, json } => {
+            let (buffer, path) = (which.buffer.clone(), path.clone());
+            let member = ask(&which.mountpoint, Question::Show { buffer, path })?;
+            if *json { say_json(&member) } else { member_for_people(&member) }
+        }
+        Verb::Export { which, directory } => {
+            let (buffer, directory) = (which.buffer.clone(), absolute(directory));
+            let copied = ask(&which.mountpoint, Question::Export { buffer, directory })?;
+            say(format!("{copied} samples"));
         }
         Verb::Offer { which, list } => {
             let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
@@ -215,6 +242,10 @@ fn for_people(stats: &Value) {
     ));
     if let (Some(median), Some(most)) = (stats["age_median"].as_u64(), stats["age_max"].as_u64()) {
         say(format!("  age in offers: median {median}, oldest {most}"));
+    }
+    say(format!("  scores: {} taken, {} refused", number("scored"), number("refused")));
+    for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        say(format!("    {why}"));
     }
     for (what, counts) in [("class", &stats["classes"]), ("task", &stats["tasks"])] {
         for (name, count) in counts.as_object().into_iter().flatten() {

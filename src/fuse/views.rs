@@ -1,4 +1,6 @@
-//! The views of rehearsal buffers: a read-only connection of its own where every open is seen.
+//! The views of rehearsal buffers: a connection of its own where every open is seen. Nothing can be
+//! written but scores: lines, taken as they are whole, wherever in the file they are written. The
+//! close fails with `EINVAL` where some were refused.
 //!
 //! What a file holds never changes, so the kernel keeps its pages; bytes are read from the disk and
 //! compared with their checksum only when the kernel asks for some it has not.
@@ -10,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyXattr, Request,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::convert;
@@ -48,8 +50,32 @@ impl Open {
     }
 }
 
+/// The file of scores that somebody writes to.
+#[derive(Default)]
+struct Writing {
+    /// The beginning of a line that is not whole.
+    begun: Mutex<Vec<u8>>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Writing {
+    fn begun(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lines that are whole with this.
+    fn add(&self, data: &[u8]) -> Vec<u8> {
+        let mut begun = self.begun();
+        begun.extend_from_slice(data);
+        let whole = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let rest = begun.split_off(whole);
+        std::mem::replace(&mut *begun, rest)
+    }
+}
+
 #[derive(Clone)]
 enum Handle {
+    Scores(Arc<Writing>),
     Listing(Arc<Vec<(String, Entry)>>),
     File(Arc<Open>),
 }
@@ -101,6 +127,24 @@ impl ViewOps {
     }
 }
 
+impl ViewOps {
+    /// Has lines taken, which may need a while, and does `then` with what was refused so far.
+    fn score(
+        &self,
+        ino: INodeNo,
+        lines: Vec<u8>,
+        writing: &Arc<Writing>,
+        then: impl FnOnce(&AtomicU64) + Send + 'static,
+    ) {
+        let (views, refused) = (Arc::clone(&self.views), Arc::clone(&writing.refused));
+        let done = move |count| {
+            refused.fetch_add(count, Ordering::Relaxed);
+            then(&refused);
+        };
+        self.readers.submit(Urgency::Demand, move || views.score(ino.0, lines, Box::new(done)));
+    }
+}
+
 /// What the kernel is told of a node.
 fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
     let (kind, perm, owner, size) = match entry.kind {
@@ -110,6 +154,8 @@ fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
         }
         EntryKind::Directory => (FileType::Directory, 0o555, owner, 0),
         EntryKind::Link(length) => (FileType::Symlink, 0o777, owner, length),
+        // Who may look at the views may say something of samples.
+        EntryKind::Scores => (FileType::RegularFile, 0o222, owner, 0),
     };
     FileAttr {
         ino: INodeNo(entry.node),
@@ -188,7 +234,7 @@ impl Filesystem for ViewOps {
         let listed = listed.iter().map(|(name, entry)| {
             let kind = match entry.kind {
                 EntryKind::Directory => FileType::Directory,
-                EntryKind::File(..) => FileType::RegularFile,
+                EntryKind::File(..) | EntryKind::Scores => FileType::RegularFile,
                 EntryKind::Link(_) => FileType::Symlink,
             };
             (INodeNo(entry.node), kind, name.as_str())
@@ -215,8 +261,16 @@ impl Filesystem for ViewOps {
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if flags.acc_mode() != OpenAccMode::O_RDONLY {
-            return reply.error(Errno::EROFS);
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let takes = self.views.entry(ino.0).is_ok_and(|entry| entry.kind == EntryKind::Scores);
+        match (takes, flags.acc_mode()) {
+            (true, OpenAccMode::O_WRONLY) => {
+                let handle = self.handles.keep(Handle::Scores(Arc::default()));
+                return reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO);
+            }
+            (true, _) => return reply.error(Errno::EACCES),
+            (false, _) if writes => return reply.error(Errno::EROFS),
+            (false, _) => {}
         }
         match self.views.open(ino.0) {
             Ok(pinned) => {
@@ -252,6 +306,73 @@ impl Filesystem for ViewOps {
                 reply.error(Errno::EIO);
             }
         });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
+            return reply.error(Errno::EBADF);
+        };
+        let (written, lines) = (data.len() as u32, writing.add(data));
+        if lines.is_empty() {
+            return reply.written(written);
+        }
+        self.score(ino, lines, &writing, move |_| reply.written(written));
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
+            return reply.ok();
+        };
+        let last = std::mem::take(&mut *writing.begun());
+        self.score(ino, last, &writing, |refused| match refused.swap(0, Ordering::Relaxed) {
+            0 => reply.ok(),
+            _ => reply.error(Errno::EINVAL),
+        });
+    }
+
+    /// Opening with truncation is all that a shell does to the file of scores.
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.views.entry(ino.0) {
+            Ok(entry) if entry.kind == EntryKind::Scores && size == Some(0) => {
+                reply.attr(&VALID, &attr(&entry, self.owner, self.mounted));
+            }
+            _ => reply.error(Errno::EROFS),
+        }
     }
 
     fn release(

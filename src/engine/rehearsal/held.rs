@@ -14,6 +14,7 @@ use std::path::Path;
 
 use siphasher::sip::SipHasher24;
 
+use super::answers::Refusals;
 use super::record::{Exemplar, Names, Record, Replay};
 use crate::cache::{Journal, Pinned};
 use crate::config::RehearsalSettings;
@@ -51,6 +52,9 @@ pub(super) struct Held {
     pub(super) task: u32,
     /// The files and directories of the task; none: all that is offered.
     pub(super) files: Vec<String>,
+    /// Scores that were taken in this mount, and what was not.
+    pub(super) scored: u64,
+    pub(super) refused: Refusals,
     /// The length of the journal at which it is looked how much of it is dead.
     length_max: u64,
     /// The disk does not take what is written: nothing is offered until it does.
@@ -103,6 +107,8 @@ impl Held {
             journal,
             task: replay.task,
             files: replay.files,
+            scored: 0,
+            refused: Refusals::default(),
             length_max: 0,
             failing: false,
         };

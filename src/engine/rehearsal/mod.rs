@@ -9,6 +9,7 @@
 
 mod answers;
 mod displays;
+mod export;
 mod held;
 mod offers;
 mod owner;
@@ -30,7 +31,7 @@ use super::lock;
 use crate::catalog::{Catalog, NodeId};
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{BufferView, Made, View, Views};
+use crate::fs::views::{Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use held::Held;
 pub(super) use offers::Offers;
@@ -53,6 +54,20 @@ pub enum Question {
     List {
         /// Its name.
         buffer: String,
+    },
+    /// What is known of a sample.
+    Show {
+        /// The buffer's name.
+        buffer: String,
+        /// Its path within the dataset, or that of a file of a view.
+        path: String,
+    },
+    /// Copy what a buffer holds to a directory that is not there yet.
+    Export {
+        /// The buffer's name.
+        buffer: String,
+        /// The directory, absolute.
+        directory: PathBuf,
     },
     /// Take what the trainer says of samples.
     Score {
@@ -107,6 +122,8 @@ enum Note {
     Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
+    /// Lines `path score` were written for a buffer.
+    Scored { buffer: usize, lines: Vec<u8>, done: Scored },
     /// A command asks.
     Asked { question: Question, answer: SyncSender<Result<Value>> },
     /// There is something to look at: the end.
@@ -164,6 +181,10 @@ impl Rehearsal {
     /// # Errors
     /// What is wrong with the question, and `Timeout` where the owner is busy for very long.
     pub(super) fn ask(&self, question: Question) -> Result<Value> {
+        if let Question::Export { buffer, directory } = &question {
+            // It may take long, and the owner has other things to do.
+            return self.export(buffer, directory);
+        }
         let (answer, answered) = sync_channel(1);
         let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
         self.notes.send(Note::Asked { question, answer }).map_err(|_| ended())?;
@@ -216,7 +237,7 @@ fn view(settings: &RehearsalSettings) -> BufferView {
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
 fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
-    let (making, showing) = (notes.clone(), notes.clone());
+    let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
     let make = move |buffer, view, made: Made| {
         let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
@@ -227,5 +248,12 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
         }
     };
     let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
-    Views::new(buffers, Box::new(make), Box::new(shown))
+    let score = move |buffer, lines, done: Scored| {
+        // Who writes waits for room.
+        if scoring.send(Note::Scored { buffer, lines, done }).is_err() {
+            tracing::warn!("scores came after the end of the mount");
+        }
+    };
+    let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
+    Views::new(buffers, Ask { make, shown, score })
 }

@@ -98,6 +98,10 @@ impl Owner {
                     held.shown(sample);
                 }
             }
+            Note::Scored { buffer, lines, done } => {
+                let lines = String::from_utf8_lossy(&lines);
+                done(self.score(buffer, &lines).map_or(0, |came| came.count));
+            }
             // Who asked may be gone.
             Note::Asked { question, answer } => drop(answer.send(self.answer(question))),
             Note::Wake => {}

@@ -8,6 +8,7 @@
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
 //!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
 //!     slots/NNNN          the same, of any class
+//!     scores              takes lines `path score`
 //! ```
 //!
 //! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
@@ -38,6 +39,22 @@ pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
 
 /// Told of each sample that was opened: the buffer's place, and the sample.
 pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
+
+/// Takes how many lines were refused.
+pub type Scored = Box<dyn FnOnce(u64) + Send>;
+
+/// Takes lines `path score` for a buffer, and says when that is done. May wait.
+pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
+
+/// What the owner of the buffers is told and asked.
+pub struct Ask {
+    /// Makes a display.
+    pub make: Make,
+    /// Hears of each sample that is opened.
+    pub shown: Shown,
+    /// Takes scores.
+    pub score: Score,
+}
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
 const DISPLAYS_MAX: usize = 8;
@@ -90,6 +107,8 @@ pub enum EntryKind {
     File(u64, Access),
     /// A link, with the length of its target.
     Link(u64),
+    /// A file that only takes what is written.
+    Scores,
 }
 
 /// The views of all buffers.
@@ -99,8 +118,12 @@ pub struct Views {
     slots: Mutex<Slots>,
     /// Where links lead: the dataset, with a slash at its end.
     dataset: OnceLock<String>,
-    make: Make,
-    shown: Shown,
+    ask: Ask,
+}
+
+/// The file that takes scores.
+fn scores(buffer: usize) -> Entry {
+    Entry { node: Place::Scores(buffer).node(), kind: EntryKind::Scores, lasting: true }
 }
 
 fn directory(place: Place) -> Entry {
@@ -121,16 +144,21 @@ type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
 
 impl Views {
     /// The views of these buffers.
-    pub fn new(buffers: Vec<BufferView>, make: Make, shown: Shown) -> Arc<Views> {
+    pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
         let (state, dataset) = (Mutex::default(), OnceLock::new());
-        Arc::new(Views { buffers, state, slots, dataset, make, shown })
+        Arc::new(Views { buffers, state, slots, dataset, ask })
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first
     /// one counts.
     pub fn lead_to(&self, dataset: String) {
         let _ = self.dataset.set(dataset);
+    }
+
+    /// The place of a buffer among the names.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.buffers.iter().position(|buffer| buffer.name == name)
     }
 
     fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
@@ -148,7 +176,7 @@ impl Views {
     ) {
         let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
         match Place::of(parent) {
-            Some(Place::Buffer(buffer)) if name != "slots" => {
+            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "scores") => {
                 self.lookup_view(buffer, name, Box::new(reply));
             }
             Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
@@ -179,7 +207,7 @@ impl Views {
             let slot = display.map(|display| views.keep(buffer, view, display));
             reply(slot.map(entry).ok_or(Errno::EIO));
         };
-        (self.make)(buffer, view, Box::new(made));
+        (self.ask.make)(buffer, view, Box::new(made));
     }
 
     /// Keeps a display, unless there is one, and says its place.
@@ -230,7 +258,7 @@ impl Views {
             }
             then(&views);
         };
-        (self.make)(buffer, View::Epoch(0), Box::new(made));
+        (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
     }
 
     fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
@@ -248,9 +276,8 @@ impl Views {
 
     fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
         let place = match parent {
-            Place::Root => {
-                self.buffers.iter().position(|buffer| buffer.name == name).map(Place::Buffer)
-            }
+            Place::Root => self.place(name).map(Place::Buffer),
+            Place::Buffer(buffer) if name == "scores" => Some(Place::Scores(buffer)),
             Place::Buffer(buffer) => Some(Place::Slots(buffer)),
             Place::Display(slot) => {
                 let display = self.display(slot)?;
@@ -289,6 +316,7 @@ impl Views {
                     .map(|(_, _, found)| self.shows(node, &found));
             }
             Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
+            Place::Scores(buffer) => return Ok(scores(buffer)),
             Place::Root | Place::Buffer(_) | Place::Slots(_) | Place::SlotClass(..) => {}
         }
         Ok(directory(place))
@@ -352,7 +380,8 @@ impl Views {
                 let state = lock(&self.state);
                 let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
                 let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
-                views.chain([entry("slots", Place::Slots(buffer))]).collect()
+                let slots = entry("slots", Place::Slots(buffer));
+                views.chain([slots, ("scores".to_owned(), scores(buffer))]).collect()
             }
             Place::Display(slot) => {
                 let display = self.display(slot)?;
@@ -402,7 +431,7 @@ impl Views {
             }
             _ => return Err(Errno::EISDIR),
         };
-        (self.shown)(buffer, sample.id);
+        (self.ask.shown)(buffer, sample.id);
         Ok(sample.pinned.clone())
     }
 
@@ -426,6 +455,26 @@ impl Views {
             }
             _ => Err(Errno::EISDIR),
         }
+    }
+
+    /// Takes lines `path score` for the buffer whose file this is, and says when that is done. May
+    /// wait.
+    pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
+        match Place::of(node) {
+            Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
+            _ => done(0),
+        }
+    }
+
+    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` at the end of
+    /// a path.
+    pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
+        let mut parts = path.rsplitn(4, '/');
+        let (file, class, view) = (parts.next()?, parts.next()?, View::of(parts.next()?)?);
+        let slot = *lock(&self.state).places.get(&(buffer, view))?;
+        let class = self.lookup_known(Place::Display(slot), class).ok()?;
+        let file = self.lookup_known(Place::of(class.node)?, file).ok()?;
+        self.label(file.node).ok().map(|(_, source)| source)
     }
 
     /// Where a link leads.
