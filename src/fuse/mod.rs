@@ -113,7 +113,6 @@ impl Mounted {
     pub fn views(views: Arc<Views>, mountpoint: &Path, allow_other: bool) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::RO,
             MountOption::NoSuid,
             MountOption::NoDev,
             MountOption::NoExec,
