@@ -114,6 +114,9 @@ pub struct Catalog {
     saved: AtomicBool,
 }
 
+/// What the age of a check is measured in: 32 bits of it are 2.7 years.
+const TICK: Duration = Duration::from_millis(20);
+
 /// How long the kernel may believe what can never change.
 pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -229,21 +232,25 @@ impl Catalog {
         self.tree.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds since the catalog began, never 0: that stands for what was known then.
-    fn now_ms(&self) -> u32 {
-        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX).max(1)
+    /// Ticks since the catalog began, never 0: that stands for what was known then.
+    fn now(&self) -> u32 {
+        let ticks = self.start.elapsed().as_millis() / TICK.as_millis();
+        u32::try_from(ticks).unwrap_or(u32::MAX).max(1)
     }
 
-    /// For how long a row checked at `checked_ms` may still be believed; none: no longer.
-    fn valid(&self, checked_ms: u32) -> Option<Duration> {
+    /// For how long a row checked at this tick may still be believed; none: no longer, which is so
+    /// of everything where the ticks have come to their end.
+    fn valid(&self, checked: u32) -> Option<Duration> {
         let Some(period) = self.period else { return Some(FOR_EVER) };
-        let age = Duration::from_millis(u64::from(self.now_ms().saturating_sub(checked_ms)));
-        period.checked_sub(age).filter(|left| !left.is_zero())
+        let now = self.now();
+        // A tick more: the check may have been at its beginning.
+        let age = TICK * now.saturating_sub(checked).saturating_add(1);
+        period.checked_sub(age).filter(|left| now < u32::MAX && !left.is_zero())
     }
 
     /// What a row's name stands for, which may be believed as long as the name.
     fn attr(&self, tree: &Tree, entry: FileId) -> Attr {
-        let valid = self.valid(tree.checked_ms(entry)).unwrap_or_default();
+        let valid = self.valid(tree.checked(entry)).unwrap_or_default();
         let file = tree.target(entry);
         Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
@@ -265,7 +272,7 @@ impl Catalog {
             Err(errno) => return Some(Err(errno)),
         };
         let Some(entry) = tree.entry(directory, name) else {
-            let valid = self.valid(tree.checked_ms(directory)).is_some();
+            let valid = self.valid(tree.checked(directory)).is_some();
             let fresh = believe || valid && !tree.is_unread(directory);
             let is_directory = tree.is_directory(directory);
             let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
@@ -295,7 +302,7 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let valid = self.valid(tree.checked_ms(directory)).is_some();
+        let valid = self.valid(tree.checked(directory)).is_some();
         if !believe && (tree.is_unread(directory) || !valid) {
             return None;
         }
@@ -376,14 +383,14 @@ impl Catalog {
         let Some(period) = self.period else { return false };
         let tree = self.read();
         let Ok(file) = tree.resolve(node) else { return false };
-        self.valid(tree.checked_ms(file)).is_none_or(|left| left < period / 2)
+        self.valid(tree.checked(file)).is_none_or(|left| left < period / 2)
     }
 
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
         let tree = self.read();
         if let Ok(file) = tree.resolve(node) {
-            tree.seen(file, self.now_ms());
+            tree.seen(file, self.now());
         }
     }
 
@@ -413,7 +420,7 @@ impl Catalog {
         let mut changes = Changes::default();
         match stat {
             Ok(stat) if self.is_as_seen(entry, &stat) => {}
-            Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
+            Ok(stat) => self.write().found(parent, name, &stat, self.now(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
             Err(errno) => return Err(errno),
         }
@@ -425,7 +432,7 @@ impl Catalog {
         let tree = self.read();
         let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
         if same {
-            tree.seen(entry, self.now_ms());
+            tree.seen(entry, self.now());
         }
         same
     }
@@ -451,7 +458,7 @@ impl Catalog {
         if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
             return Ok(changes);
         }
-        let now = self.now_ms();
+        let now = self.now();
         let names = self.source.list(&path)?;
         let stats = self.source.stat_all(&path, &names);
         let mut errors = stats.iter().filter_map(|stat| stat.err());

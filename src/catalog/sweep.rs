@@ -100,7 +100,7 @@ impl Catalog {
             (tree.path(portion.directory), unchecked(&tree, portion))
         };
         let stats = self.source.stat_all(&path, &names);
-        let now = self.now_ms();
+        let now = self.now();
         let mut differing = Vec::new();
         {
             let tree = self.read();
@@ -130,6 +130,6 @@ impl Catalog {
 /// The names of a portion that nobody has checked since the mount.
 fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
     let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
-    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked_ms(*row) == 0);
+    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked(*row) == 0);
     unchecked.map(|row| tree.name(row).to_os_string()).collect()
 }

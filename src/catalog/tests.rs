@@ -202,6 +202,24 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
     assert!(open(root.path()).is_err_and(|error| error.to_string().contains("gone")));
 }
 
+#[test]
+fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "before").unwrap();
+    let mut catalog = scanned(root.path(), Some(DAY));
+    let known = |catalog: &Catalog| catalog.lookup(NodeId::ROOT, OsStr::new("file"), false);
+    // 2000 days are more than there are ticks.
+    for days in [2, 60, 400, 2000] {
+        assert!(known(&catalog).is_some(), "day {days}");
+        catalog.start -= DAY * days;
+        assert!(known(&catalog).is_none(), "day {days}");
+        fs::write(root.path().join("file"), vec![0; days as usize]).unwrap();
+        assert_eq!(catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().changed.len(), 1);
+    }
+    assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
+}
+
 /// Names of 20 bytes, as ImageNet's.
 #[test]
 fn a_file_takes_few_bytes() {

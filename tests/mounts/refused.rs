@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::libc;
@@ -103,10 +103,47 @@ fn sources_and_mount_points_that_cannot_be() {
     refused(4, &source.join("file"), &mount, "must be a directory");
     refused(6, &source, &ground.path("none"), "does not exist");
     refused(6, &source, &source.join("file"), "not a directory");
+    refuse_inside(&ground, &refused);
     fs::write(mount.join("hidden"), "x").unwrap();
     refused(6, &source, &mount, "is not empty");
     ground.ends(6, &["umount", &text(&mount)]);
     ground.ends(6, &["status", &text(&mount)]);
+}
+
+/// A mount point inside the source, by its own path, by a link, and by binds of the source and of a
+/// part of it.
+#[track_caller]
+fn refuse_inside(ground: &Ground, refused: &dyn Fn(i32, &Path, &Path, &str)) {
+    let source = ground.path("source");
+    fs::create_dir_all(source.join("a b/empty")).unwrap();
+    symlink(source.join("a b/empty"), ground.path("leads-inside")).unwrap();
+    let _whole = Bound::new(&source, ground.path("whole"));
+    let _part = Bound::new(&source.join("a b"), ground.path("part"));
+    for inside in ["source/a b/empty", "leads-inside", "whole/a b/empty", "part/empty"] {
+        refused(6, &source, &ground.path(inside), "is inside the source");
+    }
+    // Beside the source, though its path begins alike.
+    fs::create_dir(ground.path("source2")).unwrap();
+    let mounted = Mounted::at(ground, &source, &ground.path("source2"), &[]);
+    mounted.umount();
+}
+
+/// A directory that is shown at another place.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(directory: &Path, place: PathBuf) -> Self {
+        fs::create_dir(&place).unwrap();
+        let flags = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(directory), &place, None::<&str>, flags, None::<&str>).unwrap();
+        Bound(place)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
 }
 
 #[test]

@@ -11,13 +11,16 @@ use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
+use super::answers::Refusals;
 use super::record::{Exemplar, Names, Record, Replay};
+use crate::cache::store::disk::Disk;
 use crate::cache::{Journal, Pinned};
 use crate::config::RehearsalSettings;
-use crate::fs::views::{Access, Epoch, Exhibit};
+use crate::fs::views::{Access, Sample};
 use crate::rehearsal::{
     Buffer, Candidate, ClassId, Feature, Labels, Refused, SampleId, SleepSet, sleep_set,
 };
@@ -49,6 +52,11 @@ pub(super) struct Held {
     by_hash: HashMap<u64, SampleId>,
     journal: Journal,
     pub(super) task: u32,
+    /// The files and directories of the task; none: all that is offered.
+    pub(super) files: Vec<String>,
+    /// Scores that were taken in this mount, and what was not.
+    pub(super) scored: u64,
+    pub(super) refused: Refusals,
     /// The length of the journal at which it is looked how much of it is dead.
     length_max: u64,
     /// The disk does not take what is written: nothing is offered until it does.
@@ -63,7 +71,7 @@ fn hash_of(path: &[u8]) -> u64 {
 }
 
 impl Held {
-    /// Opens a buffer that lies in `directory`, or begins one. Where its rules are others than
+    /// Opens a buffer that lies on `disk`, or begins one. Where its rules are others than
     /// before, what it held is offered to a new one by these.
     ///
     /// # Errors
@@ -71,12 +79,12 @@ impl Held {
     pub(super) fn open(
         settings: RehearsalSettings,
         labels: Labels,
-        directory: &Path,
+        disk: Arc<dyn Disk>,
     ) -> Result<Self> {
         let rules = settings.rules;
         let mut found: Option<Replay> = None;
         let mut wrong = false;
-        let journal = Journal::open(directory, |text, pinned| {
+        let journal = Journal::open(disk, |text, pinned| {
             let record = serde_json::from_slice(text);
             let begun = found.get_or_insert_with(|| Replay::new(Buffer::new(rules)));
             wrong |= record.is_err();
@@ -100,6 +108,9 @@ impl Held {
             classes: replay.classes,
             journal,
             task: replay.task,
+            files: replay.files,
+            scored: 0,
+            refused: Refusals::default(),
             length_max: 0,
             failing: false,
         };
@@ -143,10 +154,11 @@ impl Held {
         }
     }
 
-    fn record(&mut self, record: &Record, bytes: &[u8]) -> Pinned {
+    /// Where the bytes are; none where they are more than a record can have.
+    fn record(&mut self, record: &Record, bytes: &[u8]) -> Option<Pinned> {
         // Only numbers, texts and buffers: they have a text.
         let text = serde_json::to_vec(record).unwrap_or_default();
-        self.journal.append(&text, bytes)
+        self.journal.append(&text, bytes).ok()
     }
 
     /// The class of a file that is to be offered.
@@ -161,7 +173,8 @@ impl Held {
         self.class_of(path)
     }
 
-    fn class_of<'a>(&'a self, path: &'a Path) -> Option<&'a [u8]> {
+    /// The class of a file; none where it is of none, or of one that no directory can be named after.
+    pub(super) fn class_of<'a>(&'a self, path: &'a Path) -> Option<&'a [u8]> {
         let class = self.settings.classes.of(path.as_os_str().as_bytes(), &self.labels)?;
         (![b".".as_slice(), b".."].contains(&class)).then_some(class)
     }
@@ -214,7 +227,7 @@ impl Held {
         let record = exemplar.record(sample);
         let pinned = self.record(&record, bytes);
         if let Some(exemplar) = self.exemplars.get_mut(&sample) {
-            exemplar.pinned = Some(pinned);
+            exemplar.pinned = pinned;
         }
     }
 
@@ -270,10 +283,10 @@ impl Held {
         }
     }
 
-    /// What is offered from now on is of this task.
-    pub(super) fn begin_task(&mut self, task: u32) {
-        self.task = task;
-        self.record(&Record::Task { task }, &[]);
+    /// What is offered from now on is of this task, whose samples are these files and directories.
+    pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) {
+        (self.task, self.files) = (task, files.clone());
+        self.record(&Record::Task { task, files }, &[]);
     }
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead.
@@ -320,14 +333,15 @@ impl Held {
     /// Begins the journal anew with what is held.
     fn rewrite(&mut self) -> Result<()> {
         let begun = Record::Begun {
-            buffer: self.buffer.clone(),
+            buffer: Box::new(self.buffer.clone()),
             classes: self.classes.names.clone(),
             offered: self.offered.iter().copied().collect(),
             task: self.task,
+            files: self.files.clone(),
         };
         let exemplars = &self.exemplars;
         let (moved, unread) = self.journal.rewrite(|journal| {
-            journal.append(&serde_json::to_vec(&begun)?, &[]);
+            journal.append(&serde_json::to_vec(&begun)?, &[])?;
             let (mut moved, mut unread) = (Vec::new(), Vec::new());
             for (sample, exemplar) in exemplars {
                 let Some(pinned) = &exemplar.pinned else { continue };
@@ -336,7 +350,7 @@ impl Held {
                     continue;
                 };
                 let record = exemplar.record(*sample);
-                moved.push((*sample, journal.append(&serde_json::to_vec(&record)?, &bytes)));
+                moved.push((*sample, journal.append(&serde_json::to_vec(&record)?, &bytes)?));
                 if journal.is_full() {
                     journal.write()?;
                 }
@@ -365,30 +379,11 @@ impl Held {
         self.exemplars.get(&sample).map_or("", |exemplar| &exemplar.path)
     }
 
-    /// What is held at this moment, as it is shown.
-    pub(super) fn freeze(&self) -> Epoch {
-        let mut classes: BTreeMap<String, BTreeMap<String, Exhibit>> = BTreeMap::new();
-        for member in self.buffer.members() {
-            let Some(Exemplar { path, access, pinned: Some(pinned), .. }) =
-                self.exemplars.get(&member.sample)
-            else {
-                continue;
-            };
-            let files = classes.entry(self.class(member.class).to_owned()).or_default();
-            let mut name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            if files.contains_key(&name) {
-                // Another directory has a file of this name: the number goes before the extension.
-                let (stem, extension) = name.split_at(name.rfind('.').unwrap_or(name.len()));
-                name = format!("{stem}~{}{extension}", member.sample.0);
-            }
-            let (sample, access) = (member.sample, *access);
-            let (source, pinned) = (path.clone(), pinned.clone());
-            files.insert(name.clone(), Exhibit { name, sample, source, access, pinned });
-        }
-        let sorted = |files: BTreeMap<_, Exhibit>| files.into_values().collect();
-        Epoch {
-            classes: classes.into_iter().map(|(class, files)| (class, sorted(files))).collect(),
-        }
+    /// A sample that is held and whose bytes are here, as it is shown.
+    pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
+        let Exemplar { path, access, pinned, .. } = self.exemplars.get(&id)?;
+        let (source, access) = (path.clone(), *access);
+        Some(Sample { id, source, access, pinned: pinned.clone()? })
     }
 
     /// A sleep set of what is held.

@@ -8,6 +8,8 @@
 //! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
 
 mod answers;
+mod displays;
+mod export;
 mod held;
 mod offers;
 mod owner;
@@ -26,10 +28,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lock;
+use crate::cache::store::disk::Directory;
 use crate::catalog::{Catalog, NodeId};
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{Frozen, Views};
+use crate::fs::views::{Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use held::Held;
 pub(super) use offers::Offers;
@@ -53,6 +56,20 @@ pub enum Question {
         /// Its name.
         buffer: String,
     },
+    /// What is known of a sample.
+    Show {
+        /// The buffer's name.
+        buffer: String,
+        /// Its path within the dataset, or that of a file of a view.
+        path: String,
+    },
+    /// Copy what a buffer holds to a directory that is not there yet.
+    Export {
+        /// The buffer's name.
+        buffer: String,
+        /// The directory, absolute.
+        directory: PathBuf,
+    },
     /// Take what the trainer says of samples.
     Score {
         /// The buffer's name.
@@ -75,6 +92,8 @@ pub enum Question {
         buffer: String,
         /// The task's number.
         task: u32,
+        /// Its files and directories within the dataset, one a line; none: all that is offered.
+        files: String,
     },
     /// The draws of an epoch from what is held now.
     Draw {
@@ -100,10 +119,12 @@ enum Note {
     Read { node: NodeId, bytes: Option<Waiting> },
     /// The bytes of a sample were fetched; none: they could not be.
     Fetched { buffer: usize, sample: SampleId, bytes: Option<Vec<u8>> },
-    /// Somebody looks at an epoch for the first time.
-    Freeze { buffer: usize, frozen: Frozen },
+    /// Somebody looks at a view that is not made yet.
+    Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
+    /// Lines `path score` were written for a buffer.
+    Scored { buffer: usize, lines: Vec<u8>, done: Scored },
     /// A command asks.
     Asked { question: Question, answer: SyncSender<Result<Value>> },
     /// There is something to look at: the end.
@@ -131,18 +152,19 @@ impl Rehearsal {
         let open = |(settings, directory): (RehearsalSettings, PathBuf)| {
             let name = format!("rehearsal.{}", settings.name);
             let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
-            Held::open(settings, labels, &directory).map_err(|error| {
+            let disk = Directory::open(&directory, false);
+            let held = disk.and_then(|disk| Held::open(settings, labels, Arc::new(disk)));
+            held.map_err(|error| {
                 let message = format!("{name}: {}: {error}", directory.display());
                 Error::new(ErrorKind::Cache, message)
                     .hint("move the directory away to begin the buffer anew")
             })
         };
         let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
-        let names = held.iter().map(|held| held.settings.name.clone()).collect();
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(names, &notes);
-        let owner = Owner::new(held, Arc::clone(catalog), notes.clone());
+        let views = views(held.iter().map(|held| view(&held.settings)).collect(), &notes);
+        let owner = Owner::new(held, Arc::clone(catalog), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
     }
@@ -162,6 +184,10 @@ impl Rehearsal {
     /// # Errors
     /// What is wrong with the question, and `Timeout` where the owner is busy for very long.
     pub(super) fn ask(&self, question: Question) -> Result<Value> {
+        if let Question::Export { buffer, directory } = &question {
+            // It may take long, and the owner has other things to do.
+            return self.export(buffer, directory);
+        }
         let (answer, answered) = sync_channel(1);
         let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
         self.notes.send(Note::Asked { question, answer }).map_err(|_| ended())?;
@@ -201,19 +227,36 @@ fn labels(classes: &Classes) -> Result<Labels> {
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 
+/// A buffer as it is served.
+fn view(settings: &RehearsalSettings) -> BufferView {
+    BufferView {
+        name: settings.name.clone(),
+        seed: settings.rules.seed,
+        distance: settings.distance,
+        slots: settings.slots,
+    }
+}
+
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
-fn views(names: Vec<String>, notes: &SyncSender<Note>) -> Arc<Views> {
-    let (freezing, showing) = (notes.clone(), notes.clone());
-    let freeze = move |buffer, frozen: Frozen| {
-        let unsent = match freezing.try_send(Note::Freeze { buffer, frozen }) {
+fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
+    let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
+    let make = move |buffer, view, made: Made| {
+        let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
             Ok(()) => return,
         };
-        if let Note::Freeze { frozen, .. } = unsent {
-            frozen(None);
+        if let Note::Make { made, .. } = unsent {
+            made(None);
         }
     };
     let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
-    Views::new(names, Box::new(freeze), Box::new(shown))
+    let score = move |buffer, lines, done: Scored| {
+        // Who writes waits for room.
+        if scoring.send(Note::Scored { buffer, lines, done }).is_err() {
+            tracing::warn!("scores came after the end of the mount");
+        }
+    };
+    let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
+    Views::new(buffers, Ask { make, shown, score })
 }

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::Note;
+use super::displays;
 use super::held::{Held, Taken};
 use super::offers::Waiting;
 use crate::catalog::{Catalog, NodeId};
-use crate::fs::views::Access;
+use crate::fs::views::{Access, Display, View, Views};
 use crate::rehearsal::SampleId;
 use crate::source::{Kind, ReadRequest, Urgency};
 
@@ -35,14 +36,22 @@ struct Wanted {
 pub(super) struct Owner {
     pub(super) held: Vec<Held>,
     pub(super) catalog: Arc<Catalog>,
+    pub(super) views: Arc<Views>,
+    /// Sleep sets that were made.
+    pub(super) nights: u64,
     notes: SyncSender<Note>,
     wanted: VecDeque<Wanted>,
     fetching: usize,
 }
 
 impl Owner {
-    pub(super) fn new(held: Vec<Held>, catalog: Arc<Catalog>, notes: SyncSender<Note>) -> Self {
-        Owner { held, catalog, notes, wanted: VecDeque::new(), fetching: 0 }
+    pub(super) fn new(
+        held: Vec<Held>,
+        catalog: Arc<Catalog>,
+        views: Arc<Views>,
+        notes: SyncSender<Note>,
+    ) -> Self {
+        Owner { held, catalog, views, nights: 0, notes, wanted: VecDeque::new(), fetching: 0 }
     }
 
     /// Takes notes until `closed`.
@@ -83,21 +92,35 @@ impl Owner {
                 }
                 self.fetch();
             }
-            Note::Freeze { buffer, frozen } => {
-                // What is shown is on the disk before.
-                self.held.iter_mut().for_each(Held::write);
-                frozen(self.held.get(buffer).map(Held::freeze));
-            }
+            Note::Make { buffer, view, made } => made(self.display(buffer, view)),
             Note::Shown { buffer, sample } => {
                 if let Some(held) = self.held.get_mut(buffer) {
                     held.shown(sample);
                 }
+            }
+            Note::Scored { buffer, lines, done } => {
+                let lines = String::from_utf8_lossy(&lines);
+                done(self.score(buffer, &lines).map_or(0, |came| came.count));
             }
             // Who asked may be gone.
             Note::Asked { question, answer } => drop(answer.send(self.answer(question))),
             Note::Wake => {}
         }
         self.held.iter_mut().filter(|held| held.is_full()).for_each(Held::write);
+    }
+
+    /// What a view of a buffer shows from now on.
+    fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
+        let held = self.held.get_mut(buffer)?;
+        // What is shown is on the disk before.
+        held.write();
+        match view {
+            View::Epoch(_) => Some(displays::all(held)),
+            View::Mix(epoch) => Some(displays::mix(held, &self.catalog, epoch)),
+            View::TaskMix => Some(displays::mix(held, &self.catalog, held.task.into())),
+            // They are there from the beginning.
+            View::Sleep(_) => None,
+        }
     }
 
     /// A file was read: it is offered to each buffer.

@@ -13,7 +13,14 @@ use crate::rehearsal::{Buffer, Candidate, ClassId, SampleId};
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
     /// The journal begins.
-    Begun { buffer: Buffer, classes: Vec<String>, offered: Vec<u64>, task: u32 },
+    Begun {
+        buffer: Box<Buffer>,
+        classes: Vec<String>,
+        offered: Vec<u64>,
+        task: u32,
+        #[serde(default)]
+        files: Vec<String>,
+    },
     /// A sample was offered for the first time.
     Offered { path: String, hash: u64, access: Access, class: String, task: u32, bytes: u64 },
     /// The bytes of a sample that is held are pinned with this record.
@@ -24,8 +31,12 @@ pub(super) enum Record {
     Shown { sample: SampleId },
     /// A sample's bytes could not be had.
     Lost { sample: SampleId },
-    /// A task has begun.
-    Task { task: u32 },
+    /// A task has begun, of these files and directories; none: all.
+    Task {
+        task: u32,
+        #[serde(default)]
+        files: Vec<String>,
+    },
 }
 
 /// What is known of a sample that is held.
@@ -72,18 +83,19 @@ pub(super) struct Replay {
     pub(super) offered: HashSet<u64>,
     pub(super) exemplars: BTreeMap<SampleId, Exemplar>,
     pub(super) task: u32,
+    pub(super) files: Vec<String>,
 }
 
 impl Replay {
     pub(super) fn new(buffer: Buffer) -> Self {
-        let (classes, offered, exemplars) = Default::default();
-        Replay { buffer, classes, offered, exemplars, task: 0 }
+        let (classes, offered, exemplars, files) = Default::default();
+        Replay { buffer, classes, offered, exemplars, task: 0, files }
     }
 
     pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) {
         match record {
-            Record::Begun { buffer, classes, offered, task } => {
-                *self = Replay { task, ..Replay::new(buffer) };
+            Record::Begun { buffer, classes, offered, task, files } => {
+                *self = Replay { task, files, ..Replay::new(*buffer) };
                 for class in &classes {
                     self.classes.id(class);
                 }
@@ -115,7 +127,7 @@ impl Replay {
                 }
                 self.buffer.remove(sample);
             }
-            Record::Task { task } => self.task = task,
+            Record::Task { task, files } => (self.task, self.files) = (task, files),
         }
     }
 }

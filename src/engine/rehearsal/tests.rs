@@ -1,8 +1,11 @@
 //! Buffers over several lives: what is held, decided and known is there again.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use super::displays;
 use super::held::{Held, Taken};
+use crate::cache::store::disk::Directory;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::fs::views::Access;
 use crate::rehearsal::{Labels, SampleId};
@@ -22,7 +25,8 @@ fn settings(written: &[&str]) -> RehearsalSettings {
 }
 
 fn open(directory: &Path, written: &[&str]) -> Held {
-    Held::open(settings(written), Labels::default(), directory).unwrap()
+    let disk = Arc::new(Directory::open(directory, false).unwrap());
+    Held::open(settings(written), Labels::default(), disk).unwrap()
 }
 
 fn bytes(n: u32) -> Vec<u8> {
@@ -49,13 +53,14 @@ fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
 /// What is shown is what was offered, each sample with its own bytes.
 fn check(held: &Held) -> Vec<String> {
     let mut paths = Vec::new();
-    for (class, files) in held.freeze().classes {
+    for (class, files) in displays::all(held).classes {
         for file in files {
             let n: u32 = file.name.trim_end_matches(".jpg").parse().unwrap();
-            assert_eq!(file.source, format!("train/{class}/{n}.jpg"));
-            assert_eq!(file.pinned.read().unwrap(), bytes(n));
-            assert_eq!(file.access, Access { mode: 0o640, uid: 7, gid: 8 });
-            paths.push(file.source);
+            let sample = file.sample().unwrap();
+            assert_eq!(sample.source, format!("train/{class}/{n}.jpg"));
+            assert_eq!(sample.pinned.read().unwrap(), bytes(n));
+            assert_eq!(sample.access, Access { mode: 0o640, uid: 7, gid: 8 });
+            paths.push(sample.source.clone());
         }
     }
     paths
@@ -69,13 +74,14 @@ fn a_buffer_is_there_again() {
     let shown = held.sample(&check(&held)[3]).unwrap();
     held.shown(shown);
     held.score(shown, 2.5).unwrap();
-    held.begin_task(4);
+    held.begin_task(4, vec!["train/c1".to_owned()]);
     held.write();
     let (before, paths) = (held.buffer.clone(), check(&held));
     assert_eq!((before.len(), paths.len()), (20, 20));
     drop(held);
     let mut held = open(directory.path(), &[]);
     assert_eq!((&held.buffer, held.task), (&before, 4));
+    assert_eq!(held.files, ["train/c1"]);
     assert_eq!(check(&held), paths);
     let member = held.buffer.get(shown).unwrap();
     assert_eq!((member.score, member.replays), (Some(2.5), 1));
@@ -135,12 +141,13 @@ fn dead_bytes_are_left_behind() {
     let files = std::fs::read_dir(directory.path()).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(on_disk < 110 << 20, "{on_disk}");
-    let frozen = held.freeze();
+    let frozen = displays::all(&held);
     drop(held);
     let held = open(directory.path(), &["policy=ring"]);
-    let files = &held.freeze().classes[0].1;
+    let files = &displays::all(&held).classes[0].1;
     assert_eq!(files.len(), 20);
-    let whole = |file: &crate::fs::views::Exhibit| file.pinned.read().unwrap() == large;
+    let whole =
+        |file: &crate::fs::views::Exhibit| file.sample().unwrap().pinned.read().unwrap() == large;
     assert!(files.iter().all(whole) && frozen.classes[0].1.iter().all(whole));
 }
 
