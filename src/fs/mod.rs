@@ -8,6 +8,7 @@
 pub mod views;
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -215,6 +216,28 @@ impl Dataset {
         attr.stat.uid = nix::unistd::geteuid().as_raw();
         attr.stat.gid = nix::unistd::getegid().as_raw();
         Ok(attr)
+    }
+
+    /// The directory that holds a node.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past.
+    pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
+        match node {
+            CONTROL_NODE | VIEWS_NODE => Ok(NodeId::ROOT),
+            _ => self.catalog.parent(node),
+        }
+    }
+
+    /// Path of a node at the source.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past, `ENOTSUP` for what is not at the source.
+    pub fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
+        match node {
+            CONTROL_NODE | VIEWS_NODE => Err(Errno::ENOTSUP),
+            _ => self.catalog.path(node),
+        }
     }
 
     /// Lists a directory, sorted by name.

@@ -95,7 +95,7 @@ impl DatasetOps {
 
 /// The directory itself and its parent, which every listing begins with.
 fn dots(dataset: &Dataset, node: NodeId) -> Result<[(NodeId, &'static str); 2], nix::errno::Errno> {
-    Ok([(node, "."), (dataset.catalog().parent(node)?, "..")])
+    Ok([(node, "."), (dataset.parent(node)?, "..")])
 }
 
 /// What a request counts as.
@@ -397,7 +397,7 @@ impl Filesystem for DatasetOps {
         self.requests.count(Kind::Other);
         let name = name.to_os_string();
         self.dataset.wait_for_source(move |dataset| {
-            let path = dataset.catalog().path(node(ino));
+            let path = dataset.path(node(ino));
             let value = path.and_then(|path| dataset.catalog().source().xattr(&path, &name));
             reply_xattr(reply, size, value);
         });
@@ -406,7 +406,7 @@ impl Filesystem for DatasetOps {
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.requests.count(Kind::Other);
         self.dataset.wait_for_source(move |dataset| {
-            let path = dataset.catalog().path(node(ino));
+            let path = dataset.path(node(ino));
             let names = path.and_then(|path| dataset.catalog().source().list_xattrs(&path));
             reply_xattr(reply, size, names);
         });

@@ -225,12 +225,16 @@ mknod -m 666 "$GROUND/dev/fuse" c 10 229
 mount --bind "$GROUND/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   test "$(id -u)" = 65534
-  "$GROUND/belady" mount "$GROUND/source" "$GROUND/theirs/mount" --ram 4MiB --order sequential
+  "$GROUND/belady" mount "$GROUND/source" "$GROUND/theirs/mount" --ram 4MiB --order sequential \
+    --set mount.control="$GROUND/theirs/control"
+  test "$(stat -c %a "$GROUND/theirs/control/status.json")" = 400
+  grep -q "\"files\": 50" "$GROUND/theirs/control/status.json"
+  echo torch-random:seed=3 > "$GROUND/theirs/control/order"
   cmp "$GROUND/source/d/0003" "$GROUND/theirs/mount/d/0003"
   cat "$GROUND"/theirs/mount/d/* | md5sum
   "$GROUND/belady" status "$GROUND/theirs/mount" --json
   "$GROUND/belady" umount "$GROUND/theirs/mount"
-  test -z "$(ls "$GROUND/theirs/mount")"
+  test -z "$(ls "$GROUND/theirs/mount" "$GROUND/theirs/control" | grep -v :)"
   code=0
   "$GROUND/belady" mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/ours" || code=$?
   test "$code" = 5
@@ -241,12 +245,12 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 fn a_user_without_rights_mounts_through_fusermount3() {
     let ground = Ground::new();
     ground.plant_many("d", 50, 30_000);
-    for name in ["dev", "ours", "theirs", "theirs/mount", "theirs/run"] {
+    for name in ["dev", "ours", "theirs", "theirs/mount", "theirs/run", "theirs/control"] {
         fs::create_dir(ground.path(name)).unwrap();
     }
     // The build directory may be closed to others.
     fs::copy(env!("CARGO_BIN_EXE_belady"), ground.path("belady")).unwrap();
-    for name in ["theirs", "theirs/mount", "theirs/run"] {
+    for name in ["theirs", "theirs/mount", "theirs/run", "theirs/control"] {
         std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
     }
     let run = ground.path("theirs/run");

@@ -133,6 +133,16 @@ fn with_the_least_memory_and_an_order() {
 }
 
 #[test]
+fn with_memory_for_nothing() {
+    bytes_are_the_sources(&["--ram", "0", "--order", "torch-random:seed=4"]);
+}
+
+#[test]
+fn with_a_byte_of_memory_and_one_on_disk() {
+    bytes_are_the_sources(&["--ram", "1", "--cache-dir", "CACHE", "--nvme", "1MiB"]);
+}
+
+#[test]
 fn with_nothing_kept() {
     let order = "sequential:index=path";
     bytes_are_the_sources(&["--ram", "3MiB", "--set", "cache.policy=none", "--order", order]);

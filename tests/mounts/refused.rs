@@ -163,6 +163,51 @@ fn cache_directories_that_cannot_be() {
     mount_refused(&ground, &["--cache-dir", readonly.0.to_str().unwrap()], 5, &["cannot be"]);
 }
 
+#[test]
+fn cache_disks_without_space() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    let full = Tmpfs::new(&ground, "full", "size=1M");
+    while fs::write(full.0.join("others"), vec![0; 2 << 20]).is_ok() {}
+    let cache = full.0.join("cache");
+    let cache = cache.to_str().unwrap();
+    let words = ["64 MiB does not fit", "\"auto\" takes what there is"];
+    mount_refused(&ground, &["--cache-dir", cache, "--nvme", "64MiB"], 3, &words);
+    // Who takes what there is does without.
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache]);
+    assert!(mounted.status()["decisions"].to_string().contains("no disk tier"));
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
+    mounted.umount();
+    let crowded = Tmpfs::new(&ground, "crowded", "size=64M,nr_inodes=2");
+    fs::write(crowded.0.join("others"), "").unwrap_or_default();
+    let cache = crowded.0.join("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    mount_refused(&ground, &options, 5, &["No space left on device", cache.to_str().unwrap()]);
+}
+
+/// Mounts where there is no device, in a mount namespace of the test's own.
+const WITHOUT_FUSE: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m 666 "$GROUND/dev/null" c 1 3
+mount --bind "$GROUND/dev" /dev
+exec "$BELADY" mount "$GROUND/source" "$GROUND/mount"
+"#;
+
+#[test]
+fn a_machine_without_fuse() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    fs::create_dir(ground.path("dev")).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", WITHOUT_FUSE]);
+    command.env("GROUND", ground.path("")).env("BELADY", env!("CARGO_BIN_EXE_belady"));
+    let output = command.env("XDG_RUNTIME_DIR", ground.path("run")).output().unwrap();
+    let said = crate::ground::said(&output);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("/dev/fuse is missing") && said.contains("modprobe fuse"), "{said}");
+    assert_eq!((mounts_at(&ground.path("mount")), ground.daemons()), (0, Vec::new()));
+}
+
 /// A small filesystem in memory.
 pub(crate) struct Tmpfs(pub(crate) std::path::PathBuf);
 
