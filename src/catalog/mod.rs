@@ -13,6 +13,7 @@
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
 mod change;
+mod files;
 mod names;
 mod node;
 mod row;
@@ -25,15 +26,16 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Kind, Source, Stat};
+use crate::source::{Fingerprint, Source, Stat};
 pub use node::NodeId;
-use tree::Tree;
+pub use scan::give_back;
+use tree::{Clock, Tree};
 
 /// A row as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +131,7 @@ impl Catalog {
         period: Option<Duration>,
         seen: &AtomicU64,
     ) -> Result<Self, (PathBuf, Errno)> {
+        let start = Instant::now();
         let root = source.stat(Path::new("")).map_err(|errno| (PathBuf::new(), errno))?;
         let found = scan::scan(&*source, threads, seen)?;
         if let Some(errno) =
@@ -139,15 +142,24 @@ impl Catalog {
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
         let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
         scan::give_back();
-        Ok(Self::of(tree, source, period, false))
+        Ok(Self::of(tree, source, period, false, start))
     }
 
-    fn of(tree: Tree, source: Arc<dyn Source>, period: Option<Duration>, reopened: bool) -> Self {
+    fn of(
+        mut tree: Tree,
+        source: Arc<dyn Source>,
+        period: Option<Duration>,
+        reopened: bool,
+        start: Instant,
+    ) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began = now.saturating_sub(start.elapsed()).as_nanos();
+        tree.clock = Clock { start_ns: i64::try_from(began).unwrap_or(i64::MAX), reopened };
         Catalog {
             source,
             tree: RwLock::new(tree),
             period,
-            start: Instant::now(),
+            start,
             renamed: AtomicU64::new(0),
             reopened,
             swept: AtomicBool::new(!reopened),
@@ -178,7 +190,7 @@ impl Catalog {
         }
         let mut tree = Tree::of(tables);
         tree.update(FileId(0), &root, &mut Changes::default());
-        Ok(Self::of(tree, source, period, true))
+        Ok(Self::of(tree, source, period, true, Instant::now()))
     }
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
@@ -387,9 +399,19 @@ impl Catalog {
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
         let tree = self.read();
-        if let Ok(file) = tree.resolve(node) {
+        if let Ok(file) = tree.resolve(node)
+            && !tree.is_unsettled(file)
+        {
             tree.seen(file, self.now());
         }
+    }
+
+    /// Whether what was read of a version is surely what it has: not where the source counts its
+    /// times in seconds and the file had been written in the last ones when it was looked at.
+    pub fn is_settled(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        let settled = |file| !tree.is_unsettled(file);
+        self.period.is_none() || tree.resolve(node).is_ok_and(settled)
     }
 
     /// A number that changes when there are other names than before.
@@ -401,38 +423,6 @@ impl Catalog {
         let other = changes.added || !changes.names.is_empty();
         self.renamed.fetch_add(other.into(), Ordering::Relaxed);
         changes
-    }
-
-    /// Calls `each` with path, file and attributes of every regular file or link.
-    pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
-        let tree = self.read();
-        let (mut directory, mut path) = (FileId(0), PathBuf::new());
-        for file in tree.files().filter(|file| tree.is_there(*file)) {
-            let stat = tree.stat(file);
-            if !matches!(stat.kind, Kind::File | Kind::Symlink) {
-                continue;
-            }
-            let parent = tree.row(file).parent;
-            if parent != directory {
-                (directory, path) = (parent, tree.path(parent));
-            }
-            path.push(tree.name(file));
-            each(&path, file, &stat);
-            path.pop();
-        }
-    }
-
-    /// Path of some regular file.
-    pub fn any_file(&self) -> Option<PathBuf> {
-        let tree = self.read();
-        tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
-    }
-
-    /// Number of rows and of the bytes of all regular files.
-    pub fn totals(&self) -> (u64, u64) {
-        let tree = self.read();
-        let regular = tree.files().filter(|file| is_regular(&tree, *file));
-        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
     }
 
     /// Checks one name at the source. Blocks.
@@ -458,7 +448,8 @@ impl Catalog {
     /// Whether a name stands for what the source says now. If so, that is noted.
     fn is_as_seen(&self, entry: FileId, stat: &Stat) -> bool {
         let tree = self.read();
-        let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
+        let file = tree.target(entry);
+        let same = tree.stat(file).fingerprint() == stat.fingerprint() && !tree.is_unsettled(file);
         if same {
             tree.seen(entry, self.now());
         }
@@ -494,10 +485,6 @@ impl Catalog {
         tree.relist(directory, found.collect(), now, &mut changes);
         self.count(changes)
     }
-}
-
-fn is_regular(tree: &Tree, file: FileId) -> bool {
-    tree.is_there(file) && tree.stat(file).kind == Kind::File
 }
 
 #[cfg(test)]
