@@ -1,23 +1,54 @@
-//! Which files the kernel may open without asking, as the planner says.
+//! Which files the kernel may open without asking: as the planner says, and those of which nothing was
+//! fetched yet. Their first read is a request, and shows the reader as well as an open would.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use super::Cache;
 use crate::ids::FileId;
+use crate::source::Urgency;
 
-/// A bit for each file, set in the trust gear.
+/// What is known of each file.
 #[derive(Default)]
-pub struct Gears(RwLock<Vec<AtomicU64>>);
+pub struct Gears {
+    trusted: Bits,
+    fetched: Bits,
+}
 
 impl Gears {
     /// Whether a file is in the trust gear.
     pub fn is_trusted(&self, file: FileId) -> bool {
+        self.trusted.has(file)
+    }
+
+    /// Whether something of a file has been fetched, so that there may be pages of it.
+    pub fn is_fetched(&self, file: FileId) -> bool {
+        self.fetched.has(file)
+    }
+
+    fn set(&self, file: FileId, trusted: bool) {
+        self.trusted.set(file, trusted);
+    }
+
+    /// Something of a file is being fetched. Says whether that is so for the first time.
+    fn note_fetch(&self, file: FileId) -> bool {
+        !self.fetched.has(file) && !self.fetched.set(file, true)
+    }
+}
+
+/// A bit for each file.
+#[derive(Default)]
+struct Bits(RwLock<Vec<AtomicU64>>);
+
+impl Bits {
+    fn has(&self, file: FileId) -> bool {
         let words = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let word = words.get(file.index() / 64).map_or(0, |word| word.load(Ordering::Acquire));
         word >> (file.index() % 64) & 1 == 1
     }
 
-    pub(super) fn set(&self, file: FileId, trusted: bool) {
+    /// Sets or clears a bit, and says what it was.
+    fn set(&self, file: FileId, on: bool) -> bool {
         let (nth, bit) = (file.index() / 64, 1 << (file.index() % 64));
         let mut words = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if nth >= words.len() {
@@ -28,10 +59,43 @@ impl Gears {
             drop(all);
             words = self.0.read().unwrap_or_else(PoisonError::into_inner);
         }
-        match trusted {
-            true => words[nth].fetch_or(bit, Ordering::Release),
-            false => words[nth].fetch_and(!bit, Ordering::Release),
+        let before = match on {
+            true => words[nth].fetch_or(bit, Ordering::AcqRel),
+            false => words[nth].fetch_and(!bit, Ordering::AcqRel),
         };
+        before & bit != 0
+    }
+}
+
+impl Cache {
+    /// Lets a file be opened without asking, or each of its opens be seen.
+    pub fn turn(self: &Arc<Self>, file: FileId, trusted: bool) {
+        self.gears.set(file, trusted);
+        if !trusted {
+            self.expire(file);
+        }
+    }
+
+    /// A flight of a file begins: from now on its opens are to be seen, since there may be pages of it.
+    pub(super) fn begin_fetch(self: &Arc<Self>, file: Option<FileId>) {
+        if let Some(file) = file.filter(|file| self.gears.note_fetch(*file)) {
+            self.expire(file);
+        }
+    }
+
+    /// Has the kernel look a file up at its next open, unless it is trusted by then.
+    fn expire(self: &Arc<Self>, file: FileId) {
+        let cache = Arc::clone(self);
+        self.gear_pool.submit(Urgency::Prefetch, move || {
+            if cache.gears.is_trusted(file) {
+                return;
+            }
+            if let (Some(pages), Some((node, parent, name))) =
+                (cache.pages.get(), cache.catalog.name(file))
+            {
+                pages.expire(node, parent, &name);
+            }
+        });
     }
 }
 
@@ -47,5 +111,14 @@ mod tests {
         assert!(gears.is_trusted(FileId(70)) && !gears.is_trusted(FileId(6)));
         gears.set(FileId(70), false);
         assert!(!gears.is_trusted(FileId(70)));
+    }
+
+    #[test]
+    fn a_file_is_fetched_for_the_first_time_once() {
+        let gears = Gears::default();
+        assert!(!gears.is_fetched(FileId(70)));
+        assert!(gears.note_fetch(FileId(70)) && !gears.note_fetch(FileId(70)));
+        assert!(gears.is_fetched(FileId(70)) && !gears.is_fetched(FileId(71)));
+        assert!(gears.note_fetch(FileId(71)));
     }
 }

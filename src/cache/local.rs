@@ -239,13 +239,15 @@ impl Local {
     }
 
     /// Waits until everything is written, and lasts; nothing is written afterwards. Says whether
-    /// the store is left: a disk that hangs may still be writing. Blocks.
+    /// the store is left: a disk that hangs may still be writing, and is not waited for if it is known
+    /// to. Blocks.
     pub(super) fn close(self: &Arc<Self>) -> bool {
         self.submit(Job::Sync);
         let mut queue = self.lock();
         queue.closed = true;
         let busy = |queue: &mut Queue| queue.working;
-        let waited = self.idle.wait_timeout_while(queue, CLOSE_PATIENCE, busy);
+        let patience = if queue.hangs() { Duration::ZERO } else { CLOSE_PATIENCE };
+        let waited = self.idle.wait_timeout_while(queue, patience, busy);
         let hangs = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         if hangs {
             tracing::warn!("the cache disk hangs; what was stored last may be lost");

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::ids::{BLOCK_BYTES, BlockId, FileId};
+use crate::ids::{BLOCK_BYTES, BlockId};
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 pub use backlog::Arrival;
@@ -209,25 +209,6 @@ impl Cache {
         &self.gears
     }
 
-    /// Lets a file be opened without asking, or each of its opens be seen.
-    pub fn turn(self: &Arc<Self>, file: FileId, trusted: bool) {
-        self.gears.set(file, trusted);
-        if trusted {
-            return;
-        }
-        let cache = Arc::clone(self);
-        self.gear_pool.submit(Urgency::Prefetch, move || {
-            if cache.gears.is_trusted(file) {
-                return;
-            }
-            if let (Some(pages), Some((node, parent, name))) =
-                (cache.pages.get(), cache.catalog.name(file))
-            {
-                pages.expire(node, parent, &name);
-            }
-        });
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -255,6 +236,7 @@ impl Cache {
             None => {
                 flights.insert((block, node), Flight::Fetching(Fetching::for_reader(waiter)));
                 drop(flights);
+                self.begin_fetch(node.file());
                 match self.catalog.locate(block).filter(|located| located.node == node) {
                     Some(located) => {
                         self.inbox.put(Event::Missed { block, task }, None);
@@ -284,6 +266,7 @@ impl Cache {
             }
         }
         drop(flights);
+        self.begin_fetch(located.node.file());
         if let Some(pages) = self.pages.get() {
             pages.expect(&located);
         }
@@ -307,8 +290,11 @@ impl Cache {
             Entry::Occupied(mut flight) => match flight.get_mut() {
                 Flight::Fetching(fetching) => fetching.placed = Some(placed),
                 Flight::Pushing(bytes) => {
-                    let arrival = self.backlog.arrival(located.node, bytes);
+                    let bytes = Arc::clone(bytes);
                     drop(flights);
+                    let settled = self.catalog.is_settled(located.node);
+                    let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes));
+                    let arrival = arrival.flatten();
                     local.put(block, arrival, placed);
                 }
             },
@@ -435,7 +421,9 @@ impl Cache {
             waiter(Ok(Arc::clone(&bytes)));
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
-            local.put(block, self.backlog.arrival(located.node, &bytes), placed);
+            let settled = self.catalog.is_settled(located.node);
+            let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
+            local.put(block, arrival, placed);
         }
         if !fetching.to_ram {
             return;
@@ -462,7 +450,8 @@ impl Cache {
             Ok(()) => {
                 self.checked.note(block);
                 // What comes from the store is not written to it.
-                let new = self.local.is_some() && from == Place::Source;
+                let settled = || self.catalog.is_settled(located.node);
+                let new = self.local.is_some() && from == Place::Source && settled();
                 let arrival = new.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
                 self.tell(located.node, Event::Arrived { block, from }, arrival);
             }

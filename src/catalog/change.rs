@@ -14,7 +14,7 @@ impl Tree {
     /// Takes what the source says of a row now. Says whether it is another version.
     pub(super) fn update(&mut self, file: FileId, stat: &Stat, changes: &mut Changes) -> bool {
         let before = self.stat(file);
-        let same = before.fingerprint() == stat.fingerprint();
+        let same = before.fingerprint() == stat.fingerprint() && !self.is_unsettled(file);
         self.set(file, stat);
         if same {
             return false;
@@ -65,6 +65,17 @@ impl Tree {
         Some((index, children.at(index)))
     }
 
+    /// As [`update`](Self::update), by a name, which was looked at just now.
+    fn look_again(&mut self, entry: FileId, stat: &Stat, now: u32, changes: &mut Changes) -> bool {
+        let file = self.target(entry);
+        let changed = self.update(file, stat, changes);
+        self.seen(entry, now);
+        if changed {
+            self.seen(file, now);
+        }
+        changed
+    }
+
     /// A name that is known has been looked at again.
     pub(super) fn found(
         &mut self,
@@ -77,8 +88,7 @@ impl Tree {
         let Ok(directory) = self.resolve(parent) else { return };
         let Some((index, entry)) = self.find(directory, name) else { return };
         if !self.is_another(entry, stat) {
-            self.seen(entry, now);
-            if self.update(self.target(entry), stat, changes) {
+            if self.look_again(entry, stat, now, changes) {
                 self.go_by(entry);
             }
             return;
@@ -194,8 +204,7 @@ impl Tree {
             }
             let known = left.next_if(|row| self.name(*row) == name.as_os_str());
             if let Some(row) = known.filter(|row| !self.is_another(*row, &stat)) {
-                self.seen(row, now);
-                if self.update(self.target(row), &stat, changes) {
+                if self.look_again(row, &stat, now, changes) {
                     moved.push(row);
                 }
                 children.push(row);

@@ -26,7 +26,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
@@ -35,7 +35,8 @@ use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 pub use files::{Leading, Links};
 pub use node::NodeId;
-use tree::Tree;
+pub use scan::give_back;
+use tree::{Clock, Tree};
 
 /// A row as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +132,7 @@ impl Catalog {
         period: Option<Duration>,
         seen: &AtomicU64,
     ) -> Result<Self, (PathBuf, Errno)> {
+        let start = Instant::now();
         let root = source.stat(Path::new("")).map_err(|errno| (PathBuf::new(), errno))?;
         let found = scan::scan(&*source, threads, seen)?;
         if let Some(errno) =
@@ -141,15 +143,24 @@ impl Catalog {
         seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
         let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
         scan::give_back();
-        Ok(Self::of(tree, source, period, false))
+        Ok(Self::of(tree, source, period, false, start))
     }
 
-    fn of(tree: Tree, source: Arc<dyn Source>, period: Option<Duration>, reopened: bool) -> Self {
+    fn of(
+        mut tree: Tree,
+        source: Arc<dyn Source>,
+        period: Option<Duration>,
+        reopened: bool,
+        start: Instant,
+    ) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began = now.saturating_sub(start.elapsed()).as_nanos();
+        tree.clock = Clock { start_ns: i64::try_from(began).unwrap_or(i64::MAX), reopened };
         Catalog {
             source,
             tree: RwLock::new(tree),
             period,
-            start: Instant::now(),
+            start,
             renamed: AtomicU64::new(0),
             reopened,
             swept: AtomicBool::new(!reopened),
@@ -180,7 +191,7 @@ impl Catalog {
         }
         let mut tree = Tree::of(tables);
         tree.update(FileId(0), &root, &mut Changes::default());
-        Ok(Self::of(tree, source, period, true))
+        Ok(Self::of(tree, source, period, true, Instant::now()))
     }
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
@@ -389,9 +400,19 @@ impl Catalog {
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
         let tree = self.read();
-        if let Ok(file) = tree.resolve(node) {
+        if let Ok(file) = tree.resolve(node)
+            && !tree.is_unsettled(file)
+        {
             tree.seen(file, self.now());
         }
+    }
+
+    /// Whether what was read of a version is surely what it has: not where the source counts its
+    /// times in seconds and the file had been written in the last ones when it was looked at.
+    pub fn is_settled(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        let settled = |file| !tree.is_unsettled(file);
+        self.period.is_none() || tree.resolve(node).is_ok_and(settled)
     }
 
     /// A number that changes when there are other names than before.
@@ -430,7 +451,8 @@ impl Catalog {
     /// Whether a name stands for what the source says now. If so, that is noted.
     fn is_as_seen(&self, entry: FileId, stat: &Stat) -> bool {
         let tree = self.read();
-        let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
+        let file = tree.target(entry);
+        let same = tree.stat(file).fingerprint() == stat.fingerprint() && !tree.is_unsettled(file);
         if same {
             tree.seen(entry, self.now());
         }

@@ -89,6 +89,11 @@ impl Row {
         (self.mtime_ns, self.ctime_ns, self.class) = (stat.mtime_ns, stat.ctime_ns, class);
     }
 
+    /// When it was changed last, in nanoseconds since 1970.
+    pub(super) fn ctime_ns(&self) -> i64 {
+        self.ctime_ns
+    }
+
     /// The attributes, with what the row's class has of them.
     pub(super) fn stat(&self, class: &Class) -> Stat {
         Stat {

@@ -50,8 +50,8 @@ pub(super) fn is_certain(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
 }
 
-/// Gives the memory of the many small pieces of a scan back to the system.
-pub(super) fn give_back() {
+/// Gives memory that was needed for a moment, in many small pieces, back to the system.
+pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: memory in use is not touched.
     let _ = unsafe { nix::libc::malloc_trim(0) };

@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::source::Kind;
-use crate::source::PosixSource;
+use crate::source::{Kind, PosixSource, ReadRequest};
 
 /// A generator that is the same on every machine.
 pub(super) struct Choice(pub(super) u64);
@@ -218,6 +217,69 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
         assert_eq!(catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().changed.len(), 1);
     }
     assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
+}
+
+/// A directory whose times are whole seconds.
+struct Coarse(PosixSource);
+
+impl Source for Coarse {
+    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+        self.0.list(directory)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        let mut stat = self.0.stat(path)?;
+        for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
+            *time -= time.rem_euclid(1_000_000_000);
+        }
+        Ok(stat)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        self.0.read_link(path)
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        self.0.list_xattrs(path)
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.0.xattr(path, name)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.0.space()
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        self.0.read(requests);
+    }
+}
+
+#[test]
+fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again() {
+    let root = tempfile::tempdir().unwrap();
+    let name = OsStr::new("file");
+    for coarse in [true, false] {
+        fs::write(root.path().join(name), "bytes").unwrap();
+        let source = PosixSource::open(root.path(), 1).unwrap();
+        let source: Arc<dyn Source> =
+            if coarse { Arc::new(Coarse(source)) } else { Arc::new(source) };
+        let period = Some(Duration::from_secs(60));
+        let mut catalog = Catalog::scan(source, 1, period, &AtomicU64::new(0)).unwrap();
+        let node = node_of(&catalog, "file");
+        // As if the scan had been right after the write, and again as if long after it.
+        let written = catalog.getattr(node).unwrap().stat.ctime_ns;
+        catalog.tree.get_mut().unwrap().clock.start_ns = written;
+        assert_eq!(catalog.is_settled(node), !coarse);
+        catalog.seen(node);
+        assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
+        let changes = catalog.refresh(NodeId::ROOT, name);
+        assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");
+        catalog.tree.get_mut().unwrap().clock.start_ns = written + 2_000_000_000;
+        let node = node_of(&catalog, "file");
+        assert!(catalog.is_settled(node) && catalog.refresh(NodeId::ROOT, name).is_empty());
+    }
 }
 
 /// Names of 20 bytes, as ImageNet's.

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::TICK;
 use super::names::Names;
 use super::node::NodeId;
 use super::row::{Class, Row, State};
@@ -78,12 +79,27 @@ pub(super) struct Tables {
     pub(super) names: Names,
 }
 
+/// When rows were looked at, by the clock that the source's times are of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    /// When the catalog began, in nanoseconds since 1970.
+    pub(super) start_ns: i64,
+    /// Whether what was known then had been known before, and nothing was read of it since.
+    pub(super) reopened: bool,
+}
+
+/// For how long after its change a file may change again and have the same times, where these are
+/// counted in seconds: twice that, since two clocks are compared.
+const SETTLES_AFTER_NS: i64 = 2 * SECOND_NS;
+const SECOND_NS: i64 = 1_000_000_000;
+
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) tables: Tables,
     pub(super) layout: Arc<Layout>,
     /// By row, ticks since the catalog began, when its name was last looked at.
     pub(super) checked: Vec<AtomicU32>,
+    pub(super) clock: Clock,
     /// Numbers of classes.
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
@@ -349,6 +365,18 @@ impl Tree {
     /// A row's name has been looked at. Of a file with several names each has its own time.
     pub(super) fn seen(&self, file: FileId, now: u32) {
         self.checked[file.index()].store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a file may have changed since it was last looked at without its fingerprint showing
+    /// that: the look was too soon after a change, and times are whole seconds.
+    pub(super) fn is_unsettled(&self, file: FileId) -> bool {
+        let (checked, changed_ns) = (self.checked(file), self.row(file).ctime_ns());
+        if changed_ns % SECOND_NS != 0 || checked == 0 && self.clock.reopened {
+            return false;
+        }
+        let since_start = i64::from(checked).saturating_mul(TICK.as_nanos() as i64);
+        let looked = self.clock.start_ns.saturating_add(since_start);
+        looked < changed_ns.saturating_add(SETTLES_AFTER_NS) && !self.is_directory(file)
     }
 
     /// When a row's name was last looked at, in ticks since the catalog began.

@@ -108,10 +108,11 @@ impl Dataset {
         }
     }
 
-    /// Whether a file may be opened without a lookup: no open of it needs to be seen. One with
-    /// several names never, since not all of them could be taken back.
+    /// Whether a file may be opened without a lookup: no open of it needs to be seen, or its read
+    /// will be. One with several names never, since not all of them could be taken back.
     pub fn is_trusted(&self, attr: &Attr) -> bool {
-        let trusted = |file| self.cache.gears().is_trusted(file);
+        let gears = self.cache.gears();
+        let trusted = |file| gears.is_trusted(file) || !gears.is_fetched(file);
         self.sees_opens() || attr.stat.links < 2 && attr.node.file().is_some_and(trusted)
     }
 

@@ -343,6 +343,8 @@ impl Filesystem for DatasetOps {
             for (index, entry) in listing.entries.iter().enumerate().skip(skipped) {
                 let next = listing.offset_after(index + 2);
                 let ino = INodeNo(entry.attr.node.0);
+                // Noted before it is decided, so that a file which is taken back meanwhile is told.
+                known.looked_up(entry.attr.node, true);
                 // The listing may be long past: what the kernel may believe is of now.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
                     // Of a file with several names that is not known by the node.
@@ -352,12 +354,15 @@ impl Filesystem for DatasetOps {
                     Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),
                     Err(_) => (entry.attr, Duration::ZERO),
                 };
+                if valid.is_zero() {
+                    known.expire(entry.attr.node);
+                }
                 let attr = convert::attr(&attr);
                 let name: &OsString = &entry.name;
                 if reply.add(ino, next, name, &valid, &attr, Generation(0)) {
+                    known.forgotten(entry.attr.node, 1);
                     break;
                 }
-                known.looked_up(entry.attr.node, !valid.is_zero());
             }
             reply.ok();
         });

@@ -138,7 +138,8 @@ impl Pages for Pusher {
     }
 
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr) {
-        if !self.known.expire(node) || !self.known.expires() {
+        // Where opens are requests, all of them are seen.
+        if self.dataset.sees_opens() || !self.known.expire(node) || !self.known.expires() {
             return;
         }
         match self.notifier.expire(parent, name) {

@@ -6,15 +6,16 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::libc;
 
 use crate::ground::{Ground, wait_until};
-use crate::mounted::Mounted;
+use crate::mounted::{Mounted, Slow};
 
 /// Names are checked after this time.
 const PERIOD: &str = "source.revalidate=1s";
@@ -250,4 +251,45 @@ fn a_source_taken_to_be_immutable_is_not_asked_again() {
     replace(&ground, "file", &version(2, 100_000));
     assert_eq!(read_version(&mounted.path("file")).unwrap(), 1, "it is in memory");
     mounted.umount();
+}
+
+/// A file, read over a mount and rewritten within the second in which it was written; none where that
+/// took longer.
+fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<Mounted> {
+    let file = ground.source("file");
+    let second = || fs::metadata(&file).unwrap().ctime();
+    wait_until("the beginning of a second", || {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_millis() < 100
+    });
+    ground.plant("file", &version(1, 8192));
+    let first = second();
+    let mounted = Mounted::at(ground, &slow.point, &ground.path("mount"), options);
+    assert_eq!(read_version(&mounted.path("file")).unwrap(), 1);
+    File::options().write(true).open(&file).unwrap().write_all_at(&version(2, 8192), 0).unwrap();
+    if second() == first {
+        return Some(mounted);
+    }
+    mounted.umount();
+    None
+}
+
+#[test]
+fn a_file_rewritten_within_a_second_where_times_are_in_seconds() {
+    let mut done = false;
+    wait_until("a second that was long enough", || {
+        let ground = Ground::new();
+        let slow = Slow::new(&ground, &["--coarse-times"]);
+        let cache = ground.path("cache");
+        let options = ["--set", PERIOD, "--cache-dir", cache.to_str().unwrap()];
+        if let Some(mounted) = rewritten_at_once(&ground, &slow, &options) {
+            wait_for_version(&mounted.path("file"), 2);
+            mounted.umount();
+            // What was read too soon was not stored.
+            let again = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+            assert_eq!(read_version(&again.path("file")).unwrap(), 2);
+            again.umount();
+            done = true;
+        }
+        done
+    });
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::faults::files_of_stores;
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
-use crate::mounted::Mounted;
+use crate::mounted::{Mounted, mounts_at};
 use crate::programs::{Program, Reader};
 use crate::refused::Tmpfs;
 
@@ -51,11 +51,25 @@ impl Loop {
         });
     }
 
+    /// From now on whoever writes to it waits, until this is dropped.
+    fn freeze(&self) -> Frozen {
+        run(Command::new("fsfreeze").arg("--freeze").arg(&self.point));
+        Frozen(self.point.clone())
+    }
+
     /// From now on everything on it fails, as on a disk that was pulled out.
     fn fail(&self) {
         let shutdown = "import fcntl, os, struct, sys\n\
             fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
         Program::python(shutdown, &[self.point.to_str().unwrap()]).finish();
+    }
+}
+
+struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).status();
     }
 }
 
@@ -325,5 +339,44 @@ fn a_disk_that_fails_and_comes_back_is_used_again() {
     wait_until("what is stored is read", || stand.mounted.count("/tier_bytes") > 0);
     stand.fill();
     stand.until("normal");
+    stand.finish();
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_nobody() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Loop::new(&ground, 64);
+    let Stand { mounted, readers, stop, .. } = {
+        let stand = Stand::new(&ground, &disk.point, &DISK);
+        stand.fill();
+        stand
+    };
+    let point = mounted.point.to_str().unwrap();
+    let state = || mounted.status()["disk_state"].as_str().unwrap().to_owned();
+    let check = || check_many(&mounted.path(""), "d", FILES, SIZE);
+    let frozen = disk.freeze();
+    // What was stored is of no use any more, and has to be stored again.
+    ground.ends(0, &["warmup", point, "--evict"]);
+    wait_until("the disk is said to hang", || {
+        check();
+        state().contains("hangs")
+    });
+    let before = mounted.count("/source_bytes");
+    wait_until("the source is read instead", || {
+        check();
+        mounted.count("/source_bytes") > before + FILES * SIZE as u64
+    });
+    stop.store(true, Ordering::Relaxed);
+    assert!(readers.into_iter().map(Reader::result).all(|reads| reads > 0));
+    assert_eq!(mounted.count("/read_errors"), 0);
+    ground.ends(0, &["umount", point]);
+    assert_eq!(mounts_at(&mounted.point), 0);
+    drop(frozen);
+    mounted.is_gone();
+    disk.umount();
+    disk.mount();
+    let stand = Stand::new(&ground, &disk.point, &DISK);
+    stand.fill();
     stand.finish();
 }

@@ -93,6 +93,9 @@ pub(crate) struct MountArgs {
     /// Read directories without the attributes of their entries.
     #[arg(long)]
     pub(crate) no_readdirplus: bool,
+    /// Tell times in whole seconds, as some filesystems keep them.
+    #[arg(long)]
+    pub(crate) coarse_times: bool,
     /// How long names and attributes are trusted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = non_negative())]
     pub(crate) ttl: f64,

@@ -112,6 +112,7 @@ fn session(
         client_cache: args.client_cache,
         direct_io: args.direct_io,
         readdirplus: !args.no_readdirplus,
+        coarse_times: args.coarse_times,
     };
     let source = Source::open(&args.source).map_err(|e| cannot("open", &args.source, &e.into()))?;
     let filesystem = SlowFs::new(source, engine.clone(), options)

@@ -48,6 +48,9 @@ const NOTES_MAX: usize = 1 << 14;
 /// How long is waited for what the thread knows; a search for suspects takes a second at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the end of a mount waits for what was learnt to be kept.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What the learner's thread is told.
 enum Note {
     /// Something was opened, at so many milliseconds since the start.
@@ -204,14 +207,19 @@ impl Learning {
         records.recv_timeout(PATIENCE).map_err(late)
     }
 
-    /// Ends the thread and all searches.
+    /// Ends the thread and all searches. Waits for it no longer than a disk that works takes.
     pub(super) fn stop(&self) {
         self.closed.store(true, Ordering::Relaxed);
         // Where it is full, the thread has something to wake up for.
         let _ = self.notes.try_send(Note::Wake);
-        if let Some(thread) = lock(&self.thread).take()
-            && thread.join().is_err()
-        {
+        let Some(thread) = lock(&self.thread).take() else { return };
+        let start = Instant::now();
+        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            tracing::warn!("the cache disk hangs; what was learnt last may be lost");
+        } else if thread.join().is_err() {
             tracing::error!("the learner's thread panicked");
         }
     }

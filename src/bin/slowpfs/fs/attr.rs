@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 use fuser::{FileAttr, FileType, INodeNo};
 use nix::sys::stat::{FileStat, SFlag, major, minor};
 
-/// The attributes of `stat` under inode number `ino`.
-pub(crate) fn from_stat(ino: u64, stat: &FileStat) -> FileAttr {
+/// The attributes of `stat` under inode number `ino`, times in whole seconds if they are `coarse`.
+pub(crate) fn from_stat(ino: u64, stat: &FileStat, coarse: bool) -> FileAttr {
+    let time = |seconds, nanos| time(seconds, if coarse { 0 } else { nanos });
     FileAttr {
         ino: INodeNo(ino),
         size: stat.st_size.max(0) as u64,

@@ -114,7 +114,7 @@ impl SlowFs {
         let mut inodes = locked(&self.inodes);
         // The kernel takes no reference to the dots, so they need no number of their own.
         let number = if is_dots { stat.st_ino } else { inodes.number(stat) };
-        let attr = attr::from_stat(number, stat);
+        let attr = self.attr(number, stat);
         let full = reply.add(INodeNo(number), next, &entry.name, ttl, &attr, GENERATION);
         if !full && !is_dots {
             inodes.found(number, stat, &dir.join(&entry.name));

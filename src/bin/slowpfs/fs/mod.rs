@@ -14,11 +14,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
+use nix::sys::stat::FileStat;
 
 use crate::engine::Engine;
 use crate::locked;
@@ -39,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) direct_io: bool,
     /// Directories are read with the attributes of their entries.
     pub(crate) readdirplus: bool,
+    /// Times are told in whole seconds.
+    pub(crate) coarse_times: bool,
 }
 
 /// The filesystem.
@@ -57,6 +61,11 @@ impl SlowFs {
             source.stat(Path::new("")).map_err(|e| io::Error::from_raw_os_error(e.code()))?;
         let inodes = Mutex::new(Inodes::new(&root));
         Ok(Self { source, engine, options, inodes, handles: Arc::default() })
+    }
+
+    /// The attributes of `stat` under an inode's number.
+    fn attr(&self, number: u64, stat: &FileStat) -> FileAttr {
+        attr::from_stat(number, stat, self.options.coarse_times)
     }
 }
 

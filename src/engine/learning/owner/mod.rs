@@ -256,6 +256,7 @@ impl Owner {
         let settings =
             Settings { crack: self.settings.crack, seeds_per_second, ..Settings::default() };
         let mut learner = Learner::new(settings, candidates, SampleTable::Files);
+        crate::catalog::give_back();
         self.kept.number(numbering);
         learner.recall(self.kept.journal());
         self.heard = learner.news();
