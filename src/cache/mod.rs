@@ -27,6 +27,7 @@ mod local;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -49,6 +50,7 @@ pub use inbox::{Arrival, Inbox, Message, Question};
 pub use journal::{Journal, Pinned};
 use local::Local;
 use store::{Lent, Store};
+pub use whole::Taken;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {

@@ -133,7 +133,7 @@ impl Engine {
         };
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let rehearsal = rehearse(&settings, &owner, &catalog)?;
+        let rehearsal = rehearse(&settings, &owner, &cache)?;
         let offers = rehearsal.as_ref().map(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
@@ -396,11 +396,7 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
 }
 
 /// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
-fn rehearse(
-    settings: &Settings,
-    owner: &Owner,
-    catalog: &Arc<Catalog>,
-) -> Result<Option<Rehearsal>> {
+fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Option<Rehearsal>> {
     let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
         return Ok(None);
     };
@@ -408,7 +404,7 @@ fn rehearse(
         Ok((buffer.clone(), home::buffer(&disk.dir, owner, &buffer.name)?))
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, catalog).map(Some)
+    Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
 }
 
 /// Tells an engine what has changed at the source.

@@ -59,7 +59,7 @@ pub type Frozen = Box<dyn FnOnce(Option<Epoch>) + Send>;
 /// Freezes an epoch of a buffer, by the buffer's place among the names.
 pub type Freeze = Box<dyn Fn(usize, Frozen) + Send + Sync>;
 
-/// Told of each sample that was opened: the buffer's place, and the sample.
+/// Told of each sample that was opened, or that is damaged: the buffer's place, and the sample.
 pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
 
 /// Epochs of a buffer that are kept; of older ones files that are open can still be read.
@@ -151,6 +151,7 @@ pub struct Views {
     state: Mutex<State>,
     freeze: Freeze,
     shown: Shown,
+    damaged: Shown,
 }
 
 fn directory(place: &Place) -> Entry {
@@ -159,8 +160,8 @@ fn directory(place: &Place) -> Entry {
 
 impl Views {
     /// The views of buffers of these names.
-    pub fn new(names: Vec<String>, freeze: Freeze, shown: Shown) -> Arc<Views> {
-        Arc::new(Views { names, state: Mutex::default(), freeze, shown })
+    pub fn new(names: Vec<String>, freeze: Freeze, shown: Shown, damaged: Shown) -> Arc<Views> {
+        Arc::new(Views { names, state: Mutex::default(), freeze, shown, damaged })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -313,6 +314,13 @@ impl Views {
         let (buffer, _, exhibit) = self.exhibit(node)?;
         (self.shown)(buffer, exhibit.sample);
         Ok(exhibit.pinned)
+    }
+
+    /// The bytes of a file are not what was written: the owner is told.
+    pub fn damaged(&self, node: u64) {
+        if let Ok((buffer, _, exhibit)) = self.exhibit(node) {
+            (self.damaged)(buffer, exhibit.sample);
+        }
     }
 
     /// The class of a file, and its path within the dataset.

@@ -174,7 +174,7 @@ fn a_rewritten_journal_has_what_was_put_into_it_and_old_places_can_be_read() {
     let (mut journal, _) = open(&disk);
     let pinned = write(&mut journal, 0..200);
     let before = journal.length();
-    journal.rewrite(|next| Ok(drop(write(next, 0..5)))).unwrap();
+    journal.rewrite(|next| Ok(write(next, 0..5))).unwrap();
     assert!(journal.length() < before);
     assert_eq!(pinned[150].read().unwrap(), bytes(150));
     assert!(journal.has(&pinned[150]));
@@ -204,7 +204,7 @@ fn a_name_that_may_not_last_is_written_on_under() {
     let disk = synced();
     let (mut journal, _) = open(&disk);
     disk.fail_names(Some(libc::EIO));
-    journal.rewrite(|next| Ok(drop(write(next, 0..3)))).unwrap();
+    journal.rewrite(|next| Ok(write(next, 0..3))).unwrap();
     write(&mut journal, 3..5);
     assert_eq!(disk.names().unwrap().len(), 2);
     disk.fail_names(None);
@@ -237,7 +237,7 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usi
                 journal.write().unwrap();
                 state.truncate(3);
                 journal
-                    .rewrite(|next| Ok(state.iter().for_each(|n| drop(append(next, *n)))))
+                    .rewrite(|next| Ok(state.iter().map(|n| append(next, *n)).collect::<Vec<_>>()))
                     .unwrap();
                 states.push(state);
                 lasting.push((disk.ops(), states.len() - 1));

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::Question;
 use super::held::Held;
-use super::owner::Owner;
+use super::owner::{Owner, Place};
+use super::queue::Bytes;
 use crate::catalog::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rehearsal::{Capacity, ClassId, Draws, Feature, Refused};
@@ -22,13 +23,18 @@ fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
+fn full(name: &str) -> Error {
+    let message = format!("the disk does not take what happens to the rehearsal buffer `{name}`");
+    Error::new(ErrorKind::Cache, message).hint("make room in the cache directory")
+}
+
 impl Owner {
     pub(super) fn answer(&mut self, question: Question) -> Result<Value> {
         match question {
-            Question::Stats => Ok(json!(self.held.iter().map(stats).collect::<Vec<_>>())),
-            Question::List { buffer } => self.named(&buffer).map(|at| list(&self.held[at])),
+            Question::Stats => Ok(json!(self.places.iter().map(stats).collect::<Vec<_>>())),
+            Question::List { buffer } => self.named(&buffer).map(|at| list(&self.places[at].held)),
             Question::Score { buffer, lines, features } => {
-                let held = self.named(&buffer).map(|at| &mut self.held[at])?;
+                let held = self.writable(&buffer)?;
                 if features { feed(held, &lines) } else { score(held, &lines) }
             }
             Question::Offer { buffer, paths } => {
@@ -36,20 +42,19 @@ impl Owner {
                 self.offer_listed(at, &paths)
             }
             Question::Task { buffer, task } => {
-                let at = self.named(&buffer)?;
-                self.held[at].begin_task(task);
+                self.writable(&buffer)?.begin_task(task);
                 Ok(Value::Null)
             }
             Question::Draw { buffer, epoch, count } => {
-                let held = self.named(&buffer).map(|at| &self.held[at])?;
-                let samples = held.buffer.members().map(|member| member.sample);
-                let seed = held.buffer.rules().seed;
+                let held = self.named(&buffer).map(|at| &self.places[at].held)?;
+                let samples = held.buffer().members().map(|member| member.sample);
+                let seed = held.buffer().rules().seed;
                 let mut draws = Draws::new(seed, epoch, samples, held.settings.distance);
                 let drawn = (0..count.min(ANSWER_MAX)).map_while(|k| draws.at(k));
                 Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
             }
             Question::Sleep { buffer, mut set } => {
-                let held = self.named(&buffer).map(|at| &self.held[at])?;
+                let held = self.named(&buffer).map(|at| &self.places[at].held)?;
                 set.budget = set.budget.min(ANSWER_MAX);
                 let chosen = held.sleep(&set);
                 Ok(json!(chosen.iter().map(|sample| held.path(*sample)).collect::<Vec<_>>()))
@@ -58,35 +63,43 @@ impl Owner {
     }
 
     fn named(&self, name: &str) -> Result<usize> {
-        let found = self.held.iter().position(|held| held.settings.name == name);
+        let found = self.places.iter().position(|place| place.held.settings.name == name);
         found.ok_or_else(|| {
-            let names: Vec<&str> = self.held.iter().map(|h| h.settings.name.as_str()).collect();
+            let names = self.places.iter().map(|place| place.held.settings.name.as_str());
+            let names: Vec<&str> = names.collect();
             usage(format!("there is no rehearsal buffer `{name}`"))
                 .hint(format!("there are: {}", names.join(", ")))
         })
     }
 
+    /// A buffer to which something is to happen.
+    fn writable(&mut self, name: &str) -> Result<&mut Held> {
+        let at = self.named(name)?;
+        let held = &mut self.places[at].held;
+        if held.has_room() { Ok(held) } else { Err(full(name)) }
+    }
+
     /// Offers files by name. Those that cannot be offered are named; the others are.
     fn offer_listed(&mut self, buffer: usize, paths: &str) -> Result<Value> {
-        let (mut kept, mut passed, mut refused) = (0_u64, 0_u64, Refusals::default());
+        let (mut offered, mut refused) = (0_u64, Refusals::default());
         for path in paths.lines().map(str::trim).filter(|path| !path.is_empty()) {
             let Some(node) = self.find(Path::new(path)) else {
                 refused.note(path, "is not a file of the dataset");
                 continue;
             };
-            match self.offer(buffer, Path::new(path), node, None, true) {
-                Some(true) => kept += 1,
-                Some(false) => passed += 1,
-                None => refused.note(path, "was offered before, or is of no class"),
+            if self.offer(buffer, Path::new(path), node, Bytes::Away, true) {
+                offered += 1;
+            } else {
+                refused.note(path, "was offered before, is empty or too large, or is of no class");
             }
         }
-        Ok(json!({ "kept": kept, "passed": passed, "refused": refused.count, "why": refused.why }))
+        Ok(json!({ "offered": offered, "refused": refused.count, "why": refused.why }))
     }
 
     /// The node of a path within the dataset.
     fn find(&self, path: &Path) -> Option<NodeId> {
         path.components().try_fold(NodeId::ROOT, |parent, part| {
-            Some(self.catalog.lookup(parent, part.as_os_str(), true)?.ok()?.node)
+            Some(self.catalog().lookup(parent, part.as_os_str(), true)?.ok()?.node)
         })
     }
 }
@@ -147,7 +160,7 @@ fn feed(held: &mut Held, lines: &str) -> Result<Value> {
             refused.note(path, "is not in the buffer");
             continue;
         };
-        let class = held.buffer.get(sample).map_or(ClassId(0), |member| member.class);
+        let class = held.buffer().get(sample).map_or(ClassId(0), |member| member.class);
         features.push(Feature { sample: Some(sample), class, values });
     }
     let taken = features.len();
@@ -162,8 +175,9 @@ fn feed(held: &mut Held, lines: &str) -> Result<Value> {
 }
 
 /// How full a buffer is.
-fn stats(held: &Held) -> Value {
-    let (buffer, rules) = (&held.buffer, held.buffer.rules());
+fn stats(place: &Place) -> Value {
+    let Place { held, queue } = place;
+    let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
     let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());
     for member in buffer.members() {
@@ -185,7 +199,8 @@ fn stats(held: &Held) -> Value {
         "samples": buffer.len(),
         "bytes": bytes,
         "offered": buffer.offers(),
-        "task": held.task,
+        "waiting": queue.len(),
+        "task": held.task(),
         "classes": classes,
         "tasks": tasks,
         "replays": replays,
@@ -196,13 +211,13 @@ fn stats(held: &Held) -> Value {
 
 /// What a buffer holds, the oldest first.
 fn list(held: &Held) -> Value {
-    let members = held.buffer.members().map(|member| {
+    let members = held.buffer().members().map(|member| {
         json!({
             "path": held.path(member.sample),
             "class": held.class(member.class),
             "task": member.task,
             "bytes": member.bytes,
-            "age": held.buffer.offers() - member.sample.0,
+            "age": held.buffer().offers() - member.sample.0,
             "replays": member.replays,
             "score": member.score,
         })
