@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -399,6 +399,27 @@ fn a_damaged_sample_is_in_no_later_epoch() {
     wait_until("it is given up", || stats(&ground)["samples"] == 29);
     let next = epoch(&view, 1);
     assert!(next["a"].len() == 29 && !next["a"].contains(&held.into_string().unwrap()));
+    mounted.umount();
+}
+
+/// Whoever cannot reach a sample at the source cannot read it here.
+#[test]
+fn views_show_to_nobody_what_the_source_hides() {
+    let ground = ground();
+    for (path, mode) in [("train/a", 0o700), ("train/b", 0o750), ("train/c/1.jpg", 0o640)] {
+        fs::set_permissions(ground.source(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mounted = mount(&ground, &["rehearsal.old.size=500"]);
+    ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
+    wait_for_offers(&ground, 3 * FILES);
+    let mode = |path: &str| {
+        let path = mounted.path("rehearsal/old/epoch-0").join(path);
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    };
+    assert_eq!(
+        ["a/1.jpg", "b/1.jpg", "c/1.jpg", "c/2.jpg"].map(mode),
+        [0o400, 0o440, 0o440, 0o444]
+    );
     mounted.umount();
 }
 
