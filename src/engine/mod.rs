@@ -286,9 +286,7 @@ impl Engine {
         for mountpoint in self.attached() {
             self.detach(&mountpoint, force)?;
         }
-        for beside in lock(&self.beside).iter_mut() {
-            beside.unmount(force)?;
-        }
+        self.unmount_beside(force)?;
         loop {
             let mut connections = lock(&self.connections);
             let Some(connection) = connections.last_mut() else { return Ok(()) };
@@ -298,11 +296,27 @@ impl Engine {
                 continue;
             }
             drop(connections);
-            lock(&self.beside).clear();
             self.serve_control()?;
             self.serve_views()?;
             return unmounted;
         }
+    }
+
+    /// Unmounts what is mounted beside the dataset: all of it or nothing.
+    fn unmount_beside(&self, force: bool) -> Result<()> {
+        let mut beside = lock(&self.beside);
+        let all = beside.len();
+        while let Some(last) = beside.last_mut() {
+            let unmounted = last.unmount(force);
+            if unmounted.is_err() {
+                // The control files are the first, and the views the last.
+                let without_views = beside.len() < all;
+                drop(beside);
+                return if without_views { self.serve_views().and(unmounted) } else { unmounted };
+            }
+            beside.pop();
+        }
+        Ok(())
     }
 
     /// Whether no connection is left: all have been unmounted from outside.

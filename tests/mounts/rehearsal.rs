@@ -454,3 +454,20 @@ fn a_full_disk_is_waited_for() {
     assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("b", 30)]);
     mounted.umount();
 }
+
+/// What is refused changes nothing.
+#[test]
+fn a_view_in_use_keeps_the_whole_mount() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    for used in ["rehearsal/old/epoch-0", ".belady"] {
+        let opened = fs::File::open(mounted.path(used)).unwrap();
+        assert!(ground.ends(8, &["umount", mounted.point.to_str().unwrap()]).contains("in use"));
+        assert!(mounted.path(".belady/stats").exists(), "with {used} open");
+        assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("a", 30)]);
+        drop(opened);
+    }
+    mounted.umount();
+}
