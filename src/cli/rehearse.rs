@@ -42,6 +42,23 @@ pub(super) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show what is known of one sample
+    Show {
+        #[command(flatten)]
+        which: Which,
+        /// Its path within the dataset, or that of a file of a view
+        path: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy what a buffer holds, as CLASS/FILE, to a new directory
+    Export {
+        #[command(flatten)]
+        which: Which,
+        /// The directory; it must not be there yet
+        directory: PathBuf,
+    },
     /// Offer files to a buffer: paths within the dataset, one a line
     Offer {
         #[command(flatten)]
@@ -65,6 +82,9 @@ pub(super) enum Verb {
         which: Which,
         /// The task's number
         task: u32,
+        /// A list of its files and directories within the dataset, `-` for standard input; all that
+        /// is offered if left out
+        files: Option<PathBuf>,
     },
     /// Print the draws of an epoch from what a buffer holds, in their order
     Draw {
@@ -77,7 +97,7 @@ pub(super) enum Verb {
         #[arg(long, default_value_t = 64)]
         count: u64,
     },
-    /// Print a sleep set: samples to be learnt from again, in their order
+    /// Choose a sleep set: samples to be learnt from again, shown as sleep-N/, printed in their order
     Sleep {
         #[command(flatten)]
         which: Which,
@@ -94,6 +114,9 @@ pub(super) enum Verb {
         /// Where chance comes from
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -119,6 +142,16 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
                 list.as_array().into_iter().flatten().for_each(member_for_people);
             }
         }
+        Verb::Show { which, path, json } => {
+            let (buffer, path) = (which.buffer.clone(), path.clone());
+            let member = ask(&which.mountpoint, Question::Show { buffer, path })?;
+            if *json { say_json(&member) } else { member_for_people(&member) }
+        }
+        Verb::Export { which, directory } => {
+            let (buffer, directory) = (which.buffer.clone(), absolute(directory));
+            let copied = ask(&which.mountpoint, Question::Export { buffer, directory })?;
+            say(format!("{copied} samples"));
+        }
         Verb::Offer { which, list } => {
             let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
             let came = ask(&which.mountpoint, Question::Offer { buffer, paths })?;
@@ -133,19 +166,27 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             say(format!("{} taken", came["taken"]));
             return refused(&came);
         }
-        Verb::Task { which, task } => {
+        Verb::Task { which, task, files } => {
             let buffer = which.buffer.clone();
-            ask(&which.mountpoint, Question::Task { buffer, task: *task })?;
+            let list = files.as_deref().map(|path| text((path != Path::new("-")).then_some(path)));
+            let files = list.transpose()?.unwrap_or_default();
+            ask(&which.mountpoint, Question::Task { buffer, task: *task, files })?;
         }
         Verb::Draw { which, epoch, count } => {
             let buffer = which.buffer.clone();
             let question = Question::Draw { buffer, epoch: *epoch, count: *count };
             say_paths(&ask(&which.mountpoint, question)?);
         }
-        Verb::Sleep { which, budget, policy, batch, seed } => {
+        Verb::Sleep { which, budget, policy, batch, seed, json } => {
             let set = SleepSet { chooser: *policy, budget: *budget, batch: *batch, seed: *seed };
             let question = Question::Sleep { buffer: which.buffer.clone(), set };
-            say_paths(&ask(&which.mountpoint, question)?);
+            let chosen = ask(&which.mountpoint, question)?;
+            if *json {
+                say_json(&chosen);
+            } else {
+                eprintln!("{}", chosen["view"].as_str().unwrap_or_default());
+                say_paths(&chosen["samples"]);
+            }
         }
     }
     Ok(())
@@ -201,6 +242,10 @@ fn for_people(stats: &Value) {
     ));
     if let (Some(median), Some(most)) = (stats["age_median"].as_u64(), stats["age_max"].as_u64()) {
         say(format!("  age in offers: median {median}, oldest {most}"));
+    }
+    say(format!("  scores: {} taken, {} refused", number("scored"), number("refused")));
+    for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        say(format!("    {why}"));
     }
     for (what, counts) in [("class", &stats["classes"]), ("task", &stats["tasks"])] {
         for (name, count) in counts.as_object().into_iter().flatten() {

@@ -27,6 +27,12 @@ const MOUNT_THREADS: RangeInclusive<u32> = 1..=64;
 /// A share of what is read.
 const OFFER_RATE: RangeInclusive<f64> = 0.0..=1.0;
 
+/// Names of slots have four digits.
+const SLOTS: RangeInclusive<u32> = 0..=10_000;
+
+/// Samples of a batch.
+const BATCH: RangeInclusive<u32> = 1..=u32::MAX;
+
 /// Names of buffers are names of directories.
 const NAME_BYTES: usize = 64;
 
@@ -153,6 +159,9 @@ pub(super) fn rehearsal(
             root: inside(&format!("{key}.root"), &buffer.root)?,
             offer_rate: within(&format!("{key}.offer-rate"), buffer.offer_rate, &OFFER_RATE)?,
             distance: buffer.distance as usize,
+            slots: within(&format!("{key}.slots"), buffer.slots, &SLOTS)?,
+            batch: within(&format!("{key}.batch"), buffer.batch, &BATCH)?,
+            replay: buffer.replay,
         })
     };
     buffers.iter().map(resolve).collect()

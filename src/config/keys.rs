@@ -120,6 +120,12 @@ pub(super) const REHEARSAL_KEYS: &[Key] = &[
     key("root", "The directory of the dataset of which samples are offered; empty: all of it."),
     key("offer-rate", "The share of the samples read that is offered, 0 to 1; 0: only by command."),
     key("distance", "Draws that follow each other and are all different."),
+    key("slots", "Names in slots/ and in each of its classes, 0 to 10000."),
+    key(
+        "batch",
+        "In mix/ there are `replay` samples of the buffer for so many of the task, 1 or more.",
+    ),
+    key("replay", "See `batch`; what is of the task itself is not drawn."),
 ];
 
 /// The leaf of a key `rehearsal.NAME.leaf`.

@@ -111,6 +111,12 @@ pub struct RehearsalConfig {
     pub offer_rate: f64,
     /// Draws that follow each other and are all different. Default: 64.
     pub distance: u32,
+    /// Names in `slots/` and in each of its classes, 0 to 10000. Default: 64.
+    pub slots: u32,
+    /// In `mix/` there are `replay` samples of the buffer for so many of the task. Default: 56.
+    pub batch: u32,
+    /// See `batch`. Default: 7.
+    pub replay: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -323,6 +329,9 @@ impl Default for RehearsalConfig {
             root: PathBuf::new(),
             offer_rate: 1.0,
             distance: 64,
+            slots: 64,
+            batch: 56,
+            replay: 7,
         }
     }
 }

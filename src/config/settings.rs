@@ -134,6 +134,12 @@ pub struct RehearsalSettings {
     pub offer_rate: f64,
     /// Draws that follow each other and are all different.
     pub distance: usize,
+    /// Names in `slots/` and in each of its classes.
+    pub slots: u32,
+    /// Samples of the task for which there are `replay` of the buffer in `mix/`; not 0.
+    pub batch: u32,
+    /// Samples of the buffer in `mix/` for each `batch` of the task.
+    pub replay: u32,
 }
 
 /// The kernel's side.

@@ -60,6 +60,9 @@ pub use warmup::{Chosen, Pace, Progress, Tally};
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
 
+/// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
+const LINK_TO_DATASET: &str = "../../../../";
+
 /// Everything that serves one source.
 pub struct Engine {
     settings: Settings,
@@ -216,6 +219,11 @@ impl Engine {
         }
     }
 
+    /// The files of the source.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
         let passes = || lock(&self.connections).first().is_some_and(Connection::passes);
@@ -259,12 +267,23 @@ impl Engine {
             return Ok(());
         }
         let views = Arc::clone(rehearsal.views());
+        views.lead_to(self.dataset_seen_from(&place));
         match Mounted::views(views, &place, self.settings.mount.allow_other) {
             Ok(mounted) => lock(&self.beside).push(mounted),
             Err(error) if asked => return Err(error),
             Err(error) => tracing::warn!(%error, "no views of the rehearsal buffers"),
         }
         Ok(())
+    }
+
+    /// The dataset as links in views at this place lead to it.
+    fn dataset_seen_from(&self, place: &Path) -> String {
+        let mountpoint = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
+        match mountpoint {
+            Some(path) if place.starts_with(&path) => LINK_TO_DATASET.to_owned(),
+            Some(path) => format!("{}/", path.display()),
+            None => String::new(),
+        }
     }
 
     /// Where something is mounted beside the dataset, and whether the settings name the place; none

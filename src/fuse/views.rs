@@ -1,4 +1,6 @@
-//! The views of rehearsal buffers: a read-only connection of its own where every open is seen.
+//! The views of rehearsal buffers: a connection of its own where every open is seen. Nothing can be
+//! written but scores: lines, taken as they are whole, wherever in the file they are written. The
+//! close fails with `EINVAL` where some were refused.
 //!
 //! What a file holds never changes, so the kernel keeps its pages; bytes are read from the disk and
 //! compared with their checksum only when the kernel asks for some it has not.
@@ -11,17 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyXattr, Request,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::convert;
 use crate::cache::Pinned;
-use crate::fs::views::{Entry, Views};
+use crate::fs::views::{Entry, EntryKind, Views};
 use crate::source::{Pool, Urgency};
 
-/// For how long the kernel may believe a name: longer ones would hold epochs that are over.
+/// For how long the kernel may believe a name: longer ones would hold displays that are over.
 const VALID: Duration = Duration::from_secs(60);
 
 /// Threads that read the disk.
@@ -49,17 +51,59 @@ impl Open {
     }
 }
 
+/// The file of scores that somebody writes to.
+#[derive(Default)]
+struct Writing {
+    /// The beginning of a line that is not whole.
+    begun: Mutex<Vec<u8>>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Writing {
+    fn begun(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lines that are whole with this.
+    fn add(&self, data: &[u8]) -> Vec<u8> {
+        let mut begun = self.begun();
+        begun.extend_from_slice(data);
+        let whole = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let rest = begun.split_off(whole);
+        std::mem::replace(&mut *begun, rest)
+    }
+}
+
 #[derive(Clone)]
 enum Handle {
+    Scores(Arc<Writing>),
     Listing(Arc<Vec<(String, Entry)>>),
     File(Arc<Open>),
+}
+
+/// What is open, by number.
+#[derive(Default)]
+struct Handles {
+    open: Mutex<HashMap<u64, Handle>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, handle: Handle) -> FileHandle {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open().insert(number, handle);
+        FileHandle(number)
+    }
 }
 
 /// The filesystem of the views.
 pub(super) struct ViewOps {
     views: Arc<Views>,
-    handles: Mutex<HashMap<u64, Handle>>,
-    next: AtomicU64,
+    handles: Arc<Handles>,
     readers: Pool,
     owner: (u32, u32),
     mounted: SystemTime,
@@ -76,34 +120,43 @@ impl ViewOps {
     pub(super) fn new(views: Arc<Views>) -> Self {
         ViewOps {
             views,
-            handles: Mutex::default(),
-            next: AtomicU64::new(1),
+            handles: Arc::default(),
             readers: Pool::new("belady-view", 0, READERS),
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
             mounted: SystemTime::now(),
         }
     }
+}
 
-    fn handles(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, handle: Handle) -> FileHandle {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.handles().insert(number, handle);
-        FileHandle(number)
+impl ViewOps {
+    /// Has lines taken, which may need a while, and does `then` with what was refused so far.
+    fn score(
+        &self,
+        ino: INodeNo,
+        lines: Vec<u8>,
+        writing: &Arc<Writing>,
+        then: impl FnOnce(&AtomicU64) + Send + 'static,
+    ) {
+        let (views, refused) = (Arc::clone(&self.views), Arc::clone(&writing.refused));
+        let done = move |count| {
+            refused.fetch_add(count, Ordering::Relaxed);
+            then(&refused);
+        };
+        self.readers.submit(Urgency::Demand, move || views.score(ino.0, lines, Box::new(done)));
     }
 }
 
 /// What the kernel is told of a node.
 fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
-    let (kind, perm, owner, size) = match entry.file {
+    let (kind, perm, owner, size) = match entry.kind {
         // Nobody may read more here than at the source.
-        Some(file) => {
-            let access = file.access;
-            (FileType::RegularFile, access.mode & 0o444, (access.uid, access.gid), file.size)
+        EntryKind::File(size, access) => {
+            (FileType::RegularFile, access.mode & 0o444, (access.uid, access.gid), size)
         }
-        None => (FileType::Directory, 0o555, owner, 0),
+        EntryKind::Directory => (FileType::Directory, 0o555, owner, 0),
+        EntryKind::Link(length) => (FileType::Symlink, 0o777, owner, length),
+        // Who may look at the views may say something of samples.
+        EntryKind::Scores => (FileType::RegularFile, 0o222, owner, 0),
     };
     FileAttr {
         ino: INodeNo(entry.node),
@@ -128,9 +181,25 @@ impl Filesystem for ViewOps {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (owner, time) = (self.owner, self.mounted);
         self.views.lookup(parent.0, name, move |found| match found {
-            Ok(entry) => reply.entry(&VALID, &attr(&entry, owner, time), Generation(0)),
+            Ok(entry) => {
+                let name = if entry.lasting { VALID } else { Duration::ZERO };
+                let attr = attr(&entry, owner, time);
+                reply.entry_with_ttls(&VALID, &name, &attr, Generation(0));
+            }
             Err(errno) => reply.error(convert::errno(errno)),
         });
+    }
+
+    /// The kernel forgets a node that it was told of once, and has lost at the end.
+    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
+        self.views.forget(ino.0);
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.views.read_link(ino.0) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(errno) => reply.error(convert::errno(errno)),
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -141,13 +210,14 @@ impl Filesystem for ViewOps {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.views.list(ino.0) {
+        let handles = Arc::clone(&self.handles);
+        self.views.list(ino.0, move |listed| match listed {
             Ok(listed) => {
-                let handle = self.keep(Handle::Listing(Arc::new(listed)));
+                let handle = handles.keep(Handle::Listing(Arc::new(listed)));
                 reply.opened(handle, FopenFlags::empty());
             }
             Err(errno) => reply.error(convert::errno(errno)),
-        }
+        });
     }
 
     fn readdir(
@@ -158,13 +228,16 @@ impl Filesystem for ViewOps {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let Some(Handle::Listing(listed)) = self.handles().get(&fh.0).cloned() else {
+        let Some(Handle::Listing(listed)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
         let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
         let listed = listed.iter().map(|(name, entry)| {
-            let directory = entry.file.is_none();
-            let kind = if directory { FileType::Directory } else { FileType::RegularFile };
+            let kind = match entry.kind {
+                EntryKind::Directory => FileType::Directory,
+                EntryKind::File(..) | EntryKind::Scores => FileType::RegularFile,
+                EntryKind::Link(_) => FileType::Symlink,
+            };
             (INodeNo(entry.node), kind, name.as_str())
         });
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -184,18 +257,26 @@ impl Filesystem for ViewOps {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.handles().remove(&fh.0);
+        self.handles.open().remove(&fh.0);
         reply.ok();
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if flags.acc_mode() != OpenAccMode::O_RDONLY {
-            return reply.error(Errno::EROFS);
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let takes = self.views.entry(ino.0).is_ok_and(|entry| entry.kind == EntryKind::Scores);
+        match (takes, flags.acc_mode()) {
+            (true, OpenAccMode::O_WRONLY) => {
+                let handle = self.handles.keep(Handle::Scores(Arc::default()));
+                return reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO);
+            }
+            (true, _) => return reply.error(Errno::EACCES),
+            (false, _) if writes => return reply.error(Errno::EROFS),
+            (false, _) => {}
         }
         match self.views.open(ino.0) {
             Ok(pinned) => {
                 let open = Open { pinned, bytes: OnceLock::new() };
-                let handle = self.keep(Handle::File(Arc::new(open)));
+                let handle = self.handles.keep(Handle::File(Arc::new(open)));
                 reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(errno) => reply.error(convert::errno(errno)),
@@ -213,7 +294,7 @@ impl Filesystem for ViewOps {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(Handle::File(open)) = self.handles().get(&fh.0).cloned() else {
+        let Some(Handle::File(open)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
         if let Some(bytes) = open.bytes.get() {
@@ -232,6 +313,73 @@ impl Filesystem for ViewOps {
         });
     }
 
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
+            return reply.error(Errno::EBADF);
+        };
+        let (written, lines) = (data.len() as u32, writing.add(data));
+        if lines.is_empty() {
+            return reply.written(written);
+        }
+        self.score(ino, lines, &writing, move |_| reply.written(written));
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
+            return reply.ok();
+        };
+        let last = std::mem::take(&mut *writing.begun());
+        self.score(ino, last, &writing, |refused| match refused.swap(0, Ordering::Relaxed) {
+            0 => reply.ok(),
+            _ => reply.error(Errno::EINVAL),
+        });
+    }
+
+    /// Opening with truncation is all that a shell does to the file of scores.
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.views.entry(ino.0) {
+            Ok(entry) if entry.kind == EntryKind::Scores && size == Some(0) => {
+                reply.attr(&VALID, &attr(&entry, self.owner, self.mounted));
+            }
+            _ => reply.error(Errno::EROFS),
+        }
+    }
+
     fn release(
         &self,
         _request: &Request,
@@ -242,7 +390,7 @@ impl Filesystem for ViewOps {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.handles().remove(&fh.0);
+        self.handles.open().remove(&fh.0);
         reply.ok();
     }
 

@@ -18,6 +18,8 @@ pub(super) enum Purpose {
     Draws = 3,
     /// A sleep set.
     Sleep = 4,
+    /// A sample for whoever asks.
+    Supply = 5,
 }
 
 /// The random numbers of one decision.

@@ -6,7 +6,7 @@
 //!    features ([`Buffer::feed`]), and counts when the next sample must go.
 //! 3. [`Draws`] of an epoch are known ahead: what is shown again is fetched like everything else
 //!    whose order is known. [`Mix`] spreads them among new samples, [`sleep_set`] chooses many at
-//!    once.
+//!    once, a [`Supply`] has one for whoever asks.
 //!
 //! All chance is a function of the seed and of what is decided (`luck.rs`), never of when or how
 //! often it is asked: the same seed and the same offers give the same buffer.
@@ -20,6 +20,7 @@ mod members;
 mod mix;
 mod policies;
 mod sleep;
+mod supply;
 #[cfg(test)]
 mod tests;
 
@@ -31,3 +32,4 @@ pub use members::{Capacity, ClassId, Member, SampleId};
 pub use mix::{Mix, Part};
 pub use policies::Policy;
 pub use sleep::{Chooser, SleepSet, sleep_set};
+pub use supply::Supply;

@@ -6,12 +6,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::Question;
+use super::displays;
 use super::held::Held;
 use super::owner::{Owner, Place};
 use super::queue::Bytes;
 use crate::catalog::NodeId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rehearsal::{Capacity, ClassId, Draws, Feature, Refused};
+use crate::fs::views::View;
+use crate::rehearsal::{Capacity, ClassId, Draws, Feature, Member, Refused};
 
 /// Lines that are named of those that were not taken.
 const NAMED_MAX: usize = 5;
@@ -19,13 +21,11 @@ const NAMED_MAX: usize = 5;
 /// Draws and samples that a command may ask for at once.
 const ANSWER_MAX: u64 = 1 << 24;
 
+/// Why something does not happen to a buffer.
+const FULL: &str = "the cache directory's disk takes nothing";
+
 fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
-}
-
-fn full(name: &str) -> Error {
-    let message = format!("the disk does not take what happens to the rehearsal buffer `{name}`");
-    Error::new(ErrorKind::Cache, message).hint("make room in the cache directory")
 }
 
 impl Owner {
@@ -33,17 +33,34 @@ impl Owner {
         match question {
             Question::Stats => Ok(json!(self.places.iter().map(stats).collect::<Vec<_>>())),
             Question::List { buffer } => self.named(&buffer).map(|at| list(&self.places[at].held)),
+            Question::Show { buffer, path } => {
+                let at = self.named(&buffer)?;
+                let held = &self.places[at].held;
+                let shown = || self.views.source(at, &path);
+                let sample = held.sample(&path).or_else(|| held.sample(&shown()?));
+                let member = sample.and_then(|sample| held.buffer().get(sample));
+                let none = || usage(format!("{path} is not in the buffer"));
+                member.map(|member| told(held, member)).ok_or_else(none)
+            }
+            // Whoever copies asks for a view.
+            Question::Export { .. } => Ok(Value::Null),
             Question::Score { buffer, lines, features } => {
-                let held = self.writable(&buffer)?;
-                if features { feed(held, &lines) } else { score(held, &lines) }
+                let at = self.named(&buffer)?;
+                if features {
+                    return feed(self.writable(at)?, &lines);
+                }
+                let before = self.places[at].held.scored;
+                let refused = self.score(at, &lines).unwrap_or_default();
+                let taken = self.places[at].held.scored - before;
+                Ok(json!({ "taken": taken, "refused": refused.count, "why": refused.why }))
             }
             Question::Offer { buffer, paths } => {
                 let at = self.named(&buffer)?;
                 self.offer_listed(at, &paths)
             }
-            Question::Task { buffer, task } => {
-                self.writable(&buffer)?.begin_task(task);
-                Ok(Value::Null)
+            Question::Task { buffer, task, files } => {
+                let at = self.named(&buffer)?;
+                self.begin_task(at, task, &files)
             }
             Question::Draw { buffer, epoch, count } => {
                 let held = self.named(&buffer).map(|at| &self.places[at].held)?;
@@ -54,10 +71,17 @@ impl Owner {
                 Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
             }
             Question::Sleep { buffer, mut set } => {
-                let held = self.named(&buffer).map(|at| &self.places[at].held)?;
+                let at = self.named(&buffer)?;
                 set.budget = set.budget.min(ANSWER_MAX);
+                let held = &mut self.places[at].held;
+                held.write();
+                let held = &*held;
                 let chosen = held.sleep(&set);
-                Ok(json!(chosen.iter().map(|sample| held.path(*sample)).collect::<Vec<_>>()))
+                let view = View::Sleep(self.nights);
+                self.nights += 1;
+                self.views.keep(at, view, displays::in_order(held, &chosen));
+                let paths: Vec<&str> = chosen.iter().map(|sample| held.path(*sample)).collect();
+                Ok(json!({ "view": view.name(), "samples": paths }))
             }
         }
     }
@@ -73,10 +97,10 @@ impl Owner {
     }
 
     /// A buffer to which something is to happen.
-    fn writable(&mut self, name: &str) -> Result<&mut Held> {
-        let at = self.named(name)?;
-        let held = &mut self.places[at].held;
-        if held.has_room() { Ok(held) } else { Err(full(name)) }
+    fn writable(&mut self, buffer: usize) -> Result<&mut Held> {
+        let held = &mut self.places[buffer].held;
+        let full = || Error::new(ErrorKind::Cache, FULL).hint("make room in the cache directory");
+        held.has_room().then_some(held).ok_or_else(full)
     }
 
     /// Offers files by name. Those that cannot be offered are named; the others are.
@@ -96,6 +120,53 @@ impl Owner {
         Ok(json!({ "offered": offered, "refused": refused.count, "why": refused.why }))
     }
 
+    /// Begins a task of these files and directories, all of which must be there.
+    fn begin_task(&mut self, buffer: usize, task: u32, files: &str) -> Result<Value> {
+        let lines = files.lines().map(|line| line.trim().trim_matches('/'));
+        let files: Vec<String> = lines.filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        if let Some(missing) = files.iter().find(|file| self.find(Path::new(file)).is_none()) {
+            return Err(usage(format!("{missing} is not in the dataset")));
+        }
+        self.writable(buffer)?.begin_task(task, files);
+        self.views.begin_task(buffer);
+        Ok(Value::Null)
+    }
+
+    /// Takes lines `path score`. A path, which may have spaces in it, is within the dataset or that
+    /// of a file of a view. Says what was refused.
+    pub(super) fn score(&mut self, buffer: usize, lines: &str) -> Option<Refusals> {
+        let held = &mut self.places.get_mut(buffer)?.held;
+        let has_room = held.has_room();
+        let mut refused = Refusals::default();
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {
+                refused.note(line, "is not of the form `path score`");
+                continue;
+            };
+            let Ok(value) = score.parse::<f32>() else {
+                refused.note(line, "has no number at its end");
+                continue;
+            };
+            let path = path.trim_end();
+            if !has_room {
+                refused.note(path, FULL);
+                continue;
+            }
+            let shown = || self.views.source(buffer, path);
+            let sample = held.sample(path).or_else(|| held.sample(&shown()?));
+            match sample.map(|sample| held.score(sample, value)) {
+                Some(Ok(())) => held.scored += 1,
+                Some(Err(_)) => refused.note(path, "has a score that is not a finite number"),
+                None => refused.note(path, "is not in the buffer"),
+            }
+        }
+        if refused.count > 0 {
+            held.refused.count += refused.count;
+            held.refused.why.clone_from(&refused.why);
+        }
+        Some(refused)
+    }
+
     /// The node of a path within the dataset.
     fn find(&self, path: &Path) -> Option<NodeId> {
         path.components().try_fold(NodeId::ROOT, |parent, part| {
@@ -106,9 +177,9 @@ impl Owner {
 
 /// What was not taken, the first of it by name.
 #[derive(Default)]
-struct Refusals {
-    count: u64,
-    why: Vec<String>,
+pub(super) struct Refusals {
+    pub(super) count: u64,
+    pub(super) why: Vec<String>,
 }
 
 impl Refusals {
@@ -118,31 +189,6 @@ impl Refusals {
             self.why.push(format!("{what}: {why}"));
         }
     }
-}
-
-/// Takes lines `path score`; a path may have spaces in it.
-fn score(held: &mut Held, lines: &str) -> Result<Value> {
-    let (mut taken, mut refused) = (0_u64, Refusals::default());
-    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {
-            refused.note(line, "is not of the form `path score`");
-            continue;
-        };
-        let Ok(value) = score.parse::<f32>() else {
-            refused.note(line, "has no number at its end");
-            continue;
-        };
-        let path = path.trim_end();
-        let Some(sample) = held.sample(path) else {
-            refused.note(path, "is not in the buffer");
-            continue;
-        };
-        match held.score(sample, value) {
-            Ok(()) => taken += 1,
-            Err(_) => refused.note(path, "has a score that is not a finite number"),
-        }
-    }
-    Ok(json!({ "taken": taken, "refused": refused.count, "why": refused.why }))
 }
 
 /// Takes lines `path feature feature ...`, all of them or none.
@@ -204,6 +250,9 @@ fn stats(place: &Place) -> Value {
         "classes": classes,
         "tasks": tasks,
         "replays": replays,
+        "scored": held.scored,
+        "refused": held.refused.count,
+        "why": held.refused.why,
         "age_median": ages.get(ages.len() / 2),
         "age_max": ages.last(),
     })
@@ -211,16 +260,18 @@ fn stats(place: &Place) -> Value {
 
 /// What a buffer holds, the oldest first.
 fn list(held: &Held) -> Value {
-    let members = held.buffer().members().map(|member| {
-        json!({
-            "path": held.path(member.sample),
-            "class": held.class(member.class),
-            "task": member.task,
-            "bytes": member.bytes,
-            "age": held.buffer().offers() - member.sample.0,
-            "replays": member.replays,
-            "score": member.score,
-        })
-    });
-    json!(members.collect::<Vec<_>>())
+    json!(held.buffer().members().map(|member| told(held, member)).collect::<Vec<_>>())
+}
+
+/// What is known of a sample.
+fn told(held: &Held, member: &Member) -> Value {
+    json!({
+        "path": held.path(member.sample),
+        "class": held.class(member.class),
+        "task": member.task,
+        "bytes": member.bytes,
+        "age": held.buffer().offers() - member.sample.0,
+        "replays": member.replays,
+        "score": member.score,
+    })
 }

@@ -5,7 +5,6 @@
 //! go for it are one record, with the bytes of the one that is kept. What is shown is only what has
 //! been written.
 
-use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -14,11 +13,12 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
+use super::answers::Refusals;
 use super::record::{Exemplar, Origin, Record, State};
 use crate::cache::Journal;
 use crate::cache::store::disk::Disk;
 use crate::config::RehearsalSettings;
-use crate::fs::views::{Epoch, Exhibit};
+use crate::fs::views::Sample;
 use crate::rehearsal::{
     Buffer, Candidate, ClassId, Feature, Labels, Refused, SampleId, SleepSet, sleep_set,
 };
@@ -30,7 +30,7 @@ const DEAD_BYTES: u64 = 64 << 20;
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
 
 /// A sample that may be kept.
-pub(super) struct Sample {
+pub(super) struct Newcomer {
     pub(super) hash: u64,
     pub(super) class: String,
     /// Size of the encoded file in bytes.
@@ -44,6 +44,9 @@ pub(super) struct Held {
     labels: Labels,
     state: State,
     journal: Journal,
+    /// Scores that were taken in this mount, and what was not.
+    pub(super) scored: u64,
+    pub(super) refused: Refusals,
     /// Bytes of the disk that are left to others.
     min_free: u64,
     /// The length of the journal at which it is looked how much of it is dead.
@@ -86,8 +89,17 @@ impl Held {
             Error::new(ErrorKind::InvalidData, message)
         })?;
         let ruled = journal.length() > 0 && *state.buffer.rules() == rules;
-        let (length_max, warned) = (0, false);
-        let mut held = Held { settings, labels, state, journal, min_free, length_max, warned };
+        let mut held = Held {
+            settings,
+            labels,
+            state,
+            journal,
+            scored: 0,
+            refused: Refusals::default(),
+            min_free,
+            length_max: 0,
+            warned: false,
+        };
         let held_with_bytes = |sample: &SampleId| held.state.exemplars.contains_key(sample);
         let samples = held.buffer().members().map(|member| member.sample);
         let without: Vec<SampleId> = samples.filter(|sample| !held_with_bytes(sample)).collect();
@@ -108,6 +120,11 @@ impl Held {
     /// The task of this time.
     pub(super) fn task(&self) -> u32 {
         self.state.task
+    }
+
+    /// The files and directories of the task; none: all that is offered.
+    pub(super) fn files(&self) -> &[String] {
+        &self.state.files
     }
 
     /// Lets something happen: it is added to the journal, and lived through.
@@ -134,7 +151,7 @@ impl Held {
         wanted && fits && !self.state.offered.contains(&hash) && self.class_of(path).is_some()
     }
 
-    /// The class of a file by its path.
+    /// The class of a file; none where it is of none, or of one that no directory can be named after.
     pub(super) fn class_of(&self, path: &Path) -> Option<String> {
         let class = self.settings.classes.of(path.as_os_str().as_bytes(), &self.labels)?;
         (![b".".as_slice(), b".."].contains(&class))
@@ -143,7 +160,7 @@ impl Held {
 
     /// Whether a sample may be kept that is offered after so many others. Where there are no others
     /// and this is false, it is not kept.
-    pub(super) fn may_keep(&self, sample: &Sample, ahead: u32) -> bool {
+    pub(super) fn may_keep(&self, sample: &Newcomer, ahead: u32) -> bool {
         let candidate = |class| Candidate { class, task: self.state.task, bytes: sample.bytes };
         let class = self.state.classes.get(&sample.class);
         // A class that is new changes what is due to each.
@@ -151,9 +168,9 @@ impl Held {
     }
 
     /// Offers a sample, with its bytes if it [may be kept](Self::may_keep).
-    pub(super) fn offer(&mut self, sample: Sample, bytes: &[u8]) {
+    pub(super) fn offer(&mut self, sample: Newcomer, bytes: &[u8]) {
         let may_keep = self.may_keep(&sample, 0);
-        let Sample { hash, class, bytes: length, origin } = sample;
+        let Newcomer { hash, class, bytes: length, origin } = sample;
         let origin = may_keep.then_some(origin);
         let record = Record::Offered { hash, class, bytes: length, origin };
         self.commit(record, if may_keep { bytes } else { &[] });
@@ -218,9 +235,9 @@ impl Held {
         }
     }
 
-    /// What is offered from now on is of this task.
-    pub(super) fn begin_task(&mut self, task: u32) {
-        self.commit(Record::Task { task }, &[]);
+    /// What is offered from now on is of this task, whose samples are these files and directories.
+    pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) {
+        self.commit(Record::Task { task, files }, &[]);
     }
 
     /// Whether something may happen: not where much waits for a disk that does not take it.
@@ -292,9 +309,10 @@ impl Held {
 
     /// Begins the journal anew with what is held.
     fn rewrite(&mut self) -> Result<()> {
-        let State { buffer, classes, offered, exemplars, task, .. } = &self.state;
-        let (buffer, classes, task) = (buffer.clone(), classes.names.clone(), *task);
-        let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task })?;
+        let State { buffer, classes, offered, exemplars, task, files, .. } = &self.state;
+        let (buffer, classes) = (Box::new(buffer.clone()), classes.names.clone());
+        let (task, files) = (*task, files.clone());
+        let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task, files })?;
         let hashes: Vec<u8> = offered.iter().flat_map(|hash| hash.to_le_bytes()).collect();
         let (moved, damaged) = self.journal.rewrite(|journal| {
             journal.append(&begun, &hashes)?;
@@ -336,31 +354,12 @@ impl Held {
         self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.origin.path)
     }
 
-    /// What is held at this moment and has been written, as it is shown.
-    pub(super) fn freeze(&self) -> Epoch {
-        let mut classes: BTreeMap<String, BTreeMap<String, Exhibit>> = BTreeMap::new();
-        for member in self.buffer().members() {
-            let exemplar = self.state.exemplars.get(&member.sample);
-            let Some(Exemplar { origin, pinned, .. }) =
-                exemplar.filter(|exemplar| self.journal.has(&exemplar.pinned))
-            else {
-                continue;
-            };
-            let files = classes.entry(self.class(member.class).to_owned()).or_default();
-            let mut name = origin.path.rsplit('/').next().unwrap_or_default().to_owned();
-            if files.contains_key(&name) {
-                // Another directory has a file of this name: the number goes before the extension.
-                let (stem, extension) = name.split_at(name.rfind('.').unwrap_or(name.len()));
-                name = format!("{stem}~{}{extension}", member.sample.0);
-            }
-            let (sample, access) = (member.sample, origin.access);
-            let (source, pinned) = (origin.path.clone(), pinned.clone());
-            files.insert(name.clone(), Exhibit { name, sample, source, access, pinned });
-        }
-        let sorted = |files: BTreeMap<_, Exhibit>| files.into_values().collect();
-        Epoch {
-            classes: classes.into_iter().map(|(class, files)| (class, sorted(files))).collect(),
-        }
+    /// A sample that is held and has been written, as it is shown.
+    pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
+        let Exemplar { origin, pinned, .. } = self.state.exemplars.get(&id)?;
+        let (source, access) = (origin.path.clone(), origin.access);
+        let pinned = pinned.clone();
+        self.journal.has(&pinned).then_some(Sample { id, source, access, pinned })
     }
 
     /// A sleep set of what is held.

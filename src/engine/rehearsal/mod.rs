@@ -9,6 +9,8 @@
 //! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
 
 mod answers;
+mod displays;
+mod export;
 mod held;
 mod offers;
 mod owner;
@@ -33,7 +35,7 @@ use crate::cache::store::disk::Directory;
 use crate::catalog::NodeId;
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{Frozen, Views};
+use crate::fs::views::{Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use held::Held;
 pub(super) use offers::Offers;
@@ -57,6 +59,20 @@ pub enum Question {
         /// Its name.
         buffer: String,
     },
+    /// What is known of a sample.
+    Show {
+        /// The buffer's name.
+        buffer: String,
+        /// Its path within the dataset, or that of a file of a view.
+        path: String,
+    },
+    /// Copy what a buffer holds to a directory that is not there yet.
+    Export {
+        /// The buffer's name.
+        buffer: String,
+        /// The directory, absolute.
+        directory: PathBuf,
+    },
     /// Take what the trainer says of samples.
     Score {
         /// The buffer's name.
@@ -79,6 +95,8 @@ pub enum Question {
         buffer: String,
         /// The task's number.
         task: u32,
+        /// Its files and directories within the dataset, one a line; none: all that is offered.
+        files: String,
     },
     /// The draws of an epoch from what is held now.
     Draw {
@@ -102,12 +120,14 @@ pub enum Question {
 enum Note {
     /// A file was read; with its bytes where they are at hand.
     Read { node: NodeId, bytes: Option<Waiting> },
-    /// Somebody looks at an epoch for the first time.
-    Freeze { buffer: usize, frozen: Frozen },
+    /// Somebody looks at a view that is not made yet.
+    Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
     /// The bytes of a sample of a view are not what was written.
     Damaged { buffer: usize, sample: SampleId },
+    /// Lines `path score` were written for a buffer.
+    Scored { buffer: usize, lines: Vec<u8>, done: Scored },
     /// A command asks.
     Asked { question: Question, answer: SyncSender<Result<Value>> },
     /// There is something to look at: bytes that were fetched, or the end.
@@ -145,11 +165,10 @@ impl Rehearsal {
             })
         };
         let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
-        let names = held.iter().map(|held| held.settings.name.clone()).collect();
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(names, &notes);
-        let owner = Owner::new(held, Arc::clone(cache), notes.clone());
+        let views = views(held.iter().map(|held| view(&held.settings)).collect(), &notes);
+        let owner = Owner::new(held, Arc::clone(cache), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
     }
@@ -169,6 +188,10 @@ impl Rehearsal {
     /// # Errors
     /// What is wrong with the question, and `Timeout` where the owner is busy for very long.
     pub(super) fn ask(&self, question: Question) -> Result<Value> {
+        if let Question::Export { buffer, directory } = &question {
+            // It may take long, and the owner has other things to do.
+            return self.export(buffer, directory);
+        }
         let (answer, answered) = sync_channel(1);
         let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
         self.notes.send(Note::Asked { question, answer }).map_err(|_| ended())?;
@@ -208,20 +231,38 @@ fn labels(classes: &Classes) -> Result<Labels> {
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 
+/// A buffer as it is served.
+fn view(settings: &RehearsalSettings) -> BufferView {
+    BufferView {
+        name: settings.name.clone(),
+        seed: settings.rules.seed,
+        distance: settings.distance,
+        slots: settings.slots,
+    }
+}
+
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
-fn views(names: Vec<String>, notes: &SyncSender<Note>) -> Arc<Views> {
-    let (freezing, showing, damaging) = (notes.clone(), notes.clone(), notes.clone());
-    let freeze = move |buffer, frozen: Frozen| {
-        let unsent = match freezing.try_send(Note::Freeze { buffer, frozen }) {
+fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
+    let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
+    let damaging = notes.clone();
+    let make = move |buffer, view, made: Made| {
+        let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
             Ok(()) => return,
         };
-        if let Note::Freeze { frozen, .. } = unsent {
-            frozen(None);
+        if let Note::Make { made, .. } = unsent {
+            made(None);
         }
     };
     let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
     let damaged = move |buffer, sample| drop(damaging.try_send(Note::Damaged { buffer, sample }));
-    Views::new(names, Box::new(freeze), Box::new(shown), Box::new(damaged))
+    let score = move |buffer, lines, done: Scored| {
+        // Who writes waits for room.
+        if scoring.send(Note::Scored { buffer, lines, done }).is_err() {
+            tracing::warn!("scores came after the end of the mount");
+        }
+    };
+    let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
+    Views::new(buffers, Ask { make, shown, damaged: Box::new(damaged), score })
 }

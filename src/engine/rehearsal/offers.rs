@@ -38,7 +38,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// The bytes, unless too many wait.
     fn new(arrival: &Arrival, all: &Arc<AtomicU64>) -> Option<Self> {
-        let Arrival { node, bytes } = arrival.clone();
+        let Arrival { node, bytes, .. } = arrival.clone();
         let length = bytes.len() as u64;
         let waiting = Waiting { node, bytes, all: Arc::clone(all) };
         let before = all.fetch_add(length, Ordering::Relaxed);

@@ -7,13 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::Note;
-use super::held::{Held, Sample, hash_of};
+use super::displays;
+use super::held::{Held, Newcomer, hash_of};
 use super::offers::Waiting;
 use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
-use crate::fs::views::Access;
+use crate::fs::views::{Access, Display, View, Views};
 use crate::source::{Kind, Stat};
 
 /// How often what was written is made to last, while anything is.
@@ -31,14 +32,23 @@ pub(super) struct Place {
 /// Owner of the buffers.
 pub(super) struct Owner {
     pub(super) places: Vec<Place>,
+    pub(super) views: Arc<Views>,
+    /// Sleep sets that were made.
+    pub(super) nights: u64,
     cache: Arc<Cache>,
     notes: SyncSender<Note>,
 }
 
 impl Owner {
-    pub(super) fn new(held: Vec<Held>, cache: Arc<Cache>, notes: SyncSender<Note>) -> Self {
+    pub(super) fn new(
+        held: Vec<Held>,
+        cache: Arc<Cache>,
+        views: Arc<Views>,
+        notes: SyncSender<Note>,
+    ) -> Self {
         let place = |held| Place { held, queue: Queue::default() };
-        Owner { places: held.into_iter().map(place).collect(), cache, notes }
+        let places = held.into_iter().map(place).collect();
+        Owner { places, views, nights: 0, cache, notes }
     }
 
     /// Takes notes until `closed`.
@@ -82,12 +92,9 @@ impl Owner {
     fn take(&mut self, note: Note) {
         match note {
             Note::Read { node, bytes } => self.read(node, bytes.map(Arc::new).as_ref()),
-            Note::Freeze { buffer, frozen } => {
+            Note::Make { buffer, view, made } => {
                 self.decide();
-                frozen(self.places.get_mut(buffer).map(|place| {
-                    place.held.write();
-                    place.held.freeze()
-                }));
+                made(self.display(buffer, view));
             }
             Note::Shown { buffer, sample } => {
                 if let Some(place) = self.places.get_mut(buffer) {
@@ -99,12 +106,30 @@ impl Owner {
                     place.held.examine(sample);
                 }
             }
+            Note::Scored { buffer, lines, done } => {
+                let lines = String::from_utf8_lossy(&lines);
+                done(self.score(buffer, &lines).map_or(0, |came| came.count));
+            }
             Note::Asked { question, answer } => {
                 self.decide();
                 // Who asked may be gone.
                 drop(answer.send(self.answer(question)));
             }
             Note::Wake => {}
+        }
+    }
+
+    /// What a view of a buffer shows from now on.
+    fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
+        let held = &mut self.places.get_mut(buffer)?.held;
+        // What is shown is on the disk before.
+        held.write();
+        match view {
+            View::Epoch(_) => Some(displays::all(held)),
+            View::Mix(epoch) => Some(displays::mix(held, self.cache.catalog(), epoch)),
+            View::TaskMix => Some(displays::mix(held, self.cache.catalog(), held.task().into())),
+            // They are there from the beginning.
+            View::Sleep(_) => None,
         }
     }
 
@@ -167,12 +192,12 @@ impl Owner {
 }
 
 /// What is offered, by what is known of it now; none where that is another version.
-fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Sample> {
+fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Newcomer> {
     let (path, stat) = (catalog.path(offer.node).ok()?, catalog.getattr(offer.node).ok()?.stat);
     let class = held.class_of(&path)?;
     let access = access(catalog, offer.node, &stat);
     let origin = Origin { path: path.to_string_lossy().into_owned(), access };
-    Some(Sample { hash: offer.hash, class, bytes: stat.size, origin })
+    Some(Newcomer { hash: offer.hash, class, bytes: stat.size, origin })
 }
 
 /// Who may read a file: whom its mode lets read it and the directories above let reach it. A

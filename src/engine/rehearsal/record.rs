@@ -15,7 +15,7 @@ use crate::rehearsal::{Buffer, Candidate, ClassId, Rules, SampleId};
 pub(super) enum Record {
     /// The journal begins anew with a buffer as it is. Pinned with it are the hashes of all that was
     /// offered, 8 bytes each, the lowest first.
-    Begun { buffer: Buffer, classes: Vec<String>, task: u32 },
+    Begun { buffer: Box<Buffer>, classes: Vec<String>, task: u32, files: Vec<String> },
     /// The bytes of a sample that the buffer held when the journal began are pinned with this.
     Pinned { sample: SampleId, hash: u64, origin: Origin },
     /// Other rules are in force: what is held is offered to a buffer of these.
@@ -28,8 +28,8 @@ pub(super) enum Record {
     Shown { sample: SampleId },
     /// A sample's bytes are damaged.
     Lost { sample: SampleId },
-    /// A task has begun.
-    Task { task: u32 },
+    /// A task has begun, of these files and directories; none: all.
+    Task { task: u32, files: Vec<String> },
 }
 
 /// Where a sample is from.
@@ -80,12 +80,14 @@ pub(super) struct State {
     pub(super) exemplars: BTreeMap<SampleId, Exemplar>,
     pub(super) by_hash: HashMap<u64, SampleId>,
     pub(super) task: u32,
+    /// The files and directories of the task; none: all that is offered.
+    pub(super) files: Vec<String>,
 }
 
 impl State {
     pub(super) fn new(buffer: Buffer) -> Self {
-        let (classes, offered, exemplars, by_hash) = Default::default();
-        State { buffer, classes, offered, exemplars, by_hash, task: 0 }
+        let (classes, offered, exemplars, by_hash, files) = Default::default();
+        State { buffer, classes, offered, exemplars, by_hash, task: 0, files }
     }
 
     /// Lives through a record, whether it has just been made or is read again.
@@ -94,8 +96,8 @@ impl State {
     /// Where what is pinned with it is needed and cannot be read.
     pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) -> Result<()> {
         match record {
-            Record::Begun { buffer, classes, task } => {
-                *self = State { task, ..State::new(buffer) };
+            Record::Begun { buffer, classes, task, files } => {
+                *self = State { task, files, ..State::new(*buffer) };
                 for class in classes {
                     self.classes.id(class);
                 }
@@ -124,7 +126,7 @@ impl State {
                     self.offered.remove(&exemplar.hash);
                 }
             }
-            Record::Task { task } => self.task = task,
+            Record::Task { task, files } => (self.task, self.files) = (task, files),
         }
         Ok(())
     }

@@ -7,7 +7,8 @@ use nix::libc;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use super::held::{Held, Sample, hash_of};
+use super::displays;
+use super::held::{Held, Newcomer, hash_of};
 use super::record::Origin;
 use crate::cache::store::disk::{Directory, Disk, Space};
 use crate::cache::store::tests::model::Model;
@@ -46,7 +47,7 @@ fn offer_one(held: &mut Held, path: &str, bytes: &[u8]) -> bool {
     let access = Access { mode: 0o640, uid: 7, gid: 8 };
     let origin = Origin { path: path.to_owned(), access };
     let (hash, length) = (hash_of(path.as_bytes()), bytes.len() as u64);
-    held.offer(Sample { hash, class, bytes: length, origin }, bytes);
+    held.offer(Newcomer { hash, class, bytes: length, origin }, bytes);
     held.sample(path).is_some()
 }
 
@@ -68,13 +69,14 @@ fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
 /// What is shown is what was offered, each sample with its own bytes.
 fn check(held: &Held) -> Vec<String> {
     let mut paths = Vec::new();
-    for (class, files) in held.freeze().classes {
+    for (class, files) in displays::all(held).classes {
         for file in files {
             let n: u32 = file.name.trim_end_matches(".jpg").parse().unwrap();
-            assert_eq!(file.source, format!("train/{class}/{n}.jpg"));
-            assert_eq!(file.pinned.read().unwrap(), bytes(n));
-            assert_eq!(file.access, Access { mode: 0o640, uid: 7, gid: 8 });
-            paths.push(file.source);
+            let sample = file.sample().unwrap();
+            assert_eq!(sample.source, format!("train/{class}/{n}.jpg"));
+            assert_eq!(sample.pinned.read().unwrap(), bytes(n));
+            assert_eq!(sample.access, Access { mode: 0o640, uid: 7, gid: 8 });
+            paths.push(sample.source.clone());
         }
     }
     paths
@@ -88,13 +90,14 @@ fn a_buffer_is_there_again() {
     let shown = held.sample(&check(&held)[3]).unwrap();
     held.shown(shown);
     held.score(shown, 2.5).unwrap();
-    held.begin_task(4);
+    held.begin_task(4, vec!["train/c1".to_owned()]);
     held.write();
     let (before, paths) = (held.buffer().clone(), check(&held));
     assert_eq!((before.len(), paths.len()), (20, 20));
     drop(held);
     let mut held = open(directory.path(), &[]);
     assert_eq!((held.buffer(), held.task()), (&before, 4));
+    assert_eq!(held.files(), ["train/c1"]);
     assert_eq!(check(&held), paths);
     let member = held.buffer().get(shown).unwrap();
     assert_eq!((member.score, member.replays), (Some(2.5), 1));
@@ -151,12 +154,13 @@ fn dead_bytes_are_left_behind() {
     let files = std::fs::read_dir(directory.path()).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(on_disk < 110 << 20, "{on_disk}");
-    let frozen = held.freeze();
+    let frozen = displays::all(&held);
     drop(held);
     let held = open(directory.path(), &["policy=ring"]);
-    let files = &held.freeze().classes[0].1;
+    let files = &displays::all(&held).classes[0].1;
     assert_eq!(files.len(), 20);
-    let whole = |file: &crate::fs::views::Exhibit| file.pinned.read().unwrap() == large;
+    let whole =
+        |file: &crate::fs::views::Exhibit| file.sample().unwrap().pinned.read().unwrap() == large;
     assert!(files.iter().all(whole) && frozen.classes[0].1.iter().all(whole));
 }
 
@@ -183,11 +187,12 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     let large = vec![3; 300 << 10];
     let kept = |n: &u32| held.has_room() && offer_one(&mut held, &path(*n), &large);
     assert_eq!((0..100).filter(kept).count(), 4);
-    assert!(held.freeze().classes.is_empty() && !held.lasts());
+    assert!(displays::all(&held).classes.is_empty() && !held.lasts());
     disk.fail_writes(None);
     held.sync();
     assert!(held.lasts() && held.has_room());
-    let shown = |held: &Held| held.freeze().classes.iter().map(|(_, f)| f.len()).sum::<usize>();
+    let shown =
+        |held: &Held| displays::all(held).classes.iter().map(|(_, f)| f.len()).sum::<usize>();
     assert_eq!(shown(&held), 4);
     drop(held);
     assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
@@ -257,5 +262,5 @@ fn a_rewrite_that_cannot_be_is_tried_later() {
     assert!(names.len() == 1 && names[0].1 < 2 * large.len() as u64, "{names:?}");
     drop(held);
     let held = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
-    assert_eq!((held.buffer().len(), held.freeze().classes.len()), (1, 1));
+    assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
 }

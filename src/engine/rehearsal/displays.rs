@@ -1,0 +1,120 @@
+//! What views show of a buffer.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::held::Held;
+use crate::catalog::Catalog;
+use crate::fs::views::{Content, Display, Exhibit, Sample};
+use crate::rehearsal::{Draws, Mix, SampleId};
+use crate::source::Kind;
+
+/// A display that is being made.
+#[derive(Default)]
+struct Making {
+    classes: BTreeMap<String, BTreeMap<String, Content>>,
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+impl Making {
+    /// Adds a file. Where there is one of its name, what tells it apart goes before the extension.
+    fn add(&mut self, class: &str, name: &str, apart: usize, content: Content) {
+        let files = match self.classes.get_mut(class) {
+            Some(files) => files,
+            None => self.classes.entry(class.to_owned()).or_default(),
+        };
+        let mut name = name.to_owned();
+        if files.contains_key(&name) {
+            let (stem, extension) = name.split_at(name.rfind('.').unwrap_or(name.len()));
+            name = format!("{stem}~{apart}{extension}");
+        }
+        files.insert(name, content);
+    }
+
+    fn made(self) -> Display {
+        let exhibits = |files: BTreeMap<String, Content>| {
+            files.into_iter().map(|(name, content)| Exhibit { name, content }).collect()
+        };
+        let classes = self.classes.into_iter();
+        Display { classes: classes.map(|(class, files)| (class, exhibits(files))).collect() }
+    }
+}
+
+/// Samples that are shown, each once in memory however often it is shown.
+#[derive(Default)]
+struct Shared(HashMap<SampleId, Arc<Sample>>);
+
+impl Shared {
+    fn get(&mut self, held: &Held, id: SampleId) -> Option<Arc<Sample>> {
+        if let Some(sample) = self.0.get(&id) {
+            return Some(Arc::clone(sample));
+        }
+        let sample = Arc::new(held.shows(id)?);
+        self.0.insert(id, Arc::clone(&sample));
+        Some(sample)
+    }
+}
+
+/// All that a buffer holds.
+pub(super) fn all(held: &Held) -> Display {
+    let mut making = Making::default();
+    for member in held.buffer().members() {
+        let Some(sample) = held.shows(member.sample) else { continue };
+        let name = name_of(&sample.source).to_owned();
+        let apart = member.sample.0 as usize;
+        making.add(held.class(member.class), &name, apart, Content::Held(Arc::new(sample)));
+    }
+    making.made()
+}
+
+/// Samples in an order: their place begins their names.
+pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
+    let (mut making, mut shared) = (Making::default(), Shared::default());
+    for (place, id) in samples.iter().enumerate() {
+        let Some(member) = held.buffer().get(*id) else { continue };
+        let Some(sample) = shared.get(held, *id) else { continue };
+        let name = format!("{place:07}-{}", name_of(&sample.source));
+        making.add(held.class(member.class), &name, place, Content::Held(sample));
+    }
+    making.made()
+}
+
+/// The samples of the task and draws of an epoch, which are of other tasks. The samples of the task
+/// are links to the files of the dataset.
+pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
+    let mut making = Making::default();
+    let (mut new, mut paths) = (0, HashSet::new());
+    let is_of_task = |path: &Path| match held.files() {
+        [] => path.starts_with(&held.settings.root),
+        files => files.iter().any(|file| path.starts_with(file)),
+    };
+    catalog.for_each_file(|path, _, stat| {
+        if stat.kind != Kind::File || !is_of_task(path) {
+            return;
+        }
+        // A link has a text.
+        let (Some(class), Some(text)) = (held.class_of(path), path.to_str()) else { return };
+        making.add(&class, name_of(text), new, Content::Link(text.to_owned()));
+        paths.insert(text.to_owned());
+        new += 1;
+    });
+    let settings = &held.settings;
+    let mut shared = Shared::default();
+    let old = |id: SampleId| !paths.contains(held.path(id));
+    let samples: Vec<SampleId> =
+        held.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
+    let seed = held.buffer().rules().seed;
+    let mut draws = Draws::new(seed, epoch, samples, settings.distance);
+    for k in 0..Mix::new(new as u64, settings.batch, settings.replay).replays() {
+        let Some(id) = draws.at(k) else { break };
+        let Some(member) = held.buffer().get(id) else { continue };
+        let Some(sample) = shared.get(held, id) else { continue };
+        let name = format!("replay-{k:07}-{}", name_of(&sample.source));
+        making.add(held.class(member.class), &name, k as usize, Content::Held(sample));
+    }
+    making.made()
+}

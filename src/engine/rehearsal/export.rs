@@ -1,0 +1,59 @@
+//! Copies of what a buffer holds, for whoever wants it without a mount.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+
+use serde_json::{Value, json};
+
+use super::{Note, PATIENCE, Rehearsal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::views::{Sample, View};
+
+impl Rehearsal {
+    /// Copies the samples of a buffer to a directory that is made for them, as `CLASS/FILE`. Says
+    /// how many. Blocks.
+    ///
+    /// # Errors
+    /// Where there is no such buffer or the directory cannot be written; what was copied until then
+    /// stays.
+    pub(super) fn export(&self, name: &str, directory: &Path) -> Result<Value> {
+        let buffer = self.views.place(name).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, format!("there is no rehearsal buffer `{name}`"))
+        })?;
+        let cannot = |error: std::io::Error| {
+            let message = format!("cannot export to {}: {error}", directory.display());
+            Error::new(ErrorKind::Usage, message)
+        };
+        fs::create_dir(directory).map_err(cannot)?;
+        let (send, made) = sync_channel(1);
+        // Who asked may be gone.
+        let answer = Box::new(move |display| drop(send.send(display)));
+        let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
+        self.notes
+            .send(Note::Make { buffer, view: View::Epoch(0), made: answer })
+            .map_err(|_| ended())?;
+        let display = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ended)?;
+        let mut copied = 0_u64;
+        for (class, exhibits) in &display.classes {
+            let folder = directory.join(class);
+            fs::create_dir_all(&folder).map_err(cannot)?;
+            for exhibit in exhibits {
+                if let Some(sample) = exhibit.sample() {
+                    copy(sample, &folder.join(&exhibit.name)).map_err(cannot)?;
+                    copied += 1;
+                }
+            }
+        }
+        Ok(json!(copied))
+    }
+}
+
+/// Nobody may read more of the copy than at the source.
+fn copy(sample: &Sample, path: &Path) -> std::io::Result<()> {
+    let mode = u32::from(sample.access.mode & 0o666) | 0o600;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(&sample.pinned.read()?)
+}

@@ -1,0 +1,111 @@
+//! What a directory of a view shows.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::Pinned;
+use crate::rehearsal::SampleId;
+
+/// Who may read a sample at the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// A sample that is held.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Its number in the buffer.
+    pub id: SampleId,
+    /// Its path within the dataset.
+    pub source: String,
+    /// Who may read it.
+    pub access: Access,
+    /// Its bytes.
+    pub pinned: Pinned,
+}
+
+/// What a file of a display shows.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A sample that is held.
+    Held(Arc<Sample>),
+    /// A file of the dataset, by its path: a link to it.
+    Link(String),
+}
+
+/// A file of a display.
+#[derive(Clone, Debug)]
+pub struct Exhibit {
+    /// Its name.
+    pub name: String,
+    /// What it shows.
+    pub content: Content,
+}
+
+impl Exhibit {
+    /// The sample that it shows, if it is held.
+    pub fn sample(&self) -> Option<&Arc<Sample>> {
+        match &self.content {
+            Content::Held(sample) => Some(sample),
+            Content::Link(_) => None,
+        }
+    }
+}
+
+/// Classes and their files, sorted by name: what a loader takes for a dataset.
+#[derive(Clone, Debug, Default)]
+pub struct Display {
+    /// The classes that have files.
+    pub classes: Vec<(String, Vec<Exhibit>)>,
+}
+
+/// Which display of a buffer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum View {
+    /// `epoch-K`: what was held when epoch K was first looked at.
+    Epoch(u64),
+    /// `mix-K`: the samples of the task with draws of epoch K.
+    Mix(u64),
+    /// `mix`: the same for the whole task.
+    TaskMix,
+    /// `sleep-N`: sleep set N of this mount.
+    Sleep(u64),
+}
+
+impl View {
+    /// The view of a name. Each has one name only.
+    pub fn of(name: &str) -> Option<View> {
+        let number = |prefix: &str| -> Option<u64> {
+            let text = name.strip_prefix(prefix)?;
+            text.parse().ok().filter(|number: &u64| number.to_string() == text)
+        };
+        match name {
+            "mix" => Some(View::TaskMix),
+            _ => (number("epoch-").map(View::Epoch))
+                .or_else(|| number("mix-").map(View::Mix))
+                .or_else(|| number("sleep-").map(View::Sleep)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            View::Epoch(number) => format!("epoch-{number}"),
+            View::Mix(number) => format!("mix-{number}"),
+            View::TaskMix => "mix".to_owned(),
+            View::Sleep(number) => format!("sleep-{number}"),
+        }
+    }
+
+    /// Whether another is of the same kind: they are kept together.
+    pub(super) fn is_like(self, other: View) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}

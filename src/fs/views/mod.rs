@@ -1,0 +1,498 @@
+//! The views of rehearsal buffers: what was kept, as directories of plain files.
+//!
+//! ```text
+//! NAME/                   one buffer
+//!     epoch-K/CLASS/FILE  what it held when epoch K was first looked at; it stays like that
+//!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K
+//!     mix/CLASS/FILE      the same, anew for each task
+//!     sleep-N/CLASS/FILE  a sleep set that a command chose
+//!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
+//!     slots/NNNN          the same, of any class
+//!     scores              takes lines `path score`
+//! ```
+//!
+//! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
+//! follows it. Nothing here knows FUSE.
+
+mod damage;
+mod display;
+mod place;
+mod slots;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::cache::Pinned;
+use crate::rehearsal::SampleId;
+pub use display::{Access, Content, Display, Exhibit, Sample, View};
+use place::Place;
+pub use place::ROOT;
+use slots::{Class, Dealt, Slots};
+
+/// Takes a display; none where it could not be made.
+pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
+
+/// Makes a display of a buffer, by the buffer's place among the names.
+pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
+
+/// Told of a sample: the buffer's place, and which.
+pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
+
+/// Takes how many lines were refused.
+pub type Scored = Box<dyn FnOnce(u64) + Send>;
+
+/// Takes lines `path score` for a buffer, and says when that is done. May wait.
+pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
+
+/// What the owner of the buffers is told and asked.
+pub struct Ask {
+    /// Makes a display.
+    pub make: Make,
+    /// Hears of each sample that is opened.
+    pub shown: Shown,
+    /// Hears of each sample whose bytes are not what was written.
+    pub damaged: Shown,
+    /// Takes scores.
+    pub score: Score,
+}
+
+/// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
+const DISPLAYS_MAX: usize = 8;
+
+/// A buffer, as it is served.
+#[derive(Clone, Debug)]
+pub struct BufferView {
+    /// Its name.
+    pub name: String,
+    /// Where the chance of its slots comes from.
+    pub seed: u64,
+    /// Openings that follow each other and find different samples.
+    pub distance: usize,
+    /// How many slots it has, and each of its classes.
+    pub slots: u32,
+}
+
+/// A display that was made.
+struct Slot {
+    buffer: usize,
+    view: View,
+    /// None once it is over.
+    display: Option<Arc<Display>>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: Vec<Slot>,
+    /// By buffer and view.
+    places: HashMap<(usize, View), usize>,
+}
+
+/// A node, as it is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub node: u64,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Whether its name stands for it for longer than one look.
+    pub lasting: bool,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A directory.
+    Directory,
+    /// A sample, with its bytes and who may read it.
+    File(u64, Access),
+    /// A link, with the length of its target.
+    Link(u64),
+    /// A file that only takes what is written.
+    Scores,
+}
+
+/// The views of all buffers.
+pub struct Views {
+    buffers: Vec<BufferView>,
+    state: Mutex<State>,
+    slots: Mutex<Slots>,
+    /// Where links lead: the dataset, with a slash at its end.
+    dataset: OnceLock<String>,
+    ask: Ask,
+}
+
+/// The file that takes scores.
+fn scores(buffer: usize) -> Entry {
+    Entry { node: Place::Scores(buffer).node(), kind: EntryKind::Scores, lasting: true }
+}
+
+fn directory(place: Place) -> Entry {
+    Entry { node: place.node(), kind: EntryKind::Directory, lasting: true }
+}
+
+fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
+    let size = u64::from(sample.pinned.length());
+    Entry { node, kind: EntryKind::File(size, sample.access), lasting }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes an entry or the errno of its lookup.
+type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
+
+impl Views {
+    /// The views of these buffers.
+    pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
+        let slots = Mutex::new(Slots::new(&buffers));
+        let (state, dataset) = (Mutex::default(), OnceLock::new());
+        Arc::new(Views { buffers, state, slots, dataset, ask })
+    }
+
+    /// Links lead below this directory: relative to a file of a display, or absolute. The first
+    /// one counts.
+    pub fn lead_to(&self, dataset: String) {
+        let _ = self.dataset.set(dataset);
+    }
+
+    /// The place of a buffer among the names.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.buffers.iter().position(|buffer| buffer.name == name)
+    }
+
+    fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
+        let state = lock(&self.state);
+        let slot = state.slots.get(slot).ok_or(Errno::ENOENT)?;
+        slot.display.clone().ok_or(Errno::ESTALE)
+    }
+
+    /// Looks a name up. A node that is found is the kernel's until it [forgets](Self::forget) it.
+    pub fn lookup(
+        self: &Arc<Self>,
+        parent: u64,
+        name: &OsStr,
+        reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
+    ) {
+        let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
+        match Place::of(parent) {
+            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "scores") => {
+                self.lookup_view(buffer, name, Box::new(reply));
+            }
+            Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
+            Some(Place::SlotClass(buffer, class)) => {
+                self.lookup_slot(buffer, Some(class), name, Box::new(reply));
+            }
+            Some(place) => reply(self.lookup_known(place, name)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    fn lookup_view(self: &Arc<Self>, buffer: usize, name: &str, reply: Found) {
+        let Some(view) = View::of(name).filter(|_| buffer < self.buffers.len()) else {
+            return reply(Err(Errno::ENOENT));
+        };
+        let entry = move |slot| {
+            let lasting = view != View::TaskMix;
+            Entry { lasting, ..directory(Place::Display(slot)) }
+        };
+        if let Some(slot) = lock(&self.state).places.get(&(buffer, view)) {
+            return reply(Ok(entry(*slot)));
+        }
+        if matches!(view, View::Sleep(_)) {
+            return reply(Err(Errno::ENOENT));
+        }
+        let views = Arc::clone(self);
+        let made = move |display: Option<Display>| {
+            let slot = display.map(|display| views.keep(buffer, view, display));
+            reply(slot.map(entry).ok_or(Errno::EIO));
+        };
+        (self.ask.make)(buffer, view, Box::new(made));
+    }
+
+    /// Keeps a display, unless there is one, and says its place.
+    pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
+        let mut state = lock(&self.state);
+        let State { slots, places } = &mut *state;
+        let slot = *places.entry((buffer, view)).or_insert(slots.len());
+        if slot == slots.len() {
+            slots.push(Slot { buffer, view, display: Some(Arc::new(display)) });
+        }
+        let own = |slot: &Slot| {
+            slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
+        };
+        while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
+            let Some(oldest) = slots.iter().position(own) else { break };
+            slots[oldest].display = None;
+            // A mix may have a successor of its name.
+            places.retain(|_, place| *place != oldest);
+        }
+        slot
+    }
+
+    /// A task has begun: the mix of the one before is shown no more.
+    pub fn begin_task(&self, buffer: usize) {
+        lock(&self.state).places.remove(&(buffer, View::TaskMix));
+    }
+
+    fn lookup_slot(self: &Arc<Self>, buffer: usize, class: Class, name: &str, reply: Found) {
+        if let Some(entry) = self.slot(buffer, class, name) {
+            // The buffer goes on meanwhile: nobody waits for it.
+            if lock(&self.slots).is_due(buffer) {
+                self.renew(buffer, |_| ());
+            }
+            return reply(Ok(entry));
+        }
+        let name = name.to_owned();
+        self.renew(buffer, move |views| {
+            reply(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
+        });
+    }
+
+    /// Looks at what a buffer holds, has its slots find it from now on, and does what comes then.
+    fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let views = Arc::clone(self);
+        let made = move |held: Option<Display>| {
+            if let Some(held) = held {
+                lock(&views.slots).renew(buffer, &held);
+            }
+            then(&views);
+        };
+        (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
+    }
+
+    fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
+        let mut slots = lock(&self.slots);
+        if class.is_none()
+            && let Some(class) = slots.class(buffer, name)
+        {
+            return Some(directory(Place::SlotClass(buffer, class)));
+        }
+        if !slots.has(buffer, name) {
+            return None;
+        }
+        slots.deal(buffer, class).map(|(node, dealt)| sample(node, &dealt.sample, false))
+    }
+
+    fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
+        let place = match parent {
+            Place::Root => self.place(name).map(Place::Buffer),
+            Place::Buffer(buffer) if name == "scores" => Some(Place::Scores(buffer)),
+            Place::Buffer(buffer) => Some(Place::Slots(buffer)),
+            Place::Display(slot) => {
+                let display = self.display(slot)?;
+                let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
+                found.ok().map(|class| Place::Class(slot, class))
+            }
+            Place::Class(slot, class) => {
+                let display = self.display(slot)?;
+                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+                let found = files.binary_search_by(|file| file.name.as_str().cmp(name));
+                found.ok().map(|file| Place::File(slot, class, file))
+            }
+            _ => None,
+        };
+        self.entry(place.ok_or(Errno::ENOENT)?.node())
+    }
+
+    /// The kernel has forgotten a node.
+    pub fn forget(&self, node: u64) {
+        if let Some(Place::Dealt(node)) = Place::of(node) {
+            lock(&self.slots).forget(node);
+        }
+    }
+
+    /// A node.
+    ///
+    /// # Errors
+    /// `ESTALE` for one of a display that is over.
+    pub fn entry(&self, node: u64) -> Result<Entry, Errno> {
+        let place = Place::of(node).ok_or(Errno::ENOENT)?;
+        match place {
+            Place::Display(slot) | Place::Class(slot, _) => drop(self.display(slot)?),
+            Place::File(slot, class, file) => {
+                return self
+                    .exhibit(slot, class, file)
+                    .map(|(_, _, found)| self.shows(node, &found));
+            }
+            Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
+            Place::Scores(buffer) => return Ok(scores(buffer)),
+            Place::Root | Place::Buffer(_) | Place::Slots(_) | Place::SlotClass(..) => {}
+        }
+        Ok(directory(place))
+    }
+
+    fn shows(&self, node: u64, exhibit: &Exhibit) -> Entry {
+        match &exhibit.content {
+            Content::Held(held) => sample(node, held, true),
+            Content::Link(path) => {
+                let length = self.dataset.get().map_or(0, String::len) + path.len();
+                Entry { node, kind: EntryKind::Link(length as u64), lasting: true }
+            }
+        }
+    }
+
+    fn dealt<T>(&self, node: u64, of: impl FnOnce(&Dealt) -> T) -> Result<T, Errno> {
+        lock(&self.slots).get(node).map(of).ok_or(Errno::ESTALE)
+    }
+
+    /// What is in a directory.
+    pub fn list(
+        self: &Arc<Self>,
+        node: u64,
+        reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
+    ) {
+        match Place::of(node) {
+            // Who lists them wants to see what is there now.
+            Some(Place::Slots(buffer)) => self.renew(buffer, move |views| {
+                reply(Ok(views.list_slots(buffer, None)));
+            }),
+            Some(Place::SlotClass(buffer, class)) => {
+                reply(Ok(self.list_slots(buffer, Some(class))));
+            }
+            Some(place) => reply(self.list_known(place)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    /// Slots: what is behind their names is found when one is looked up.
+    fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
+        let mut slots = lock(&self.slots);
+        let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
+        let classes = classes.into_iter().map(|(name, place)| {
+            let place = Place::SlotClass(buffer, place);
+            (name, directory(place))
+        });
+        let kind = EntryKind::File(0, Access::default());
+        let unknown = Entry { node: place::DEALT, kind, lasting: false };
+        let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
+        classes.chain(names).collect()
+    }
+
+    fn list_known(&self, place: Place) -> Result<Vec<(String, Entry)>, Errno> {
+        let entry = |name: &str, place: Place| (name.to_owned(), directory(place));
+        Ok(match place {
+            Place::Root => {
+                let buffers = self.buffers.iter().enumerate();
+                buffers.map(|(at, buffer)| entry(&buffer.name, Place::Buffer(at))).collect()
+            }
+            Place::Buffer(buffer) => {
+                let state = lock(&self.state);
+                let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
+                let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
+                let slots = entry("slots", Place::Slots(buffer));
+                views.chain([slots, ("scores".to_owned(), scores(buffer))]).collect()
+            }
+            Place::Display(slot) => {
+                let display = self.display(slot)?;
+                let classes = display.classes.iter().enumerate();
+                classes.map(|(at, (name, _))| entry(name, Place::Class(slot, at))).collect()
+            }
+            Place::Class(slot, class) => {
+                let display = self.display(slot)?;
+                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+                let entry = |(at, exhibit): (usize, &Exhibit)| {
+                    let node = Place::File(slot, class, at).node();
+                    (exhibit.name.clone(), self.shows(node, exhibit))
+                };
+                files.iter().enumerate().map(entry).collect()
+            }
+            _ => return Err(Errno::ENOTDIR),
+        })
+    }
+
+    fn exhibit(
+        &self,
+        slot: usize,
+        class: usize,
+        file: usize,
+    ) -> Result<(usize, String, Exhibit), Errno> {
+        let display = self.display(slot)?;
+        let buffer = lock(&self.state).slots.get(slot).map(|slot| slot.buffer);
+        let (label, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+        let exhibit = files.get(file).ok_or(Errno::ENOENT)?;
+        Ok((buffer.ok_or(Errno::ENOENT)?, label.clone(), exhibit.clone()))
+    }
+
+    /// Where the bytes of a file are that a reader opens; the owner is told of the reader.
+    ///
+    /// # Errors
+    /// `ESTALE` for one of a display that is over, `EISDIR` for a directory.
+    pub fn open(&self, node: u64) -> Result<Pinned, Errno> {
+        let (buffer, sample) = match Place::of(node) {
+            Some(Place::File(slot, class, file)) => {
+                let (buffer, _, exhibit) = self.exhibit(slot, class, file)?;
+                (buffer, exhibit.sample().cloned().ok_or(Errno::ELOOP)?)
+            }
+            Some(Place::Dealt(node)) => {
+                let mut slots = lock(&self.slots);
+                let dealt = slots.take(node).ok_or(Errno::ESTALE)?;
+                (dealt.buffer, Arc::clone(&dealt.sample))
+            }
+            _ => return Err(Errno::EISDIR),
+        };
+        (self.ask.shown)(buffer, sample.id);
+        Ok(sample.pinned.clone())
+    }
+
+    /// The class of a file, and its path within the dataset.
+    ///
+    /// # Errors
+    /// As of [`Views::open`].
+    pub fn label(&self, node: u64) -> Result<(String, String), Errno> {
+        match Place::of(node) {
+            Some(Place::File(slot, class, file)) => {
+                self.exhibit(slot, class, file).map(|(_, label, exhibit)| {
+                    let source = match exhibit.content {
+                        Content::Held(sample) => sample.source.clone(),
+                        Content::Link(path) => path,
+                    };
+                    (label, source)
+                })
+            }
+            Some(Place::Dealt(_)) => {
+                self.dealt(node, |dealt| (dealt.label.clone(), dealt.sample.source.clone()))
+            }
+            _ => Err(Errno::EISDIR),
+        }
+    }
+
+    /// Takes lines `path score` for the buffer whose file this is, and says when that is done. May
+    /// wait.
+    pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
+        match Place::of(node) {
+            Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
+            _ => done(0),
+        }
+    }
+
+    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` at the end of
+    /// a path.
+    pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
+        let mut parts = path.rsplitn(4, '/');
+        let (file, class, view) = (parts.next()?, parts.next()?, View::of(parts.next()?)?);
+        let slot = *lock(&self.state).places.get(&(buffer, view))?;
+        let class = self.lookup_known(Place::Display(slot), class).ok()?;
+        let file = self.lookup_known(Place::of(class.node)?, file).ok()?;
+        self.label(file.node).ok().map(|(_, source)| source)
+    }
+
+    /// Where a link leads.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no link, and as of [`Views::open`].
+    pub fn read_link(&self, node: u64) -> Result<String, Errno> {
+        let Some(Place::File(slot, class, file)) = Place::of(node) else {
+            return Err(Errno::EINVAL);
+        };
+        match self.exhibit(slot, class, file)?.2.content {
+            Content::Link(path) => {
+                Ok(format!("{}{path}", self.dataset.get().map_or("", String::as_str)))
+            }
+            Content::Held(_) => Err(Errno::EINVAL),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What the numbers of nodes stand for: places are made of numbers and back, so that nothing has to
+//! be remembered for the kernel. Samples that are dealt are the exception; their nodes are counted.
+
+/// The node of the root.
+pub const ROOT: u64 = 1;
+
+/// Bits of a node that say which file of a class it is, and which class.
+const FILE_BITS: u32 = 24;
+const CLASS_BITS: u32 = 20;
+
+/// Nodes from here on are samples that were dealt.
+pub(super) const DEALT: u64 = 1 << 63;
+
+/// What a node stands for. A slot is the place of a display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Root,
+    Buffer(usize),
+    /// The slots of a buffer, and those of one of its classes.
+    Slots(usize),
+    SlotClass(usize, usize),
+    /// The file of a buffer that takes scores.
+    Scores(usize),
+    Display(usize),
+    Class(usize, usize),
+    File(usize, usize, usize),
+    /// The number of the node is all there is.
+    Dealt(u64),
+}
+
+impl Place {
+    pub(super) fn node(self) -> u64 {
+        let of = |slot: usize, class: usize, file: usize| {
+            (slot as u64) << (CLASS_BITS + FILE_BITS) | (class as u64) << FILE_BITS | file as u64
+        };
+        match self {
+            Place::Root => ROOT,
+            Place::Buffer(buffer) => of(0, 0, buffer + 2),
+            Place::Slots(buffer) => of(0, 1, buffer),
+            Place::Scores(buffer) => of(0, 2, buffer),
+            Place::SlotClass(buffer, class) => of(0, class + 3, buffer),
+            Place::Display(slot) => of(slot + 1, 0, 0),
+            Place::Class(slot, class) => of(slot + 1, class + 1, 0),
+            Place::File(slot, class, file) => of(slot + 1, class + 1, file + 1),
+            Place::Dealt(node) => node,
+        }
+    }
+
+    pub(super) fn of(node: u64) -> Option<Place> {
+        if node >= DEALT {
+            return Some(Place::Dealt(node));
+        }
+        let slot = (node >> (CLASS_BITS + FILE_BITS)) as usize;
+        let class = (node >> FILE_BITS) as usize & ((1 << CLASS_BITS) - 1);
+        let file = node as usize & ((1 << FILE_BITS) - 1);
+        match (slot, class, file) {
+            (0, 0, 0) => None,
+            (0, 0, 1) => Some(Place::Root),
+            (0, 0, _) => Some(Place::Buffer(file - 2)),
+            (0, 1, _) => Some(Place::Slots(file)),
+            (0, 2, _) => Some(Place::Scores(file)),
+            (0, ..) => Some(Place::SlotClass(file, class - 3)),
+            (_, 0, _) => Some(Place::Display(slot - 1)),
+            (_, _, 0) => Some(Place::Class(slot - 1, class - 1)),
+            _ => Some(Place::File(slot - 1, class - 1, file - 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_found_by_its_node() {
+        let places = [
+            Place::Root,
+            Place::Buffer(0),
+            Place::Buffer(7),
+            Place::Slots(0),
+            Place::Scores(0),
+            Place::SlotClass(3, 0),
+            Place::SlotClass(0, 70_000),
+            Place::Display(0),
+            Place::Class(5, 0),
+            Place::File(0, 0, 0),
+            Place::File(9, 70_000, 9_000_000),
+            Place::Dealt(DEALT + 4),
+        ];
+        let nodes: Vec<u64> = places.iter().map(|place| place.node()).collect();
+        for (place, node) in places.into_iter().zip(&nodes) {
+            assert_eq!(Place::of(*node), Some(place));
+            assert_eq!(nodes.iter().filter(|other| *other == node).count(), 1);
+        }
+        assert_eq!(Place::of(0), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! Slots: fixed names, behind which each opening finds a fresh sample.
+//!
+//! A lookup deals a sample and gives it a node of its own, whose size and content are fixed; the
+//! opening of the node takes the sample; a node that the kernel forgets without having opened it
+//! gives it back. So who only lists or stats takes nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::place::DEALT;
+use super::{BufferView, Display, Sample};
+use crate::rehearsal::{SampleId, Supply};
+
+/// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
+/// a dealt sample costs the same however many are held.
+const RENEW_AFTER: usize = 64;
+const RENEW_SHARE: usize = 16;
+
+/// Who may be dealt: any sample, or those of a class.
+pub(super) type Class = Option<usize>;
+
+/// The supplies of one buffer.
+struct Deck {
+    view: BufferView,
+    /// Names of classes; one that was met keeps its place.
+    classes: Vec<String>,
+    by_class: Vec<Supply>,
+    any: Supply,
+    samples: HashMap<SampleId, (usize, Arc<Sample>)>,
+    extension: String,
+    /// Samples that may be dealt before it is looked again what is held.
+    left: usize,
+}
+
+/// A sample behind a node.
+pub(super) struct Dealt {
+    pub(super) buffer: usize,
+    pub(super) label: String,
+    pub(super) sample: Arc<Sample>,
+    class: Class,
+    taken: bool,
+}
+
+/// The slots of all buffers.
+pub(super) struct Slots {
+    decks: Vec<Deck>,
+    dealt: HashMap<u64, Dealt>,
+    next: u64,
+}
+
+/// The number of the supply of any sample; those of classes have their place.
+const ANY: u64 = u64::MAX;
+
+impl Deck {
+    fn new(view: BufferView) -> Deck {
+        let any = Supply::new(view.seed, ANY, view.distance);
+        let (classes, by_class, samples, extension) = Default::default();
+        Deck { view, classes, by_class, any, samples, extension, left: 0 }
+    }
+
+    fn place(&mut self, class: &str) -> usize {
+        self.classes.iter().position(|known| known == class).unwrap_or_else(|| {
+            let place = self.classes.len();
+            self.classes.push(class.to_owned());
+            self.by_class.push(Supply::new(self.view.seed, place as u64, self.view.distance));
+            place
+        })
+    }
+
+    fn renew(&mut self, held: &Display) {
+        self.samples.clear();
+        for (class, exhibits) in &held.classes {
+            let place = self.place(class);
+            let samples = exhibits.iter().filter_map(|exhibit| exhibit.sample());
+            self.samples.extend(samples.map(|sample| (sample.id, (place, Arc::clone(sample)))));
+        }
+        for place in 0..self.classes.len() {
+            let own = self.samples.iter().filter(|(_, (class, _))| *class == place);
+            self.by_class[place].renew(own.map(|(id, _)| *id));
+        }
+        self.any.renew(self.samples.keys().copied());
+        if let Some((_, sample)) = self.samples.values().min_by_key(|(_, sample)| sample.id) {
+            let name = sample.source.rsplit('/').next().unwrap_or_default();
+            self.extension = name.rfind('.').map_or("", |at| &name[at..]).to_owned();
+        }
+        self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
+    }
+
+    fn supply(&mut self, class: Class) -> Option<&mut Supply> {
+        match class {
+            Some(class) => self.by_class.get_mut(class),
+            None => Some(&mut self.any),
+        }
+    }
+}
+
+impl Slots {
+    pub(super) fn new(buffers: &[BufferView]) -> Slots {
+        let decks = buffers.iter().cloned().map(Deck::new).collect();
+        Slots { decks, dealt: HashMap::new(), next: DEALT }
+    }
+
+    /// Whether what the buffer holds is to be looked at again, by the one who is told so.
+    pub(super) fn is_due(&mut self, buffer: usize) -> bool {
+        let Some(deck) = self.decks.get_mut(buffer) else { return false };
+        let due = deck.left == 0;
+        if due {
+            // Until that has come nobody else looks.
+            deck.left = RENEW_AFTER;
+        }
+        due
+    }
+
+    pub(super) fn renew(&mut self, buffer: usize, held: &Display) {
+        if let Some(deck) = self.decks.get_mut(buffer) {
+            deck.renew(held);
+        }
+    }
+
+    /// The place of a class that something is held of.
+    pub(super) fn class(&self, buffer: usize, name: &str) -> Option<usize> {
+        let deck = self.decks.get(buffer)?;
+        let place = deck.classes.iter().position(|class| class == name)?;
+        (!deck.by_class[place].is_empty()).then_some(place)
+    }
+
+    /// The names of classes that something is held of, with their places.
+    pub(super) fn classes(&self, buffer: usize) -> Vec<(String, usize)> {
+        let Some(deck) = self.decks.get(buffer) else { return Vec::new() };
+        let named = deck.classes.iter().cloned().zip(0..);
+        named.filter(|(_, place)| !deck.by_class[*place].is_empty()).collect()
+    }
+
+    /// The names of the slots, if anything can be dealt.
+    pub(super) fn names(&mut self, buffer: usize, class: Class) -> Vec<String> {
+        let Some(deck) = self.decks.get_mut(buffer) else { return Vec::new() };
+        if deck.supply(class).is_none_or(|supply| supply.is_empty()) {
+            return Vec::new();
+        }
+        (0..deck.view.slots).map(|slot| format!("{slot:04}{}", deck.extension)).collect()
+    }
+
+    /// Whether a slot has this name. Its extension may be any: which samples will be held is not
+    /// known when names are.
+    pub(super) fn has(&self, buffer: usize, name: &str) -> bool {
+        let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
+        let number = stem.parse::<u32>().ok().filter(|number| stem == format!("{number:04}"));
+        let deck = self.decks.get(buffer);
+        deck.zip(number).is_some_and(|(deck, number)| number < deck.view.slots)
+    }
+
+    /// Deals a sample, and says its node; none where nothing is held.
+    pub(super) fn deal(&mut self, buffer: usize, class: Class) -> Option<(u64, &Dealt)> {
+        let deck = self.decks.get_mut(buffer)?;
+        let id = deck.supply(class)?.deal()?;
+        deck.left = deck.left.saturating_sub(1);
+        let (place, sample) = deck.samples.get(&id)?;
+        let (label, sample) = (deck.classes.get(*place)?.clone(), Arc::clone(sample));
+        let node = self.next;
+        self.next += 1;
+        let dealt = Dealt { buffer, label, sample, class, taken: false };
+        Some((node, self.dealt.entry(node).insert_entry(dealt).into_mut()))
+    }
+
+    /// The sample behind a node.
+    pub(super) fn get(&self, node: u64) -> Option<&Dealt> {
+        self.dealt.get(&node)
+    }
+
+    /// Takes the sample behind a node; who opens it again finds the same one.
+    pub(super) fn take(&mut self, node: u64) -> Option<&Dealt> {
+        let dealt = self.dealt.get_mut(&node)?;
+        if !std::mem::replace(&mut dealt.taken, true)
+            && let Some(supply) = self.decks.get_mut(dealt.buffer)?.supply(dealt.class)
+        {
+            supply.take(dealt.sample.id);
+        }
+        Some(dealt)
+    }
+
+    /// The kernel knows a node no more.
+    pub(super) fn forget(&mut self, node: u64) {
+        if let Some(dealt) = self.dealt.remove(&node).filter(|dealt| !dealt.taken)
+            && let Some(deck) = self.decks.get_mut(dealt.buffer)
+            && let Some(supply) = deck.supply(dealt.class)
+        {
+            supply.give_back(dealt.sample.id);
+        }
+    }
+}

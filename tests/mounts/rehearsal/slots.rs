@@ -1,0 +1,238 @@
+//! Slots: fixed names, behind which each opening finds a fresh sample.
+//!
+//! Goal: no torn sample, none twice within the distance, each as often as the others, whoever reads
+//! at the same time, lists, stats or never opens what it looked up. Method: eight threads open the
+//! same few names; each reading says by its content which sample it was.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
+use std::sync::Mutex;
+
+use super::*;
+
+/// Which sample these bytes are.
+fn which(known: &HashMap<Vec<u8>, String>, bytes: &[u8]) -> String {
+    known.get(bytes).unwrap_or_else(|| panic!("{} torn bytes", bytes.len())).clone()
+}
+
+fn planted() -> HashMap<Vec<u8>, String> {
+    let file = |class: &str, number: u64| {
+        let seed = u64::from(class.as_bytes()[0]) << 16;
+        let bytes = content(seed + number, 500 + 1000 * (number as usize % 7));
+        (bytes, format!("{class}/{number}.jpg"))
+    };
+    ["a", "b", "c"].into_iter().flat_map(|c| (0..FILES).map(move |n| file(c, n))).collect()
+}
+
+/// Reads a slot by one descriptor, and says what the kernel takes for its size.
+fn read_slot(path: &Path) -> Vec<u8> {
+    let mut file = fs::File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len() as u64, size);
+    bytes
+}
+
+fn filled(ground: &Ground, sets: &[&str]) -> Mounted {
+    let mounted = mount(ground, sets);
+    ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
+    wait_for_offers(ground, 3 * FILES);
+    mounted
+}
+
+#[test]
+fn each_opening_finds_a_fresh_sample() {
+    let ground = ground();
+    let mounted = filled(&ground, &["rehearsal.old.slots=4", "rehearsal.old.distance=20"]);
+    let slots = mounted.path("rehearsal/old/slots");
+    let known = planted();
+    // Who only looks takes nothing.
+    for _ in 0..50 {
+        let mut names: Vec<_> =
+            fs::read_dir(&slots).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["0000.jpg", "0001.jpg", "0002.jpg", "0003.jpg", "a", "b", "c"]);
+        assert!(fs::metadata(slots.join("0001.jpg")).unwrap().len() >= 500);
+    }
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    let mut last: HashMap<String, u32> = HashMap::new();
+    for turn in 0..600 {
+        let sample = which(&known, &read_slot(&slots.join(format!("000{}.jpg", turn % 4))));
+        if let Some(before) = last.insert(sample.clone(), turn) {
+            assert!(turn - before >= 20, "{sample} after {}", turn - before);
+        }
+        *counts.entry(sample).or_default() += 1;
+    }
+    assert_eq!(counts.len(), 30);
+    // What is dealt at the border of a round is of the next one.
+    let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+    assert!(most - least <= 2, "{counts:?}");
+    for turn in 0..40 {
+        let bytes = read_slot(&slots.join(format!("b/000{}.png", turn % 4)));
+        assert!(which(&known, &bytes).starts_with("b/"));
+    }
+    for missing in ["0004.jpg", "1.jpg", "00001.jpg", "d", "d/0000.jpg", "a/0004.jpg", "x.jpg"] {
+        let error = fs::metadata(slots.join(missing)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "{missing}");
+    }
+    wait_until("each opening is counted", || stats(&ground)["replays"] == 640);
+    mounted.umount();
+}
+
+#[test]
+fn eight_readers_find_no_torn_sample_and_none_twice_within_the_distance() {
+    let ground = ground();
+    let mounted = filled(&ground, &["rehearsal.old.slots=3", "rehearsal.old.distance=1"]);
+    let slots = mounted.path("rehearsal/old/slots");
+    let known = planted();
+    let counts: Mutex<HashMap<String, u32>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for reader in 0..8 {
+            let (slots, known, counts) = (&slots, &known, &counts);
+            scope.spawn(move || {
+                for turn in 0..300 {
+                    let path = slots.join(format!("000{}.jpg", turn % 3));
+                    if turn % 5 == reader % 5 {
+                        fs::metadata(&path).unwrap();
+                    }
+                    let sample = which(known, &read_slot(&path));
+                    *counts.lock().unwrap().entry(sample).or_default() += 1;
+                }
+            });
+        }
+    });
+    let counts = counts.into_inner().unwrap();
+    assert_eq!((counts.len(), counts.values().sum::<u32>()), (30, 2400));
+    let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+    // Eighty rounds; a sample in the hands of a reader at the border of one may miss it.
+    assert!(*most <= least + 24, "{counts:?}");
+    mounted.umount();
+}
+
+/// The buffer goes on while its slots are read; what it gave up is not dealt for long.
+#[test]
+fn slots_follow_the_buffer() {
+    let ground = ground();
+    let sets = ["rehearsal.old.slots=1", "rehearsal.old.policy=ring"];
+    let mounted = mount(&ground, &sets);
+    let slot = mounted.path("rehearsal/old/slots/0000.jpg");
+    let error = fs::metadata(&slot).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "nothing is held");
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let known = planted();
+    assert!(which(&known, &read_slot(&slot)).starts_with("a/"));
+    let mut open = fs::File::open(&slot).unwrap();
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, 2 * FILES);
+    wait_until("the next class is dealt", || which(&known, &read_slot(&slot)).starts_with("b/"));
+    (0..100).for_each(|_| assert!(which(&known, &read_slot(&slot)).starts_with("b/")));
+    let mut bytes = Vec::new();
+    open.read_to_end(&mut bytes).unwrap();
+    assert!(which(&known, &bytes).starts_with("a/"), "a descriptor keeps its sample");
+    drop(open);
+    mounted.umount();
+}
+
+#[test]
+fn a_slot_has_the_label_of_its_sample() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let script = "import os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY)\n\
+        of = lambda name: os.getxattr(fd, 'user.belady.' + name).decode()\n\
+        same = all(of('source') == of('source') for _ in range(9))\n\
+right = of('source').split('/')[:2] == ['train', of('label')]\n\
+        os.close(fd)\n\
+        print(same, right, os.path.isfile(sys.argv[1]))";
+    let path = mounted.path("rehearsal/old/slots/0005.jpg");
+    let mut program = Program::python(script, &[path.to_str().unwrap()]);
+    assert_eq!(program.line(), "True True True");
+    mounted.umount();
+}
+
+/// The samples of a sleep set are where the command says, in its order, also where they repeat.
+#[test]
+fn a_sleep_set_is_a_directory() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let rest = ["old", "--budget", "70", "--batch", "10", "--seed", "4", "--json"];
+    let (code, text) = rehearse(&ground, "sleep", &rest, "");
+    assert_eq!(code, Some(0), "{text}");
+    let chosen: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(chosen["view"], "sleep-0");
+    let samples = chosen["samples"].as_array().unwrap();
+    let view = mounted.path("rehearsal/old/sleep-0");
+    for (place, source) in samples.iter().enumerate() {
+        let source = source.as_str().unwrap();
+        let (class, name) = source.trim_start_matches("train/").split_once('/').unwrap();
+        let bytes = fs::read(view.join(class).join(format!("{place:07}-{name}"))).unwrap();
+        assert!(bytes == fs::read(ground.source(source)).unwrap(), "{source}");
+    }
+    let (_, again) = rehearse(&ground, "sleep", &rest, "");
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!((&again["view"], &again["samples"]), (&"sleep-1".into(), &chosen["samples"]));
+    let error = fs::metadata(mounted.path("rehearsal/old/sleep-2")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32));
+    mounted.umount();
+}
+
+/// What a loader that follows links finds in a mix: the names of its files by class.
+fn mix(view: &Path) -> (usize, Vec<String>) {
+    let (mut new, mut old) = (0, Vec::new());
+    for class in fs::read_dir(view).unwrap().map(|entry| entry.unwrap()) {
+        for file in fs::read_dir(class.path()).unwrap().map(|entry| entry.unwrap()) {
+            let (path, name) = (file.path(), file.file_name().into_string().unwrap());
+            let class = class.file_name().into_string().unwrap();
+            let number = name.rsplit('-').next().unwrap().trim_end_matches(".jpg");
+            let number: u64 = number.parse().unwrap();
+            let seed = (u64::from(class.as_bytes()[0]) << 16) + number;
+            let expected = content(seed, 500 + 1000 * (number as usize % 7));
+            assert!(fs::read(&path).unwrap() == expected, "{path:?}");
+            if fs::symlink_metadata(&path).unwrap().is_symlink() {
+                assert!(path.canonicalize().unwrap().ends_with(format!("train/{class}/{name}")));
+                new += 1;
+            } else {
+                assert!(name.starts_with("replay-"), "{name}");
+                old.push(format!("{class}/{number}"));
+            }
+        }
+    }
+    old.sort();
+    (new, old)
+}
+
+#[test]
+fn a_mix_has_the_task_and_draws_of_others() {
+    let ground = ground();
+    let sets = ["rehearsal.old.batch=8", "rehearsal.old.replay=2"];
+    let mounted = filled(&ground, &sets);
+    let root = mounted.path("rehearsal/old");
+    let (code, text) = rehearse(&ground, "task", &["old", "1", "-"], "train/c\n");
+    assert_eq!(code, Some(0), "{text}");
+    let (new, first) = mix(&root.join("mix-3"));
+    assert_eq!((new, first.len()), (40, 10));
+    assert!(first.iter().all(|sample| !sample.starts_with("c/")), "{first:?}");
+    assert_eq!(first.iter().collect::<HashSet<_>>().len(), 10, "none twice");
+    assert_eq!(mix(&root.join("mix-3")).1, first);
+    assert_ne!(mix(&root.join("mix-4")).1, first);
+    let of_task = mix(&root.join("mix"));
+    assert_eq!((of_task.0, of_task.1.len()), (40, 10));
+    // The next task, of a directory and a file.
+    let (code, text) = rehearse(&ground, "task", &["old", "2", "-"], "train/a/\ntrain/b/7.jpg\n");
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(mix(&root.join("mix")).0, 41);
+    assert_eq!(mix(&root.join("mix-3")).1, first, "what was made stays");
+    let (code, text) = rehearse(&ground, "task", &["old", "3", "-"], "train/x\n");
+    assert!(code == Some(2) && text.contains("train/x is not in the dataset"), "{text}");
+    assert_eq!(stats(&ground)["task"], 2);
+    // The task is known after a crash, and what is drawn for it.
+    let (_, drawn) = mix(&root.join("mix-9"));
+    signal(mounted.pid, Signal::SIGKILL);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    let again = mount(&ground, &sets);
+    drop(mounted);
+    assert_eq!(mix(&again.path("rehearsal/old/mix-9")), (41, drawn));
+    again.umount();
+}
