@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::Buffer;
 use super::backlog::Arrival;
 use super::care::Owed;
 use super::store::{Found, Key, Lent, Part, Sample, Store};
+use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
@@ -375,6 +375,20 @@ impl Drop for Working<'_> {
             (queue.working, queue.since) = (false, None);
             drop(queue);
             self.0.idle.notify_all();
+        }
+    }
+}
+
+impl Cache {
+    /// State of the local store, if there is one: `normal`, or what is wrong in words.
+    pub fn disk_state(&self) -> Option<&'static str> {
+        self.local.as_ref().map(|local| local.state())
+    }
+
+    /// Stores nothing more of what waits for a disk that hangs. To be called once a second.
+    pub fn give_up_hanging(&self) {
+        if let Some(local) = &self.local {
+            local.give_up_hanging();
         }
     }
 }

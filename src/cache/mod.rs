@@ -28,6 +28,7 @@ mod local;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,6 +53,7 @@ pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned};
 use local::Local;
 use store::{Lent, Store};
+pub use whole::Taken;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
@@ -175,18 +177,6 @@ impl Cache {
     /// The local store, if there is one.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.local.as_ref().map(|local| &local.store)
-    }
-
-    /// State of the local store, if there is one: `normal`, or what is wrong in words.
-    pub fn disk_state(&self) -> Option<&'static str> {
-        self.local.as_ref().map(|local| local.state())
-    }
-
-    /// Stores nothing more of what waits for a disk that hangs. To be called once a second.
-    pub fn give_up_hanging(&self) {
-        if let Some(local) = &self.local {
-            local.give_up_hanging();
-        }
     }
 
     /// Tells the planner what the local store holds already, and gives up what in it is of no file

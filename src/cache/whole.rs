@@ -26,10 +26,12 @@ impl Cache {
     pub fn whole(self: &Arc<Self>, node: NodeId, taken: Taken) {
         let Ok((file, length)) = self.catalog.file(node) else { return taken(None) };
         let blocks = self.catalog.layout().blocks_of(file);
-        let located = |block| Some((block, self.catalog.locate(block).filter(|at| at.node == node)?));
+        let located =
+            |block| Some((block, self.catalog.locate(block).filter(|at| at.node == node)?));
         let blocks: Option<Vec<(BlockId, Located)>> = blocks.map(located).collect();
         let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else { return taken(None) };
-        let held = |local: &&Arc<Local>| blocks.iter().all(|(block, at)| local.contains(*block, at));
+        let held =
+            |local: &&Arc<Local>| blocks.iter().all(|(block, at)| local.contains(*block, at));
         let Some(local) = self.local.as_ref().filter(held).map(Arc::clone) else {
             return self.whole_from_source(&blocks[0].1, length, taken);
         };

@@ -156,7 +156,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
             let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
             let came = ask(&which.mountpoint, Question::Offer { buffer, paths })?;
             let number = |key: &str| came[key].as_u64().unwrap_or(0);
-            say(format!("{} kept, {} passed over", number("kept"), number("passed")));
+            say(format!("{} offered; decided one by one, as their bytes come", number("offered")));
             return refused(&came);
         }
         Verb::Score { which, lines, features } => {

@@ -136,7 +136,7 @@ impl Engine {
         };
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let rehearsal = rehearse(&settings, &owner, &catalog)?;
+        let rehearsal = rehearse(&settings, &owner, &cache)?;
         let offers = rehearsal.as_ref().map(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
@@ -305,9 +305,7 @@ impl Engine {
         for mountpoint in self.attached() {
             self.detach(&mountpoint, force)?;
         }
-        for beside in lock(&self.beside).iter_mut() {
-            beside.unmount(force)?;
-        }
+        self.unmount_beside(force)?;
         loop {
             let mut connections = lock(&self.connections);
             let Some(connection) = connections.last_mut() else { return Ok(()) };
@@ -317,11 +315,27 @@ impl Engine {
                 continue;
             }
             drop(connections);
-            lock(&self.beside).clear();
             self.serve_control()?;
             self.serve_views()?;
             return unmounted;
         }
+    }
+
+    /// Unmounts what is mounted beside the dataset: all of it or nothing.
+    fn unmount_beside(&self, force: bool) -> Result<()> {
+        let mut beside = lock(&self.beside);
+        let all = beside.len();
+        while let Some(last) = beside.last_mut() {
+            let unmounted = last.unmount(force);
+            if unmounted.is_err() {
+                // The control files are the first, and the views the last.
+                let without_views = beside.len() < all;
+                drop(beside);
+                return if without_views { self.serve_views().and(unmounted) } else { unmounted };
+            }
+            beside.pop();
+        }
+        Ok(())
     }
 
     /// Whether no connection is left: all have been unmounted from outside.
@@ -415,11 +429,7 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
 }
 
 /// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
-fn rehearse(
-    settings: &Settings,
-    owner: &Owner,
-    catalog: &Arc<Catalog>,
-) -> Result<Option<Rehearsal>> {
+fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Option<Rehearsal>> {
     let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
         return Ok(None);
     };
@@ -427,7 +437,7 @@ fn rehearse(
         Ok((buffer.clone(), home::buffer(&disk.dir, owner, &buffer.name)?))
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, catalog).map(Some)
+    Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
 }
 
 /// Tells an engine what has changed at the source.

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -285,7 +286,7 @@ impl Filesystem for ViewOps {
     fn read(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -299,10 +300,14 @@ impl Filesystem for ViewOps {
         if let Some(bytes) = open.bytes.get() {
             return reply.data(part(bytes, offset, size));
         }
+        let views = Arc::clone(&self.views);
         self.readers.submit(Urgency::Demand, move || match open.bytes() {
             Ok(bytes) => reply.data(part(bytes, offset, size)),
             Err(error) => {
                 tracing::warn!(%error, "a sample of a rehearsal buffer cannot be read");
+                if error.kind() == ErrorKind::InvalidData {
+                    views.damaged(ino.0);
+                }
                 reply.error(Errno::EIO);
             }
         });

@@ -138,12 +138,11 @@ impl Buffer {
 
     /// Offers a sample. None where 2^32 were offered, which is as many as have numbers.
     pub fn offer(&mut self, candidate: Candidate) -> Option<Offered> {
-        let Candidate { class, task, bytes } = candidate;
+        let Candidate { class, bytes, .. } = candidate;
         let sample = SampleId(self.offers);
         self.offers = self.offers.checked_add(1)?;
         self.members.meet(class);
-        let member = Member { sample, class, task, bytes, score: None, replays: 0 };
-        let newcomer = Newcomer { member, rank: self.rank(&member) };
+        let newcomer = self.newcomer(sample, candidate);
         let mut offered = Offered { sample, kept: false, evicted: Vec::new() };
         let capacity = self.rules.capacity;
         let mut luck = Luck::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
@@ -166,9 +165,29 @@ impl Buffer {
                 }
             }
         }
-        self.members.insert(member, newcomer.rank);
+        self.members.insert(newcomer.member, newcomer.rank);
         offered.kept = true;
         Some(offered)
+    }
+
+    /// Whether a sample of a class that was met may be kept if it is offered after so many others.
+    /// Where there are no others, false is certain; true is where room is in samples.
+    pub fn may_keep(&self, candidate: Candidate, ahead: u32) -> bool {
+        let Some(number) = self.offers.checked_add(ahead) else { return false };
+        let newcomer = self.newcomer(SampleId(number), candidate);
+        let mut luck = Luck::new(self.rules.seed, Purpose::Offer, u64::from(number));
+        let (keeper, capacity) = (self.keeper(), self.rules.capacity);
+        capacity.share(candidate.bytes) <= capacity.limit()
+            && keeper.admits(&self.members, &self.evicted, &newcomer, &mut luck)
+            && (self.members.fits(candidate.bytes)
+                || keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck)
+                    != Victim::Newcomer)
+    }
+
+    fn newcomer(&self, sample: SampleId, candidate: Candidate) -> Newcomer {
+        let Candidate { class, task, bytes } = candidate;
+        let member = Member { sample, class, task, bytes, score: None, replays: 0 };
+        Newcomer { member, rank: self.rank(&member) }
     }
 
     /// Takes what the trainer found out about a sample; what it means is the policy's.

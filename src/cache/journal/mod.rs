@@ -321,6 +321,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether all that was added has been written and lasts.
+    pub fn lasts(&self) -> bool {
+        self.synced == self.length()
+    }
+
     /// Bytes of the journal, with what waits to be written.
     pub fn length(&self) -> u64 {
         self.end + self.pending.len() as u64

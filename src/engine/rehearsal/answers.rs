@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::Question;
 use super::displays;
 use super::held::Held;
-use super::owner::Owner;
+use super::owner::{Owner, Place};
+use super::queue::Bytes;
 use crate::catalog::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::View;
@@ -20,6 +21,9 @@ const NAMED_MAX: usize = 5;
 /// Draws and samples that a command may ask for at once.
 const ANSWER_MAX: u64 = 1 << 24;
 
+/// Why something does not happen to a buffer.
+const FULL: &str = "the cache directory's disk takes nothing";
+
 fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
@@ -27,14 +31,14 @@ fn usage(message: String) -> Error {
 impl Owner {
     pub(super) fn answer(&mut self, question: Question) -> Result<Value> {
         match question {
-            Question::Stats => Ok(json!(self.held.iter().map(stats).collect::<Vec<_>>())),
-            Question::List { buffer } => self.named(&buffer).map(|at| list(&self.held[at])),
+            Question::Stats => Ok(json!(self.places.iter().map(stats).collect::<Vec<_>>())),
+            Question::List { buffer } => self.named(&buffer).map(|at| list(&self.places[at].held)),
             Question::Show { buffer, path } => {
                 let at = self.named(&buffer)?;
-                let held = &self.held[at];
+                let held = &self.places[at].held;
                 let shown = || self.views.source(at, &path);
                 let sample = held.sample(&path).or_else(|| held.sample(&shown()?));
-                let member = sample.and_then(|sample| held.buffer.get(sample));
+                let member = sample.and_then(|sample| held.buffer().get(sample));
                 let none = || usage(format!("{path} is not in the buffer"));
                 member.map(|member| told(held, member)).ok_or_else(none)
             }
@@ -43,11 +47,11 @@ impl Owner {
             Question::Score { buffer, lines, features } => {
                 let at = self.named(&buffer)?;
                 if features {
-                    return feed(&mut self.held[at], &lines);
+                    return feed(self.writable(at)?, &lines);
                 }
-                let before = self.held[at].scored;
+                let before = self.places[at].held.scored;
                 let refused = self.score(at, &lines).unwrap_or_default();
-                let taken = self.held[at].scored - before;
+                let taken = self.places[at].held.scored - before;
                 Ok(json!({ "taken": taken, "refused": refused.count, "why": refused.why }))
             }
             Question::Offer { buffer, paths } => {
@@ -59,9 +63,9 @@ impl Owner {
                 self.begin_task(at, task, &files)
             }
             Question::Draw { buffer, epoch, count } => {
-                let held = self.named(&buffer).map(|at| &self.held[at])?;
-                let samples = held.buffer.members().map(|member| member.sample);
-                let seed = held.buffer.rules().seed;
+                let held = self.named(&buffer).map(|at| &self.places[at].held)?;
+                let samples = held.buffer().members().map(|member| member.sample);
+                let seed = held.buffer().rules().seed;
                 let mut draws = Draws::new(seed, epoch, samples, held.settings.distance);
                 let drawn = (0..count.min(ANSWER_MAX)).map_while(|k| draws.at(k));
                 Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
@@ -69,8 +73,9 @@ impl Owner {
             Question::Sleep { buffer, mut set } => {
                 let at = self.named(&buffer)?;
                 set.budget = set.budget.min(ANSWER_MAX);
-                self.held[at].write();
-                let held = &self.held[at];
+                let held = &mut self.places[at].held;
+                held.write();
+                let held = &*held;
                 let chosen = held.sleep(&set);
                 let view = View::Sleep(self.nights);
                 self.nights += 1;
@@ -82,29 +87,37 @@ impl Owner {
     }
 
     fn named(&self, name: &str) -> Result<usize> {
-        let found = self.held.iter().position(|held| held.settings.name == name);
+        let found = self.places.iter().position(|place| place.held.settings.name == name);
         found.ok_or_else(|| {
-            let names: Vec<&str> = self.held.iter().map(|h| h.settings.name.as_str()).collect();
+            let names = self.places.iter().map(|place| place.held.settings.name.as_str());
+            let names: Vec<&str> = names.collect();
             usage(format!("there is no rehearsal buffer `{name}`"))
                 .hint(format!("there are: {}", names.join(", ")))
         })
     }
 
+    /// A buffer to which something is to happen.
+    fn writable(&mut self, buffer: usize) -> Result<&mut Held> {
+        let held = &mut self.places[buffer].held;
+        let full = || Error::new(ErrorKind::Cache, FULL).hint("make room in the cache directory");
+        held.has_room().then_some(held).ok_or_else(full)
+    }
+
     /// Offers files by name. Those that cannot be offered are named; the others are.
     fn offer_listed(&mut self, buffer: usize, paths: &str) -> Result<Value> {
-        let (mut kept, mut passed, mut refused) = (0_u64, 0_u64, Refusals::default());
+        let (mut offered, mut refused) = (0_u64, Refusals::default());
         for path in paths.lines().map(str::trim).filter(|path| !path.is_empty()) {
             let Some(node) = self.find(Path::new(path)) else {
                 refused.note(path, "is not a file of the dataset");
                 continue;
             };
-            match self.offer(buffer, Path::new(path), node, None, true) {
-                Some(true) => kept += 1,
-                Some(false) => passed += 1,
-                None => refused.note(path, "was offered before, or is of no class"),
+            if self.offer(buffer, Path::new(path), node, Bytes::Away, true) {
+                offered += 1;
+            } else {
+                refused.note(path, "was offered before, is empty or too large, or is of no class");
             }
         }
-        Ok(json!({ "kept": kept, "passed": passed, "refused": refused.count, "why": refused.why }))
+        Ok(json!({ "offered": offered, "refused": refused.count, "why": refused.why }))
     }
 
     /// Begins a task of these files and directories, all of which must be there.
@@ -114,7 +127,7 @@ impl Owner {
         if let Some(missing) = files.iter().find(|file| self.find(Path::new(file)).is_none()) {
             return Err(usage(format!("{missing} is not in the dataset")));
         }
-        self.held[buffer].begin_task(task, files);
+        self.writable(buffer)?.begin_task(task, files);
         self.views.begin_task(buffer);
         Ok(Value::Null)
     }
@@ -122,7 +135,8 @@ impl Owner {
     /// Takes lines `path score`. A path, which may have spaces in it, is within the dataset or that
     /// of a file of a view. Says what was refused.
     pub(super) fn score(&mut self, buffer: usize, lines: &str) -> Option<Refusals> {
-        let held = self.held.get_mut(buffer)?;
+        let held = &mut self.places.get_mut(buffer)?.held;
+        let has_room = held.has_room();
         let mut refused = Refusals::default();
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {
@@ -134,6 +148,10 @@ impl Owner {
                 continue;
             };
             let path = path.trim_end();
+            if !has_room {
+                refused.note(path, FULL);
+                continue;
+            }
             let shown = || self.views.source(buffer, path);
             let sample = held.sample(path).or_else(|| held.sample(&shown()?));
             match sample.map(|sample| held.score(sample, value)) {
@@ -152,7 +170,7 @@ impl Owner {
     /// The node of a path within the dataset.
     fn find(&self, path: &Path) -> Option<NodeId> {
         path.components().try_fold(NodeId::ROOT, |parent, part| {
-            Some(self.catalog.lookup(parent, part.as_os_str(), true)?.ok()?.node)
+            Some(self.catalog().lookup(parent, part.as_os_str(), true)?.ok()?.node)
         })
     }
 }
@@ -188,7 +206,7 @@ fn feed(held: &mut Held, lines: &str) -> Result<Value> {
             refused.note(path, "is not in the buffer");
             continue;
         };
-        let class = held.buffer.get(sample).map_or(ClassId(0), |member| member.class);
+        let class = held.buffer().get(sample).map_or(ClassId(0), |member| member.class);
         features.push(Feature { sample: Some(sample), class, values });
     }
     let taken = features.len();
@@ -203,8 +221,9 @@ fn feed(held: &mut Held, lines: &str) -> Result<Value> {
 }
 
 /// How full a buffer is.
-fn stats(held: &Held) -> Value {
-    let (buffer, rules) = (&held.buffer, held.buffer.rules());
+fn stats(place: &Place) -> Value {
+    let Place { held, queue } = place;
+    let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
     let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());
     for member in buffer.members() {
@@ -226,7 +245,8 @@ fn stats(held: &Held) -> Value {
         "samples": buffer.len(),
         "bytes": bytes,
         "offered": buffer.offers(),
-        "task": held.task,
+        "waiting": queue.len(),
+        "task": held.task(),
         "classes": classes,
         "tasks": tasks,
         "replays": replays,
@@ -240,7 +260,7 @@ fn stats(held: &Held) -> Value {
 
 /// What a buffer holds, the oldest first.
 fn list(held: &Held) -> Value {
-    json!(held.buffer.members().map(|member| told(held, member)).collect::<Vec<_>>())
+    json!(held.buffer().members().map(|member| told(held, member)).collect::<Vec<_>>())
 }
 
 /// What is known of a sample.
@@ -250,7 +270,7 @@ fn told(held: &Held, member: &Member) -> Value {
         "class": held.class(member.class),
         "task": member.task,
         "bytes": member.bytes,
-        "age": held.buffer.offers() - member.sample.0,
+        "age": held.buffer().offers() - member.sample.0,
         "replays": member.replays,
         "score": member.score,
     })

@@ -62,7 +62,7 @@ impl Shared {
 /// All that a buffer holds.
 pub(super) fn all(held: &Held) -> Display {
     let mut making = Making::default();
-    for member in held.buffer.members() {
+    for member in held.buffer().members() {
         let Some(sample) = held.shows(member.sample) else { continue };
         let name = name_of(&sample.source).to_owned();
         let apart = member.sample.0 as usize;
@@ -75,7 +75,7 @@ pub(super) fn all(held: &Held) -> Display {
 pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
     let (mut making, mut shared) = (Making::default(), Shared::default());
     for (place, id) in samples.iter().enumerate() {
-        let Some(member) = held.buffer.get(*id) else { continue };
+        let Some(member) = held.buffer().get(*id) else { continue };
         let Some(sample) = shared.get(held, *id) else { continue };
         let name = format!("{place:07}-{}", name_of(&sample.source));
         making.add(held.class(member.class), &name, place, Content::Held(sample));
@@ -88,7 +88,7 @@ pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
 pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let mut making = Making::default();
     let (mut new, mut paths) = (0, HashSet::new());
-    let is_of_task = |path: &Path| match held.files.as_slice() {
+    let is_of_task = |path: &Path| match held.files() {
         [] => path.starts_with(&held.settings.root),
         files => files.iter().any(|file| path.starts_with(file)),
     };
@@ -98,7 +98,6 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
         }
         // A link has a text.
         let (Some(class), Some(text)) = (held.class_of(path), path.to_str()) else { return };
-        let class = String::from_utf8_lossy(class).into_owned();
         making.add(&class, name_of(text), new, Content::Link(text.to_owned()));
         paths.insert(text.to_owned());
         new += 1;
@@ -107,12 +106,12 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let mut shared = Shared::default();
     let old = |id: SampleId| !paths.contains(held.path(id));
     let samples: Vec<SampleId> =
-        held.buffer.members().map(|member| member.sample).filter(|id| old(*id)).collect();
-    let seed = held.buffer.rules().seed;
+        held.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
+    let seed = held.buffer().rules().seed;
     let mut draws = Draws::new(seed, epoch, samples, settings.distance);
     for k in 0..Mix::new(new as u64, settings.batch, settings.replay).replays() {
         let Some(id) = draws.at(k) else { break };
-        let Some(member) = held.buffer.get(id) else { continue };
+        let Some(member) = held.buffer().get(id) else { continue };
         let Some(sample) = shared.get(held, id) else { continue };
         let name = format!("replay-{k:07}-{}", name_of(&sample.source));
         making.add(held.class(member.class), &name, k as usize, Content::Held(sample));

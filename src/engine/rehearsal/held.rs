@@ -1,12 +1,10 @@
 //! One rehearsal buffer with its bytes: what it decides, in memory, and its journal on the disk.
 //!
-//! Everything that happens to the buffer is a record of the journal, written before anybody sees
-//! what came of it. At the next mount the records are lived through again: the buffer, being a
-//! function of its seed and of what it was told, is what it was. The first record is the buffer as
-//! it was when the journal was begun. A sample counts as held only with its bytes: one whose bytes
-//! were on their way when the daemon died is given up.
+//! Everything that happens to the buffer is a record of the journal; what is in memory is what the
+//! records come to (`record`), in this life and in the next one. A sample that is kept and those that
+//! go for it are one record, with the bytes of the one that is kept. What is shown is only what has
+//! been written.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -16,11 +14,11 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use super::answers::Refusals;
-use super::record::{Exemplar, Names, Record, Replay};
+use super::record::{Exemplar, Origin, Record, State};
+use crate::cache::Journal;
 use crate::cache::store::disk::Disk;
-use crate::cache::{Journal, Pinned};
 use crate::config::RehearsalSettings;
-use crate::fs::views::{Access, Sample};
+use crate::fs::views::Sample;
 use crate::rehearsal::{
     Buffer, Candidate, ClassId, Feature, Labels, Refused, SampleId, SleepSet, sleep_set,
 };
@@ -31,220 +29,171 @@ const DEAD_BYTES: u64 = 64 << 20;
 /// Samples larger than this are never kept: they are read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
 
-/// What came of an offer to a buffer.
-pub(super) enum Taken {
-    /// It is of no class, or not to be offered, or was offered before.
-    NotOffered,
-    /// It was passed over.
-    Passed,
-    /// It is kept, and its bytes are wanted.
-    Wanted(SampleId),
+/// A sample that may be kept.
+pub(super) struct Newcomer {
+    pub(super) hash: u64,
+    pub(super) class: String,
+    /// Size of the encoded file in bytes.
+    pub(super) bytes: u64,
+    pub(super) origin: Origin,
 }
 
 /// A buffer and what belongs to it.
 pub(super) struct Held {
     pub(super) settings: RehearsalSettings,
     labels: Labels,
-    pub(super) buffer: Buffer,
-    classes: Names,
-    offered: HashSet<u64>,
-    exemplars: BTreeMap<SampleId, Exemplar>,
-    by_hash: HashMap<u64, SampleId>,
+    state: State,
     journal: Journal,
-    pub(super) task: u32,
-    /// The files and directories of the task; none: all that is offered.
-    pub(super) files: Vec<String>,
     /// Scores that were taken in this mount, and what was not.
     pub(super) scored: u64,
     pub(super) refused: Refusals,
+    /// Bytes of the disk that are left to others.
+    min_free: u64,
     /// The length of the journal at which it is looked how much of it is dead.
     length_max: u64,
-    /// The disk does not take what is written: nothing is offered until it does.
-    failing: bool,
+    /// It was said that the disk does not take what is written.
+    warned: bool,
 }
 
 /// The number that stands for a path.
-fn hash_of(path: &[u8]) -> u64 {
+pub(super) fn hash_of(path: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(path);
     hasher.finish()
 }
 
 impl Held {
-    /// Opens a buffer that lies on `disk`, or begins one. Where its rules are others than
-    /// before, what it held is offered to a new one by these.
+    /// Opens a buffer that lies on `disk`, or begins one. Where its rules are others than before,
+    /// what it held is offered to a new one by these. A disk that takes nothing is no error: what is
+    /// to be written waits for it.
     ///
     /// # Errors
-    /// Where the disk does not do what is needed, or the journal is not one that this version wrote.
+    /// Where the disk cannot be read, or the journal is not one that this version wrote.
     pub(super) fn open(
         settings: RehearsalSettings,
         labels: Labels,
         disk: Arc<dyn Disk>,
+        min_free: u64,
     ) -> Result<Self> {
         let rules = settings.rules;
-        let mut found: Option<Replay> = None;
-        let mut wrong = false;
+        let mut state = State::new(Buffer::new(rules));
+        let mut lived = Ok(());
         let journal = Journal::open(disk, |text, pinned| {
-            let record = serde_json::from_slice(text);
-            let begun = found.get_or_insert_with(|| Replay::new(Buffer::new(rules)));
-            wrong |= record.is_err();
-            if let Ok(record) = record {
-                begun.apply(record, pinned);
+            if lived.is_ok() {
+                let record = serde_json::from_slice(text).map_err(Error::from);
+                lived = record.and_then(|record| state.apply(record, pinned));
             }
         })?;
-        if wrong {
-            let message = "a record of the buffer's journal cannot be understood";
-            return Err(Error::new(ErrorKind::InvalidData, message));
-        }
-        let is_new = found.is_none();
-        let replay = found.unwrap_or_else(|| Replay::new(Buffer::new(rules)));
+        lived.map_err(|error| {
+            let message = format!("a record of the buffer's journal cannot be understood: {error}");
+            Error::new(ErrorKind::InvalidData, message)
+        })?;
+        let ruled = journal.length() > 0 && *state.buffer.rules() == rules;
         let mut held = Held {
             settings,
             labels,
-            offered: replay.offered,
-            by_hash: HashMap::new(),
-            exemplars: replay.exemplars,
-            buffer: replay.buffer,
-            classes: replay.classes,
+            state,
             journal,
-            task: replay.task,
-            files: replay.files,
             scored: 0,
             refused: Refusals::default(),
+            min_free,
             length_max: 0,
-            failing: false,
+            warned: false,
         };
-        held.give_up_unpinned();
-        let reformed = *held.buffer.rules() != rules;
-        if reformed {
-            held.reform();
+        let held_with_bytes = |sample: &SampleId| held.state.exemplars.contains_key(sample);
+        let samples = held.buffer().members().map(|member| member.sample);
+        let without: Vec<SampleId> = samples.filter(|sample| !held_with_bytes(sample)).collect();
+        without.into_iter().for_each(|sample| held.commit(Record::Lost { sample }, &[]));
+        if !ruled {
+            held.commit(Record::Ruled { rules }, &[]);
         }
-        held.by_hash = held.exemplars.iter().map(|(sample, e)| (e.hash, *sample)).collect();
-        if is_new || reformed {
-            held.rewrite()?;
-        }
-        held.journal.write()?;
+        held.length_max = 2 * held.live() + DEAD_BYTES;
+        held.write();
         Ok(held)
     }
 
-    /// Gives up what has no bytes.
-    fn give_up_unpinned(&mut self) {
-        let pinned = |sample: &SampleId| {
-            self.exemplars.get(sample).is_some_and(|exemplar| exemplar.pinned.is_some())
-        };
-        let samples = self.buffer.members().map(|member| member.sample);
-        let without: Vec<SampleId> = samples.filter(|sample| !pinned(sample)).collect();
-        without.into_iter().for_each(|sample| self.lose(sample));
+    /// What is held.
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.state.buffer
     }
 
-    /// Offers what is held, in the order in which it came, to a buffer of the rules in force.
-    fn reform(&mut self) {
-        let before = std::mem::replace(&mut self.buffer, Buffer::new(self.settings.rules));
-        let mut exemplars = std::mem::take(&mut self.exemplars);
-        for member in before.members() {
-            let candidate =
-                Candidate { class: member.class, task: member.task, bytes: member.bytes };
-            let Some(offered) = self.buffer.offer(candidate) else { break };
-            for gone in offered.evicted {
-                self.exemplars.remove(&gone);
-            }
-            if let Some(exemplar) = exemplars.remove(&member.sample).filter(|_| offered.kept) {
-                self.exemplars.insert(offered.sample, exemplar);
-            }
+    /// The task of this time.
+    pub(super) fn task(&self) -> u32 {
+        self.state.task
+    }
+
+    /// The files and directories of the task; none: all that is offered.
+    pub(super) fn files(&self) -> &[String] {
+        &self.state.files
+    }
+
+    /// Lets something happen: it is added to the journal, and lived through.
+    fn commit(&mut self, record: Record, bytes: &[u8]) {
+        let text = serde_json::to_vec(&record).map_err(Error::from);
+        let committed = text.and_then(|text| {
+            let pinned = self.journal.append(&text, bytes)?;
+            self.state.apply(record, (!bytes.is_empty()).then_some(pinned))
+        });
+        // Texts are of bounded paths and numbers, bytes of at most `SAMPLE_BYTES_MAX`.
+        if let Err(error) = committed {
+            tracing::error!(%error, "a record of a rehearsal buffer was not taken");
         }
     }
 
-    /// Where the bytes are; none where they are more than a record can have.
-    fn record(&mut self, record: &Record, bytes: &[u8]) -> Option<Pinned> {
-        // Only numbers, texts and buffers: they have a text.
-        let text = serde_json::to_vec(record).unwrap_or_default();
-        self.journal.append(&text, bytes).ok()
-    }
-
-    /// The class of a file that is to be offered.
-    fn class_to_offer<'a>(&'a self, path: &'a Path, hash: u64) -> Option<&'a [u8]> {
+    /// Whether a file is to be offered. One that a user names is, wherever it is.
+    pub(super) fn takes(&self, path: &Path, bytes: u64, named: bool) -> bool {
+        let hash = hash_of(path.as_os_str().as_bytes());
         let rate = self.settings.offer_rate;
-        let within = path.starts_with(&self.settings.root);
         // By the path, so that a file is always offered or never.
-        let chosen = (hash as f64) < rate * 2_f64.powi(64);
-        if !within || !chosen {
-            return None;
-        }
-        self.class_of(path)
+        let chosen = || (hash as f64) < rate * 2_f64.powi(64);
+        let wanted = named || path.starts_with(&self.settings.root) && chosen();
+        let fits = (1..=SAMPLE_BYTES_MAX).contains(&bytes);
+        wanted && fits && !self.state.offered.contains(&hash) && self.class_of(path).is_some()
     }
 
     /// The class of a file; none where it is of none, or of one that no directory can be named after.
-    pub(super) fn class_of<'a>(&'a self, path: &'a Path) -> Option<&'a [u8]> {
+    pub(super) fn class_of(&self, path: &Path) -> Option<String> {
         let class = self.settings.classes.of(path.as_os_str().as_bytes(), &self.labels)?;
-        (![b".".as_slice(), b".."].contains(&class)).then_some(class)
+        (![b".".as_slice(), b".."].contains(&class))
+            .then(|| String::from_utf8_lossy(class).into_owned())
     }
 
-    /// Offers a file of so many bytes, once. One that a user names is offered whatever the rate.
-    pub(super) fn offer(
-        &mut self,
-        path: &Path,
-        (bytes, access): (u64, Access),
-        named: bool,
-    ) -> Taken {
-        let hash = hash_of(path.as_os_str().as_bytes());
-        if self.failing || bytes == 0 || bytes > SAMPLE_BYTES_MAX || self.offered.contains(&hash) {
-            return Taken::NotOffered;
-        }
-        let class = if named { self.class_of(path) } else { self.class_to_offer(path, hash) };
-        let Some(class) = class else { return Taken::NotOffered };
-        let class = String::from_utf8_lossy(class).into_owned();
-        let id = self.classes.id(&class);
-        let candidate = Candidate { class: id, task: self.task, bytes };
-        let Some(offered) = self.buffer.offer(candidate) else { return Taken::NotOffered };
-        let path = path.to_string_lossy().into_owned();
-        self.offered.insert(hash);
-        self.record(
-            &Record::Offered { path: path.clone(), hash, access, class, task: self.task, bytes },
-            &[],
-        );
-        offered.evicted.into_iter().for_each(|gone| self.forget(gone));
-        if !offered.kept {
-            return Taken::Passed;
-        }
-        self.exemplars.insert(offered.sample, Exemplar { path, hash, access, pinned: None });
-        self.by_hash.insert(hash, offered.sample);
-        Taken::Wanted(offered.sample)
+    /// Whether a sample may be kept that is offered after so many others. Where there are no others
+    /// and this is false, it is not kept.
+    pub(super) fn may_keep(&self, sample: &Newcomer, ahead: u32) -> bool {
+        let candidate = |class| Candidate { class, task: self.state.task, bytes: sample.bytes };
+        let class = self.state.classes.get(&sample.class);
+        // A class that is new changes what is due to each.
+        class.is_none_or(|class| self.buffer().may_keep(candidate(class), ahead))
     }
 
-    fn forget(&mut self, sample: SampleId) {
-        if let Some(exemplar) = self.exemplars.remove(&sample) {
-            self.by_hash.remove(&exemplar.hash);
+    /// Offers a sample, with its bytes if it [may be kept](Self::may_keep).
+    pub(super) fn offer(&mut self, sample: Newcomer, bytes: &[u8]) {
+        let may_keep = self.may_keep(&sample, 0);
+        let Newcomer { hash, class, bytes: length, origin } = sample;
+        let origin = may_keep.then_some(origin);
+        let record = Record::Offered { hash, class, bytes: length, origin };
+        self.commit(record, if may_keep { bytes } else { &[] });
+    }
+
+    /// Gives up a sample if its bytes are damaged; it may be offered again. Blocks.
+    pub(super) fn examine(&mut self, sample: SampleId) {
+        let exemplar = self.state.exemplars.get(&sample);
+        let Some(Err(error)) = exemplar.map(|exemplar| exemplar.pinned.read()) else { return };
+        if error.kind() == ErrorKind::InvalidData {
+            self.lose(sample);
         }
     }
 
-    /// Pins the bytes of a sample, if it is still held.
-    pub(super) fn pin(&mut self, sample: SampleId, bytes: &[u8]) {
-        let Some(member) = self.buffer.get(sample) else { return };
-        if member.bytes != bytes.len() as u64 {
-            return self.lose(sample);
-        }
-        let Some(exemplar) = self.exemplars.get(&sample) else { return };
-        let record = exemplar.record(sample);
-        let pinned = self.record(&record, bytes);
-        if let Some(exemplar) = self.exemplars.get_mut(&sample) {
-            exemplar.pinned = pinned;
-        }
-    }
-
-    /// Gives up a sample whose bytes cannot be had; it may be offered again.
-    pub(super) fn lose(&mut self, sample: SampleId) {
-        if self.buffer.remove(sample) {
-            if let Some(exemplar) = self.exemplars.get(&sample) {
-                self.offered.remove(&exemplar.hash);
-            }
-            self.record(&Record::Lost { sample }, &[]);
-            self.forget(sample);
-        }
+    fn lose(&mut self, sample: SampleId) {
+        let (name, path) = (&self.settings.name, self.path(sample));
+        tracing::warn!(name, path, "a sample of a rehearsal buffer is damaged and given up");
+        self.commit(Record::Lost { sample }, &[]);
     }
 
     /// The sample that a path of the dataset is, if it is held.
     pub(super) fn sample(&self, path: &str) -> Option<SampleId> {
-        self.by_hash.get(&hash_of(path.as_bytes())).copied()
+        self.state.by_hash.get(&hash_of(path.as_bytes())).copied()
     }
 
     /// Takes what the trainer says of a sample.
@@ -256,8 +205,11 @@ impl Held {
         sample: SampleId,
         score: f32,
     ) -> std::result::Result<(), Refused> {
-        self.buffer.score(sample, score)?;
-        self.record(&Record::Scored { sample, score }, &[]);
+        if !score.is_finite() {
+            return Err(Refused::NotFinite);
+        }
+        self.buffer().get(sample).ok_or(Refused::NotHeld)?;
+        self.commit(Record::Scored { sample, score }, &[]);
         Ok(())
     }
 
@@ -266,128 +218,152 @@ impl Held {
     /// # Errors
     /// As of [`Buffer::feed`].
     pub(super) fn feed(&mut self, list: &[Feature]) -> std::result::Result<(), Refused> {
-        self.buffer.feed(list)?;
+        self.state.buffer.feed(list)?;
         for sample in list.iter().filter_map(|feature| feature.sample) {
-            if let Some(score) = self.buffer.get(sample).and_then(|member| member.score) {
-                self.record(&Record::Scored { sample, score }, &[]);
+            if let Some(score) = self.buffer().get(sample).and_then(|member| member.score) {
+                self.commit(Record::Scored { sample, score }, &[]);
             }
         }
         Ok(())
     }
 
-    /// A sample was shown again.
+    /// A sample was shown again. That is not noted while the disk takes nothing.
     pub(super) fn shown(&mut self, sample: SampleId) {
         // One that is of an older epoch may be held no more.
-        if self.buffer.replayed(sample).is_ok() {
-            self.record(&Record::Shown { sample }, &[]);
+        if self.buffer().get(sample).is_some() && self.has_room() {
+            self.commit(Record::Shown { sample }, &[]);
         }
     }
 
     /// What is offered from now on is of this task, whose samples are these files and directories.
     pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) {
-        (self.task, self.files) = (task, files.clone());
-        self.record(&Record::Task { task, files }, &[]);
+        self.commit(Record::Task { task, files }, &[]);
+    }
+
+    /// Whether something may happen: not where much waits for a disk that does not take it.
+    pub(super) fn has_room(&mut self) -> bool {
+        if self.journal.is_full() {
+            self.write();
+        }
+        !self.journal.is_full()
     }
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead.
     pub(super) fn write(&mut self) {
-        let result = self.journal.write().and_then(|()| self.leave_dead_bytes());
-        self.settle(result);
-    }
-
-    /// Rewrites the journal if it may be mostly dead, and is.
-    fn leave_dead_bytes(&mut self) -> Result<()> {
-        if self.journal.length() <= self.length_max {
-            return Ok(());
+        let result = self.journal.write();
+        self.settle(&result);
+        if result.is_ok() && self.journal.length() > self.length_max {
+            self.leave_dead_bytes();
         }
-        let live: u64 = self.buffer.members().map(|member| member.bytes).sum();
-        let length_max = 2 * live + DEAD_BYTES;
-        if self.journal.length() > length_max {
-            self.rewrite()?;
-        }
-        self.length_max = length_max;
-        Ok(())
-    }
-
-    /// Whether more should be written before anything else happens.
-    pub(super) fn is_full(&self) -> bool {
-        self.journal.is_full()
     }
 
     /// Makes what was written last.
     pub(super) fn sync(&mut self) {
-        let result = self.journal.write().and_then(|()| self.journal.sync());
-        self.settle(result);
+        self.write();
+        let result = self.journal.sync();
+        self.settle(&result);
     }
 
-    fn settle(&mut self, result: Result<()>) {
-        if let Err(error) = &result
-            && !self.failing
+    fn settle(&mut self, result: &Result<()>) {
+        if let Err(error) = result
+            && !self.warned
         {
             let name = &self.settings.name;
             tracing::warn!(name, %error, "a rehearsal buffer cannot be written; it takes no offers");
         }
-        self.failing = result.is_err();
+        self.warned = result.is_err();
+    }
+
+    /// Whether everything that happened has been written and lasts.
+    pub(super) fn lasts(&self) -> bool {
+        self.journal.lasts()
+    }
+
+    /// Bytes of what is held, and of the hashes of what was offered.
+    fn live(&self) -> u64 {
+        let bytes: u64 = self.buffer().members().map(|member| member.bytes).sum();
+        bytes + 8 * self.state.offered.len() as u64
+    }
+
+    /// Rewrites the journal if most of it is dead.
+    fn leave_dead_bytes(&mut self) {
+        let live = self.live();
+        if self.journal.length() <= 2 * live + DEAD_BYTES {
+            self.length_max = 2 * live + DEAD_BYTES;
+            return;
+        }
+        let space = self.journal.space();
+        let free = space.map(|space| space.bytes.saturating_sub(self.min_free));
+        let fits = free.and_then(|free| {
+            (live <= free).then_some(()).ok_or_else(|| Error::from(ErrorKind::StorageFull))
+        });
+        match fits.and_then(|()| self.rewrite()) {
+            Ok(()) => self.length_max = 2 * self.journal.length() + DEAD_BYTES,
+            Err(error) => {
+                self.length_max = self.journal.length() + DEAD_BYTES;
+                let name = &self.settings.name;
+                tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
+            }
+        }
     }
 
     /// Begins the journal anew with what is held.
     fn rewrite(&mut self) -> Result<()> {
-        let begun = Record::Begun {
-            buffer: Box::new(self.buffer.clone()),
-            classes: self.classes.names.clone(),
-            offered: self.offered.iter().copied().collect(),
-            task: self.task,
-            files: self.files.clone(),
-        };
-        let exemplars = &self.exemplars;
-        let (moved, unread) = self.journal.rewrite(|journal| {
-            journal.append(&serde_json::to_vec(&begun)?, &[])?;
-            let (mut moved, mut unread) = (Vec::new(), Vec::new());
-            for (sample, exemplar) in exemplars {
-                let Some(pinned) = &exemplar.pinned else { continue };
-                let Ok(bytes) = pinned.read() else {
-                    unread.push(*sample);
-                    continue;
+        let State { buffer, classes, offered, exemplars, task, files, .. } = &self.state;
+        let (buffer, classes) = (Box::new(buffer.clone()), classes.names.clone());
+        let (task, files) = (*task, files.clone());
+        let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task, files })?;
+        let hashes: Vec<u8> = offered.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let (moved, damaged) = self.journal.rewrite(|journal| {
+            journal.append(&begun, &hashes)?;
+            let (mut moved, mut damaged) = (Vec::new(), Vec::new());
+            for (sample, Exemplar { hash, origin, pinned }) in exemplars {
+                let bytes = match pinned.read() {
+                    Ok(bytes) => bytes,
+                    Err(error) if error.kind() == ErrorKind::InvalidData => {
+                        damaged.push(*sample);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 };
-                let record = exemplar.record(*sample);
-                moved.push((*sample, journal.append(&serde_json::to_vec(&record)?, &bytes)?));
+                let (sample, hash, origin) = (*sample, *hash, origin.clone());
+                let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
+                moved.push((sample, journal.append(&text, &bytes)?));
                 if journal.is_full() {
                     journal.write()?;
                 }
             }
-            Ok((moved, unread))
+            Ok((moved, damaged))
         })?;
         for (sample, pinned) in moved {
-            if let Some(exemplar) = self.exemplars.get_mut(&sample) {
-                exemplar.pinned = Some(pinned);
+            if let Some(exemplar) = self.state.exemplars.get_mut(&sample) {
+                exemplar.pinned = pinned;
             }
         }
-        for sample in unread {
-            tracing::warn!(name = self.settings.name, "a sample of a rehearsal buffer is damaged");
-            self.lose(sample);
-        }
+        damaged.into_iter().for_each(|sample| self.lose(sample));
         Ok(())
     }
 
     /// The class of a sample, by name.
     pub(super) fn class(&self, class: ClassId) -> &str {
-        self.classes.names.get(class.0 as usize).map_or("", String::as_str)
+        self.state.classes.names.get(class.0 as usize).map_or("", String::as_str)
     }
 
     /// The path of a sample that is held.
     pub(super) fn path(&self, sample: SampleId) -> &str {
-        self.exemplars.get(&sample).map_or("", |exemplar| &exemplar.path)
+        self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.origin.path)
     }
 
-    /// A sample that is held and whose bytes are here, as it is shown.
+    /// A sample that is held and has been written, as it is shown.
     pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
-        let Exemplar { path, access, pinned, .. } = self.exemplars.get(&id)?;
-        let (source, access) = (path.clone(), *access);
-        Some(Sample { id, source, access, pinned: pinned.clone()? })
+        let Exemplar { origin, pinned, .. } = self.state.exemplars.get(&id)?;
+        let (source, access) = (origin.path.clone(), origin.access);
+        let pinned = pinned.clone();
+        self.journal.has(&pinned).then_some(Sample { id, source, access, pinned })
     }
 
     /// A sleep set of what is held.
     pub(super) fn sleep(&self, set: &SleepSet) -> Vec<SampleId> {
-        sleep_set(self.buffer.members(), set)
+        sleep_set(self.buffer().members(), set)
     }
 }

@@ -3,8 +3,9 @@
 //! 1. The planner's thread passes on each file when it is first read (`offers`), with the bytes that
 //!    were fetched for it. It never waits; what the owner is too far behind for is offered when it
 //!    is read again.
-//! 2. The owner (`owner`) has each buffer decide (`held`), pins the bytes of what is kept in the
-//!    buffer's journal, and fetches them from the source where they are not at hand.
+//! 2. The owner (`owner`) has the bytes of what may be kept fetched where they are not at hand
+//!    (`queue`). Each buffer decides in the order of the offers (`held`), and writes what it keeps to
+//!    its journal, with the bytes.
 //! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
 
 mod answers;
@@ -13,6 +14,7 @@ mod export;
 mod held;
 mod offers;
 mod owner;
+mod queue;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -28,8 +30,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lock;
+use crate::cache::Cache;
 use crate::cache::store::disk::Directory;
-use crate::catalog::{Catalog, NodeId};
+use crate::catalog::NodeId;
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Ask, BufferView, Made, Scored, View, Views};
@@ -117,17 +120,17 @@ pub enum Question {
 enum Note {
     /// A file was read; with its bytes where they are at hand.
     Read { node: NodeId, bytes: Option<Waiting> },
-    /// The bytes of a sample were fetched; none: they could not be.
-    Fetched { buffer: usize, sample: SampleId, bytes: Option<Vec<u8>> },
     /// Somebody looks at a view that is not made yet.
     Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
+    /// The bytes of a sample of a view are not what was written.
+    Damaged { buffer: usize, sample: SampleId },
     /// Lines `path score` were written for a buffer.
     Scored { buffer: usize, lines: Vec<u8>, done: Scored },
     /// A command asks.
     Asked { question: Question, answer: SyncSender<Result<Value>> },
-    /// There is something to look at: the end.
+    /// There is something to look at: bytes that were fetched, or the end.
     Wake,
 }
 
@@ -147,13 +150,14 @@ impl Rehearsal {
     /// Where a buffer or the labels of one cannot be read, or no thread be had.
     pub(super) fn start(
         buffers: Vec<(RehearsalSettings, PathBuf)>,
-        catalog: &Arc<Catalog>,
+        cache: &Arc<Cache>,
+        min_free: u64,
     ) -> Result<Self> {
         let open = |(settings, directory): (RehearsalSettings, PathBuf)| {
             let name = format!("rehearsal.{}", settings.name);
             let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
             let disk = Directory::open(&directory, false);
-            let held = disk.and_then(|disk| Held::open(settings, labels, Arc::new(disk)));
+            let held = disk.and_then(|disk| Held::open(settings, labels, Arc::new(disk), min_free));
             held.map_err(|error| {
                 let message = format!("{name}: {}: {error}", directory.display());
                 Error::new(ErrorKind::Cache, message)
@@ -164,7 +168,7 @@ impl Rehearsal {
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
         let views = views(held.iter().map(|held| view(&held.settings)).collect(), &notes);
-        let owner = Owner::new(held, Arc::clone(catalog), Arc::clone(&views), notes.clone());
+        let owner = Owner::new(held, Arc::clone(cache), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
     }
@@ -241,6 +245,7 @@ fn view(settings: &RehearsalSettings) -> BufferView {
 /// its note, the request fails or the opening is not counted.
 fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
     let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
+    let damaging = notes.clone();
     let make = move |buffer, view, made: Made| {
         let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
@@ -251,6 +256,7 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
         }
     };
     let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
+    let damaged = move |buffer, sample| drop(damaging.try_send(Note::Damaged { buffer, sample }));
     let score = move |buffer, lines, done: Scored| {
         // Who writes waits for room.
         if scoring.send(Note::Scored { buffer, lines, done }).is_err() {
@@ -258,5 +264,5 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
         }
     };
     let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
-    Views::new(buffers, Ask { make, shown, score })
+    Views::new(buffers, Ask { make, shown, damaged: Box::new(damaged), score })
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::Note;
 use crate::cache::{Arrival, Buffer, Cache};
-use crate::catalog::NodeId;
+use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
 
@@ -29,15 +29,18 @@ const SOON_S: u32 = 5;
 
 /// Bytes that wait.
 pub(super) struct Waiting {
+    /// The version that they are.
+    node: NodeId,
     pub(super) bytes: Arc<Buffer>,
     all: Arc<AtomicU64>,
 }
 
 impl Waiting {
     /// The bytes, unless too many wait.
-    fn new(bytes: &Arc<Buffer>, all: &Arc<AtomicU64>) -> Option<Self> {
+    fn new(arrival: &Arrival, all: &Arc<AtomicU64>) -> Option<Self> {
+        let Arrival { node, bytes, .. } = arrival.clone();
         let length = bytes.len() as u64;
-        let waiting = Waiting { bytes: Arc::clone(bytes), all: Arc::clone(all) };
+        let waiting = Waiting { node, bytes, all: Arc::clone(all) };
         let before = all.fetch_add(length, Ordering::Relaxed);
         (before + length <= WAITING_BYTES_MAX).then_some(waiting)
     }
@@ -119,58 +122,81 @@ impl Offers {
         let catalog = cache.catalog();
         match *event {
             Event::Missed { block, .. } | Event::Joined { block, .. } => {
-                if let Some(file) = catalog.locate(block).and_then(|located| located.node.file()) {
-                    self.asked(file);
+                if let Some(located) = catalog.locate(block) {
+                    self.asked(&located, cache);
                 }
             }
             Event::Opened { file, .. } | Event::Seen { file, .. } => {
                 let now_s = self.now_s();
-                match (*self.stage(file), event) {
-                    (Stage::Arrived, _) => {
-                        if let Some((node, ..)) = catalog.name(file) {
-                            self.offer(file, node, cache);
-                        }
-                    }
-                    (_, Event::Opened { .. }) => self.asked(file),
-                    (Stage::Unknown | Stage::Seen(_), _) => *self.stage(file) = Stage::Seen(now_s),
-                    (Stage::Asked | Stage::Offered, _) => {}
+                let is_open = matches!(event, Event::Opened { .. });
+                match self.stage(file) {
+                    Stage::Arrived => self.offer_present(file, cache),
+                    Stage::Offered => {}
+                    stage if is_open => *stage = Stage::Asked,
+                    stage @ (Stage::Unknown | Stage::Seen(_)) => *stage = Stage::Seen(now_s),
+                    Stage::Asked => {}
                 }
             }
+            Event::Lent { file } => self.offer_present(file, cache),
             Event::Arrived { block, .. } => {
-                let located = catalog.locate(block).filter(|located| located.offset == 0);
-                let file = located.as_ref().and_then(|located| located.node.file());
-                let (Some(located), Some(file), Some(arrival)) = (located, file, arrival) else {
-                    return;
-                };
-                let before = std::mem::replace(self.stage(file), Stage::Arrived);
-                if before == Stage::Offered {
-                    *self.stage(file) = Stage::Offered;
-                    return;
+                if let Some(located) = catalog.locate(block) {
+                    self.arrived(&located, arrival, cache);
                 }
-                if (located.length as u64) < BLOCK_BYTES
-                    && let Some(waiting) = Waiting::new(&arrival.bytes, &self.all)
-                {
-                    self.waiting.insert(file, waiting);
-                }
-                let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
-                if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
-                    self.offer(file, arrival.node, cache);
+            }
+            Event::Changed { ref files, .. } => {
+                for file in files {
+                    self.waiting.remove(file);
+                    *self.stage(*file) = Stage::Unknown;
                 }
             }
             _ => {}
         }
     }
 
-    /// The bytes of a file were asked for and will arrive.
-    fn asked(&mut self, file: FileId) {
-        let stage = self.stage(file);
-        if *stage != Stage::Offered {
-            *stage = Stage::Asked;
+    /// Bytes of a file were asked for and will arrive.
+    fn asked(&mut self, located: &Located, cache: &Arc<Cache>) {
+        let Some(file) = located.node.file() else { return };
+        if *self.stage(file) == Stage::Offered {
+            return;
+        }
+        *self.stage(file) = Stage::Asked;
+        // Of a file of many blocks nothing is waited for: it is fetched as a whole.
+        if cache.catalog().file(located.node).is_ok_and(|(_, size)| size >= BLOCK_BYTES) {
+            self.offer(file, located.node, cache);
+        }
+    }
+
+    /// Something of a file is in the page cache. Its bytes come along where they are new and there
+    /// is room for them.
+    fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, cache: &Arc<Cache>) {
+        let Some(file) = located.node.file() else { return };
+        let before = *self.stage(file);
+        if before == Stage::Offered {
+            return;
+        }
+        *self.stage(file) = Stage::Arrived;
+        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
+            && let Some(waiting) = Waiting::new(arrival, &self.all)
+        {
+            self.waiting.insert(file, waiting);
+        }
+        let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
+        if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
+            self.offer(file, located.node, cache);
+        }
+    }
+
+    fn offer_present(&mut self, file: FileId, cache: &Arc<Cache>) {
+        if *self.stage(file) != Stage::Offered
+            && let Some((node, ..)) = cache.catalog().name(file)
+        {
+            self.offer(file, node, cache);
         }
     }
 
     fn offer(&mut self, file: FileId, node: NodeId, cache: &Arc<Cache>) {
-        let bytes = self.waiting.remove(&file);
+        let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
         // What there is no room for is offered when it is read again.
         if self.notes.try_send(Note::Read { node, bytes }).is_ok() {
             *self.stage(file) = Stage::Offered;

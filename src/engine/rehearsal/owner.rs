@@ -1,6 +1,5 @@
 //! The thread that owns the buffers.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,54 +8,53 @@ use std::time::{Duration, Instant};
 
 use super::Note;
 use super::displays;
-use super::held::{Held, Taken};
+use super::held::{Held, Newcomer, hash_of};
 use super::offers::Waiting;
+use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
+use super::record::Origin;
+use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
 use crate::fs::views::{Access, Display, View, Views};
-use crate::rehearsal::SampleId;
-use crate::source::{Kind, ReadRequest, Urgency};
+use crate::source::{Kind, Stat};
 
 /// How often what was written is made to last, while anything is.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Fetches from the source under way at once, for samples whose bytes were not at hand.
-const FETCHES_MAX: usize = 4;
-
 /// Notes that are taken before what came of them is written.
 const BATCH: usize = 256;
 
-/// A sample whose bytes are wanted.
-struct Wanted {
-    buffer: usize,
-    sample: SampleId,
-    node: NodeId,
+/// A buffer, and what is offered to it.
+pub(super) struct Place {
+    pub(super) held: Held,
+    pub(super) queue: Queue,
 }
 
 /// Owner of the buffers.
 pub(super) struct Owner {
-    pub(super) held: Vec<Held>,
-    pub(super) catalog: Arc<Catalog>,
+    pub(super) places: Vec<Place>,
     pub(super) views: Arc<Views>,
     /// Sleep sets that were made.
     pub(super) nights: u64,
+    cache: Arc<Cache>,
     notes: SyncSender<Note>,
-    wanted: VecDeque<Wanted>,
-    fetching: usize,
 }
 
 impl Owner {
     pub(super) fn new(
         held: Vec<Held>,
-        catalog: Arc<Catalog>,
+        cache: Arc<Cache>,
         views: Arc<Views>,
         notes: SyncSender<Note>,
     ) -> Self {
-        Owner { held, catalog, views, nights: 0, notes, wanted: VecDeque::new(), fetching: 0 }
+        let place = |held| Place { held, queue: Queue::default() };
+        let places = held.into_iter().map(place).collect();
+        Owner { places, views, nights: 0, cache, notes }
     }
 
     /// Takes notes until `closed`.
     pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
-        let mut due: Option<Instant> = None;
+        // What could not be written when a buffer was opened is tried again as well.
+        let mut due = Some(Instant::now());
         while !closed.load(Ordering::Relaxed) {
             let patience = due.map_or(Duration::from_secs(3600), |due| {
                 due.saturating_duration_since(Instant::now())
@@ -65,137 +63,183 @@ impl Owner {
                 Ok(note) => {
                     self.take(note);
                     notes.try_iter().take(BATCH).for_each(|note| self.take(note));
-                    self.held.iter_mut().for_each(Held::write);
+                    self.decide();
+                    self.held().for_each(Held::write);
                     due.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if due.is_some_and(|due| due <= Instant::now()) {
-                self.held.iter_mut().for_each(Held::sync);
-                due = None;
+                self.held().for_each(Held::sync);
+                // What waits for the disk is tried again.
+                let lasts = self.held().all(|held| held.lasts());
+                due = (!lasts).then(|| Instant::now() + SYNC_EVERY);
+                self.decide();
             }
         }
-        self.held.iter_mut().for_each(Held::sync);
+        self.held().for_each(Held::sync);
+    }
+
+    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.places.iter_mut().map(|place| &mut place.held)
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        self.cache.catalog()
     }
 
     fn take(&mut self, note: Note) {
         match note {
-            Note::Read { node, bytes } => self.read(node, bytes.as_ref()),
-            Note::Fetched { buffer, sample, bytes } => {
-                self.fetching -= 1;
-                if let Some(held) = self.held.get_mut(buffer) {
-                    match bytes {
-                        Some(bytes) => held.pin(sample, &bytes),
-                        None => held.lose(sample),
-                    }
-                }
-                self.fetch();
+            Note::Read { node, bytes } => self.read(node, bytes.map(Arc::new).as_ref()),
+            Note::Make { buffer, view, made } => {
+                self.decide();
+                made(self.display(buffer, view));
             }
-            Note::Make { buffer, view, made } => made(self.display(buffer, view)),
             Note::Shown { buffer, sample } => {
-                if let Some(held) = self.held.get_mut(buffer) {
-                    held.shown(sample);
+                if let Some(place) = self.places.get_mut(buffer) {
+                    place.held.shown(sample);
+                }
+            }
+            Note::Damaged { buffer, sample } => {
+                if let Some(place) = self.places.get_mut(buffer) {
+                    place.held.examine(sample);
                 }
             }
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
                 done(self.score(buffer, &lines).map_or(0, |came| came.count));
             }
-            // Who asked may be gone.
-            Note::Asked { question, answer } => drop(answer.send(self.answer(question))),
+            Note::Asked { question, answer } => {
+                self.decide();
+                // Who asked may be gone.
+                drop(answer.send(self.answer(question)));
+            }
             Note::Wake => {}
         }
-        self.held.iter_mut().filter(|held| held.is_full()).for_each(Held::write);
     }
 
     /// What a view of a buffer shows from now on.
     fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
-        let held = self.held.get_mut(buffer)?;
+        let held = &mut self.places.get_mut(buffer)?.held;
         // What is shown is on the disk before.
         held.write();
         match view {
             View::Epoch(_) => Some(displays::all(held)),
-            View::Mix(epoch) => Some(displays::mix(held, &self.catalog, epoch)),
-            View::TaskMix => Some(displays::mix(held, &self.catalog, held.task.into())),
+            View::Mix(epoch) => Some(displays::mix(held, self.cache.catalog(), epoch)),
+            View::TaskMix => Some(displays::mix(held, self.cache.catalog(), held.task().into())),
             // They are there from the beginning.
             View::Sleep(_) => None,
         }
     }
 
     /// A file was read: it is offered to each buffer.
-    fn read(&mut self, node: NodeId, bytes: Option<&Waiting>) {
-        let Ok(path) = self.catalog.path(node) else { return };
-        for buffer in 0..self.held.len() {
-            let bytes = bytes.map(|waiting| &**waiting.bytes);
+    fn read(&mut self, node: NodeId, bytes: Option<&Arc<Waiting>>) {
+        let Ok(path) = self.catalog().path(node) else { return };
+        for buffer in 0..self.places.len() {
+            let bytes = bytes.map_or(Bytes::Away, |bytes| Bytes::Here(Arc::clone(bytes)));
             self.offer(buffer, &path, node, bytes, false);
         }
     }
 
-    /// Offers a file to a buffer. Says whether it is kept; none where it is not to be offered.
+    /// Offers a file to a buffer. Says whether it is one that is to be offered, and was not.
     pub(super) fn offer(
         &mut self,
         buffer: usize,
         path: &Path,
         node: NodeId,
-        bytes: Option<&[u8]>,
+        bytes: Bytes,
         named: bool,
-    ) -> Option<bool> {
-        let stat = self.catalog.getattr(node).ok()?.stat;
-        if stat.kind != Kind::File {
-            return None;
-        }
-        let access = Access { mode: stat.mode, uid: stat.uid, gid: stat.gid };
-        let held = self.held.get_mut(buffer)?;
-        match (held.offer(path, (stat.size, access), named), bytes) {
-            (Taken::NotOffered, _) => None,
-            (Taken::Passed, _) => Some(false),
-            (Taken::Wanted(sample), Some(bytes)) => {
-                held.pin(sample, bytes);
-                Some(true)
-            }
-            (Taken::Wanted(sample), None) => {
-                self.wanted.push_back(Wanted { buffer, sample, node });
-                self.fetch();
-                Some(true)
-            }
-        }
+    ) -> bool {
+        let Ok(attr) = self.catalog().getattr(node) else { return false };
+        let Some(Place { held, queue }) = self.places.get_mut(buffer) else { return false };
+        let taken = attr.stat.kind == Kind::File && held.takes(path, attr.stat.size, named);
+        taken
+            && queue.push(Offer { node, hash: hash_of(path.as_os_str().as_encoded_bytes()), bytes })
     }
 
-    /// Begins further fetches of what is wanted.
-    fn fetch(&mut self) {
-        while self.fetching < FETCHES_MAX
-            && let Some(Wanted { buffer, sample, node }) = self.wanted.pop_front()
-        {
-            let Some(held) = self.held.get_mut(buffer) else { continue };
-            if held.buffer.get(sample).is_none() {
-                continue;
+    /// Decides what can be decided, and fetches what the next decisions need.
+    fn decide(&mut self) {
+        for Place { held, queue } in &mut self.places {
+            let catalog = self.cache.catalog();
+            while held.has_room()
+                && let Some(offer) = queue.first()
+            {
+                let bytes = match &offer.bytes {
+                    Bytes::Away => None,
+                    Bytes::Here(waiting) => Some(Some(&**waiting.bytes)),
+                    Bytes::Asked(fetched) => match fetched.get() {
+                        Some(bytes) => Some(bytes.as_deref()),
+                        None => break,
+                    },
+                };
+                let sample = sample(catalog, held, offer);
+                match (sample, bytes) {
+                    // It may be kept, and there are no bytes yet.
+                    (Some(sample), None) if held.may_keep(&sample, 0) => break,
+                    (Some(sample), None) => held.offer(sample, &[]),
+                    (Some(sample), Some(Some(bytes))) if bytes.len() as u64 == sample.bytes => {
+                        held.offer(sample, bytes);
+                    }
+                    // It is another version by now, or cannot be read.
+                    _ => {}
+                }
+                queue.pop();
             }
-            let whole = self.catalog.path(node).and_then(|path| {
-                Ok((
-                    path,
-                    self.catalog.getattr(node)?.stat.fingerprint(),
-                    self.catalog.file(node)?.1,
-                ))
-            });
-            let Ok((path, fingerprint, length)) = whole else {
-                held.lose(sample);
-                continue;
-            };
-            self.fetching += 1;
-            let notes = self.notes.clone();
-            let deliver = move |result: Result<Vec<u8>, _>| {
-                // Waits where the owner is behind; it may have ended.
-                drop(notes.send(Note::Fetched { buffer, sample, bytes: result.ok() }));
-            };
-            self.catalog.source().read(vec![ReadRequest {
-                path: path.into(),
-                fingerprint,
-                offset: 0,
-                length: length as usize,
-                urgency: Urgency::Prefetch,
-                deliver: Box::new(deliver),
-            }]);
+            fetch(&self.cache, held, queue, &self.notes);
+        }
+    }
+}
+
+/// What is offered, by what is known of it now; none where that is another version.
+fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Newcomer> {
+    let (path, stat) = (catalog.path(offer.node).ok()?, catalog.getattr(offer.node).ok()?.stat);
+    let class = held.class_of(&path)?;
+    let access = access(catalog, offer.node, &stat);
+    let origin = Origin { path: path.to_string_lossy().into_owned(), access };
+    Some(Newcomer { hash: offer.hash, class, bytes: stat.size, origin })
+}
+
+/// Who may read a file: whom its mode lets read it and the directories above let reach it. A
+/// directory of another owner or group lets only those pass whom it lets all pass.
+fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
+    let (mut mode, uid, gid) = (stat.mode & 0o444, stat.uid, stat.gid);
+    let mut at = node;
+    while at != NodeId::ROOT {
+        let parent = catalog.parent(at).and_then(|parent| Ok((parent, catalog.getattr(parent)?)));
+        let Ok((parent, attr)) = parent else { return Access { mode: 0, uid, gid } };
+        let above = attr.stat;
+        let owner = if above.uid == uid { 0o100 } else { 0o001 };
+        let group = if above.gid == gid { 0o010 } else { 0o001 };
+        for (search, read) in [(owner, 0o400), (group, 0o040), (0o001, 0o004)] {
+            if above.mode & search == 0 {
+                mode &= !read;
+            }
+        }
+        at = parent;
+    }
+    Access { mode, uid, gid }
+}
+
+/// Begins fetches of what the next decisions need.
+fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &SyncSender<Note>) {
+    let mut asked_bytes = 0;
+    let may_fetch = held.has_room();
+    for (ahead, offer) in queue.firsts().enumerate() {
+        let Some(sample) = sample(cache.catalog(), held, offer) else { continue };
+        let fits = ahead == 0 || asked_bytes + sample.bytes <= FETCHED_BYTES_MAX;
+        if matches!(offer.bytes, Bytes::Away)
+            && may_fetch
+            && fits
+            && held.may_keep(&sample, ahead as u32)
+        {
+            let fetched = Arc::default();
+            let delivery = Delivery::new(&fetched, notes);
+            offer.bytes = Bytes::Asked(fetched);
+            cache.whole(offer.node, Box::new(|bytes| delivery.bring(bytes)));
+        }
+        if matches!(offer.bytes, Bytes::Asked(_)) {
+            asked_bytes += sample.bytes;
         }
     }
 }

@@ -1,59 +1,51 @@
-//! What is written of a buffer, and how it is lived through again.
+//! What is written of a buffer, and what it comes to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Result;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Pinned;
 use crate::fs::views::Access;
-use crate::rehearsal::{Buffer, Candidate, ClassId, SampleId};
+use crate::rehearsal::{Buffer, Candidate, ClassId, Rules, SampleId};
 
 /// What happened.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
-    /// The journal begins.
-    Begun {
-        buffer: Box<Buffer>,
-        classes: Vec<String>,
-        offered: Vec<u64>,
-        task: u32,
-        #[serde(default)]
-        files: Vec<String>,
-    },
-    /// A sample was offered for the first time.
-    Offered { path: String, hash: u64, access: Access, class: String, task: u32, bytes: u64 },
-    /// The bytes of a sample that is held are pinned with this record.
-    Pinned { sample: SampleId, path: String, hash: u64, access: Access },
+    /// The journal begins anew with a buffer as it is. Pinned with it are the hashes of all that was
+    /// offered, 8 bytes each, the lowest first.
+    Begun { buffer: Box<Buffer>, classes: Vec<String>, task: u32, files: Vec<String> },
+    /// The bytes of a sample that the buffer held when the journal began are pinned with this.
+    Pinned { sample: SampleId, hash: u64, origin: Origin },
+    /// Other rules are in force: what is held is offered to a buffer of these.
+    Ruled { rules: Rules },
+    /// A sample was offered. Its bytes are pinned with this, unless it was passed over.
+    Offered { hash: u64, class: String, bytes: u64, origin: Option<Origin> },
     /// The trainer said something of a sample.
     Scored { sample: SampleId, score: f32 },
     /// A sample was shown again.
     Shown { sample: SampleId },
-    /// A sample's bytes could not be had.
+    /// A sample's bytes are damaged.
     Lost { sample: SampleId },
     /// A task has begun, of these files and directories; none: all.
-    Task {
-        task: u32,
-        #[serde(default)]
-        files: Vec<String>,
-    },
+    Task { task: u32, files: Vec<String> },
+}
+
+/// Where a sample is from.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Origin {
+    /// Its path within the dataset.
+    pub(super) path: String,
+    /// Who may read it there.
+    pub(super) access: Access,
 }
 
 /// What is known of a sample that is held.
 pub(super) struct Exemplar {
-    pub(super) path: String,
     pub(super) hash: u64,
-    pub(super) access: Access,
-    /// None as long as its bytes are on their way.
-    pub(super) pinned: Option<Pinned>,
-}
-
-impl Exemplar {
-    /// What is recorded with its bytes.
-    pub(super) fn record(&self, sample: SampleId) -> Record {
-        let Exemplar { path, hash, access, .. } = self;
-        Record::Pinned { sample, path: path.clone(), hash: *hash, access: *access }
-    }
+    pub(super) origin: Origin,
+    pub(super) pinned: Pinned,
 }
 
 /// The names of classes, in the order in which they were met.
@@ -64,70 +56,112 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// The number of a class that was met.
+    pub(super) fn get(&self, class: &str) -> Option<ClassId> {
+        self.ids.get(class).copied()
+    }
+
     /// The number of a class, which it gets when it is first met.
-    pub(super) fn id(&mut self, class: &str) -> ClassId {
-        if let Some(id) = self.ids.get(class) {
-            return *id;
-        }
-        let id = ClassId(self.names.len() as u32);
-        self.names.push(class.to_owned());
-        self.ids.insert(class.to_owned(), id);
-        id
+    fn id(&mut self, class: String) -> ClassId {
+        let next = ClassId(self.names.len() as u32);
+        *self.ids.entry(class).or_insert_with_key(|class| {
+            self.names.push(class.clone());
+            next
+        })
     }
 }
 
-/// A buffer while its journal is lived through again.
-pub(super) struct Replay {
+/// What the records of a journal come to: a buffer, and what is known of its samples.
+pub(super) struct State {
     pub(super) buffer: Buffer,
     pub(super) classes: Names,
+    /// Hashes of the paths of all that was offered.
     pub(super) offered: HashSet<u64>,
     pub(super) exemplars: BTreeMap<SampleId, Exemplar>,
+    pub(super) by_hash: HashMap<u64, SampleId>,
     pub(super) task: u32,
+    /// The files and directories of the task; none: all that is offered.
     pub(super) files: Vec<String>,
 }
 
-impl Replay {
+impl State {
     pub(super) fn new(buffer: Buffer) -> Self {
-        let (classes, offered, exemplars, files) = Default::default();
-        Replay { buffer, classes, offered, exemplars, task: 0, files }
+        let (classes, offered, exemplars, by_hash, files) = Default::default();
+        State { buffer, classes, offered, exemplars, by_hash, task: 0, files }
     }
 
-    pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) {
+    /// Lives through a record, whether it has just been made or is read again.
+    ///
+    /// # Errors
+    /// Where what is pinned with it is needed and cannot be read.
+    pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) -> Result<()> {
         match record {
-            Record::Begun { buffer, classes, offered, task, files } => {
-                *self = Replay { task, files, ..Replay::new(*buffer) };
-                for class in &classes {
+            Record::Begun { buffer, classes, task, files } => {
+                *self = State { task, files, ..State::new(*buffer) };
+                for class in classes {
                     self.classes.id(class);
                 }
-                self.offered = offered.into_iter().collect();
+                let hashes = pinned.map_or(Ok(Vec::new()), |pinned| pinned.read())?;
+                self.offered =
+                    hashes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect();
             }
-            Record::Offered { path, hash, access, class, task, bytes } => {
-                let class = self.classes.id(&class);
-                let candidate = Candidate { class, task, bytes };
-                let Some(offered) = self.buffer.offer(candidate) else { return };
+            Record::Pinned { sample, hash, origin } => {
+                if let (Some(pinned), Some(_)) = (pinned, self.buffer.get(sample)) {
+                    self.hold(sample, Exemplar { hash, origin, pinned });
+                }
+            }
+            Record::Ruled { rules } => self.reform(rules),
+            Record::Offered { hash, class, bytes, origin } => {
+                let class = self.classes.id(class);
+                let exemplar = origin.zip(pinned);
+                let exemplar = exemplar.map(|(origin, pinned)| Exemplar { hash, origin, pinned });
                 self.offered.insert(hash);
-                for gone in offered.evicted {
-                    self.exemplars.remove(&gone);
-                }
-                if offered.kept {
-                    self.exemplars
-                        .insert(offered.sample, Exemplar { path, hash, access, pinned: None });
-                }
-            }
-            Record::Pinned { sample, path, hash, access } => {
-                if self.buffer.get(sample).is_some() {
-                    self.exemplars.insert(sample, Exemplar { path, hash, access, pinned });
-                }
+                self.offer(Candidate { class, task: self.task, bytes }, exemplar);
             }
             Record::Scored { sample, score } => drop(self.buffer.score(sample, score)),
             Record::Shown { sample } => drop(self.buffer.replayed(sample)),
             Record::Lost { sample } => {
-                if let Some(exemplar) = self.exemplars.remove(&sample) {
+                self.buffer.remove(sample);
+                if let Some(exemplar) = self.forget(sample) {
                     self.offered.remove(&exemplar.hash);
                 }
-                self.buffer.remove(sample);
             }
             Record::Task { task, files } => (self.task, self.files) = (task, files),
         }
+        Ok(())
+    }
+
+    fn offer(&mut self, candidate: Candidate, exemplar: Option<Exemplar>) {
+        let Some(offered) = self.buffer.offer(candidate) else { return };
+        offered.evicted.into_iter().for_each(|gone| drop(self.forget(gone)));
+        match exemplar {
+            Some(exemplar) if offered.kept => self.hold(offered.sample, exemplar),
+            // A sample counts as held only with its bytes.
+            None if offered.kept => drop(self.buffer.remove(offered.sample)),
+            _ => {}
+        }
+    }
+
+    /// Offers what is held, in the order in which it came, to a buffer of other rules.
+    fn reform(&mut self, rules: Rules) {
+        let before = std::mem::replace(&mut self.buffer, Buffer::new(rules));
+        let mut exemplars = std::mem::take(&mut self.exemplars);
+        self.by_hash.clear();
+        for member in before.members() {
+            let candidate =
+                Candidate { class: member.class, task: member.task, bytes: member.bytes };
+            self.offer(candidate, exemplars.remove(&member.sample));
+        }
+    }
+
+    fn hold(&mut self, sample: SampleId, exemplar: Exemplar) {
+        self.by_hash.insert(exemplar.hash, sample);
+        self.exemplars.insert(sample, exemplar);
+    }
+
+    fn forget(&mut self, sample: SampleId) -> Option<Exemplar> {
+        let exemplar = self.exemplars.remove(&sample)?;
+        self.by_hash.remove(&exemplar.hash);
+        Some(exemplar)
     }
 }

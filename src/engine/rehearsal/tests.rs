@@ -3,12 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::libc;
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+
 use super::displays;
-use super::held::{Held, Taken};
-use crate::cache::store::disk::Directory;
+use super::held::{Held, Newcomer, hash_of};
+use super::record::Origin;
+use crate::cache::store::disk::{Directory, Disk, Space};
+use crate::cache::store::tests::model::Model;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::fs::views::Access;
-use crate::rehearsal::{Labels, SampleId};
+use crate::rehearsal::Labels;
 
 fn settings(written: &[&str]) -> RehearsalSettings {
     let layers = Layers::new().set("cache.dir=/c").set("rehearsal.old.size=20");
@@ -24,28 +30,38 @@ fn settings(written: &[&str]) -> RehearsalSettings {
     config.resolve(&host).unwrap().rehearsal.remove(0)
 }
 
+fn open_on(disk: Arc<dyn Disk>, written: &[&str]) -> Held {
+    Held::open(settings(written), Labels::default(), disk, 0).unwrap()
+}
+
 fn open(directory: &Path, written: &[&str]) -> Held {
-    let disk = Arc::new(Directory::open(directory, false).unwrap());
-    Held::open(settings(written), Labels::default(), disk).unwrap()
+    open_on(Arc::new(Directory::open(directory, false).unwrap()), written)
+}
+
+/// Offers a file if it is to be offered; says whether it is held then.
+fn offer_one(held: &mut Held, path: &str, bytes: &[u8]) -> bool {
+    if !held.takes(Path::new(path), bytes.len() as u64, false) {
+        return false;
+    }
+    let class = held.class_of(Path::new(path)).unwrap();
+    let access = Access { mode: 0o640, uid: 7, gid: 8 };
+    let origin = Origin { path: path.to_owned(), access };
+    let (hash, length) = (hash_of(path.as_bytes()), bytes.len() as u64);
+    held.offer(Newcomer { hash, class, bytes: length, origin }, bytes);
+    held.sample(path).is_some()
 }
 
 fn bytes(n: u32) -> Vec<u8> {
     vec![n as u8; 50 + n as usize % 30]
 }
 
-/// Offers samples of ten classes; says which were kept.
+fn path(n: u32) -> String {
+    format!("train/c{}/{n}.jpg", n % 10)
+}
+
+/// Offers samples of ten classes; says how many were kept.
 fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
-    let mut kept = 0;
-    for n in samples {
-        let path = format!("train/c{}/{n}.jpg", n % 10);
-        let access = Access { mode: 0o640, uid: 7, gid: 8 };
-        if let Taken::Wanted(sample) =
-            held.offer(Path::new(&path), (bytes(n).len() as u64, access), false)
-        {
-            held.pin(sample, &bytes(n));
-            kept += 1;
-        }
-    }
+    let kept = samples.filter(|n| offer_one(held, &path(*n), &bytes(*n))).count();
     held.write();
     kept
 }
@@ -76,14 +92,14 @@ fn a_buffer_is_there_again() {
     held.score(shown, 2.5).unwrap();
     held.begin_task(4, vec!["train/c1".to_owned()]);
     held.write();
-    let (before, paths) = (held.buffer.clone(), check(&held));
+    let (before, paths) = (held.buffer().clone(), check(&held));
     assert_eq!((before.len(), paths.len()), (20, 20));
     drop(held);
     let mut held = open(directory.path(), &[]);
-    assert_eq!((&held.buffer, held.task), (&before, 4));
-    assert_eq!(held.files, ["train/c1"]);
+    assert_eq!((held.buffer(), held.task()), (&before, 4));
+    assert_eq!(held.files(), ["train/c1"]);
     assert_eq!(check(&held), paths);
-    let member = held.buffer.get(shown).unwrap();
+    let member = held.buffer().get(shown).unwrap();
     assert_eq!((member.score, member.replays), (Some(2.5), 1));
     assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
     // It goes on as one that had never ended.
@@ -106,9 +122,9 @@ fn a_crash_leaves_a_buffer_that_was() {
         std::fs::write(directory.path().join(&name), &journal[..cut]).unwrap();
         let mut held = open(directory.path(), &["size=5"]);
         check(&held);
-        assert_eq!(held.buffer.len(), check(&held).len(), "what is held has its bytes");
+        assert_eq!(held.buffer().len(), check(&held).len(), "what is held has its bytes");
         offer(&mut held, 0..40);
-        assert_eq!((held.buffer.len(), check(&held).len()), (5, 5));
+        assert_eq!((held.buffer().len(), check(&held).len()), (5, 5));
     }
 }
 
@@ -118,7 +134,7 @@ fn other_rules_take_over_what_was_held() {
     offer(&mut open(directory.path(), &[]), 0..300);
     let held = open(directory.path(), &["size=8", "policy=ring"]);
     let paths = check(&held);
-    assert_eq!((paths.len(), held.buffer.len()), (8, 8));
+    assert_eq!((paths.len(), held.buffer().len()), (8, 8));
     drop(held);
     let mut held = open(directory.path(), &["size=8", "policy=ring"]);
     assert_eq!(check(&held), paths);
@@ -132,10 +148,7 @@ fn dead_bytes_are_left_behind() {
     let mut held = open(directory.path(), &["policy=ring"]);
     let large = vec![3; 1 << 20];
     for n in 0..150 {
-        let path = format!("train/c/{n}.jpg");
-        let taken = held.offer(Path::new(&path), (large.len() as u64, Access::default()), false);
-        let Taken::Wanted(sample) = taken else { panic!("a ring keeps everything at first") };
-        held.pin(sample, &large);
+        assert!(offer_one(&mut held, &format!("train/c/{n}.jpg"), &large));
         held.write();
     }
     let files = std::fs::read_dir(directory.path()).unwrap();
@@ -152,22 +165,102 @@ fn dead_bytes_are_left_behind() {
 }
 
 #[test]
-fn what_cannot_be_pinned_is_not_held() {
+fn what_is_offered_is_below_the_root_and_has_a_class() {
     let directory = tempfile::tempdir().unwrap();
-    let mut held = open(directory.path(), &["root=train", "offer-rate=0.5"]);
-    let mut take = |path: &str, bytes, named| {
-        matches!(held.offer(Path::new(path), (bytes, Access::default()), named), Taken::Wanted(_))
-    };
-    assert!(!take("val/c/1.jpg", 10, false), "not below the root");
-    assert!(take("val/c/1.jpg", 10, true), "but for who names it");
-    assert!(!take("1.jpg", 10, true), "of no class");
-    assert!(!take("train/c/1.jpg", 0, true) && !take("train/c/1.jpg", 1 << 40, true));
-    let taken = (0..400).filter(|n| take(&format!("train/c{}/{n}.jpg", n % 10), 10, false)).count();
-    let half = held.buffer.offers();
-    assert!((150..250).contains(&half) && taken > 0, "{half} of 400 are offered");
-    held.pin(SampleId(0), &[0; 9]);
-    assert!(held.sample("val/c/1.jpg").is_none(), "other bytes than were offered");
-    drop(held);
     let held = open(directory.path(), &["root=train", "offer-rate=0.5"]);
-    assert!(held.buffer.is_empty(), "no bytes had come");
+    let takes = |path: &str, bytes, named| held.takes(Path::new(path), bytes, named);
+    assert!(!takes("val/c/1.jpg", 10, false), "not below the root");
+    assert!(takes("val/c/1.jpg", 10, true), "but for who names it");
+    assert!(!takes("1.jpg", 10, true), "of no class");
+    assert!(!takes("train/c/1.jpg", 0, true) && !takes("train/c/1.jpg", 1 << 40, true));
+    let half = (0..400).filter(|n| takes(&path(*n), 10, false)).count();
+    assert!((150..250).contains(&half), "{half} of 400 are offered");
+}
+
+/// What happens while the disk is full waits for it, and no more than a little.
+#[test]
+fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
+    let disk = Model::default();
+    drop(open_on(Arc::new(disk.clone()), &[]));
+    disk.fail_writes(Some(libc::ENOSPC));
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    let large = vec![3; 300 << 10];
+    let kept = |n: &u32| held.has_room() && offer_one(&mut held, &path(*n), &large);
+    assert_eq!((0..100).filter(kept).count(), 4);
+    assert!(displays::all(&held).classes.is_empty() && !held.lasts());
+    disk.fail_writes(None);
+    held.sync();
+    assert!(held.lasts() && held.has_room());
+    let shown =
+        |held: &Held| displays::all(held).classes.iter().map(|(_, f)| f.len()).sum::<usize>();
+    assert_eq!(shown(&held), 4);
+    drop(held);
+    assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
+}
+
+/// What goes for a newcomer is shown until the newcomer is on the disk, after any crash.
+#[test]
+fn nothing_is_given_up_before_its_successor_is_there() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    assert_eq!(offer(&mut held, 0..20), 20);
+    held.sync();
+    let before = check(&held);
+    disk.fail_writes(Some(libc::ENOSPC));
+    offer(&mut held, 20..60);
+    drop(held);
+    disk.fail_writes(None);
+    assert_eq!(check(&open_on(Arc::new(disk.clone()), &["policy=ring"])), before);
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    offer(&mut held, 20..60);
+    held.sync();
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    for cut in 1..=disk.ops() {
+        for _ in 0..20 {
+            let held = open_on(Arc::new(disk.crash(cut, &mut random)), &["policy=ring"]);
+            assert_eq!(check(&held).len(), held.buffer().len());
+        }
+    }
+}
+
+#[test]
+fn a_damaged_sample_is_given_up_and_may_be_offered_again() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut held, 0..20), 20);
+    let wrong = held.sample(&path(19)).unwrap();
+    disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    disk.fail_reads(Some(libc::EIO));
+    held.examine(wrong);
+    assert_eq!(held.buffer().len(), 20, "an error is no damage");
+    disk.fail_reads(None);
+    held.examine(held.sample(&path(18)).unwrap());
+    held.examine(wrong);
+    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
+    assert_eq!(offer(&mut held, 19..20), 1);
+    assert_eq!(check(&held).len(), 20);
+}
+
+/// Neither is it tried at every write, nor does a failed one leave anything.
+#[test]
+fn a_rewrite_that_cannot_be_is_tried_later() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring", "size=1"]);
+    let large = vec![3; 16 << 20];
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    disk.set_space(room(1 << 20));
+    (0..8).for_each(|n| {
+        assert!(offer_one(&mut held, &path(n), &large));
+        held.write();
+    });
+    let names = disk.names().unwrap();
+    assert!(names.len() == 1 && names[0].1 > 8 * large.len() as u64, "{names:?}");
+    disk.set_space(None);
+    (8..14).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
+    held.write();
+    let names = disk.names().unwrap();
+    assert!(names.len() == 1 && names[0].1 < 2 * large.len() as u64, "{names:?}");
+    drop(held);
+    let held = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
+    assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
 }

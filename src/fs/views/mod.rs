@@ -14,6 +14,7 @@
 //! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
 //! follows it. Nothing here knows FUSE.
 
+mod damage;
 mod display;
 mod place;
 mod slots;
@@ -37,7 +38,7 @@ pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
 /// Makes a display of a buffer, by the buffer's place among the names.
 pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
 
-/// Told of each sample that was opened: the buffer's place, and the sample.
+/// Told of a sample: the buffer's place, and which.
 pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
 
 /// Takes how many lines were refused.
@@ -52,6 +53,8 @@ pub struct Ask {
     pub make: Make,
     /// Hears of each sample that is opened.
     pub shown: Shown,
+    /// Hears of each sample whose bytes are not what was written.
+    pub damaged: Shown,
     /// Takes scores.
     pub score: Score,
 }

@@ -65,7 +65,19 @@ proptest! {
                 prop_assert_eq!(&read, &buffer);
                 copy = Some(read);
             }
+            let may_be_kept = |class, bytes| {
+                let met = buffer.classes().any(|met| met == ClassId(class));
+                met.then(|| buffer.may_keep(candidate(class, bytes), 0))
+            };
+            let foreseen = match *step {
+                Step::Offer { class, bytes } => may_be_kept(class, bytes),
+                _ => None,
+            };
             let offered = apply(&mut buffer, step);
+            if let (Some(may_keep), Some(offered)) = (foreseen, &offered) {
+                let is_exact = matches!(capacity, Capacity::Samples(_));
+                prop_assert!(may_keep == offered.kept || may_keep && !is_exact);
+            }
             if let Some(copy) = &mut copy {
                 prop_assert_eq!(&apply(copy, step), &offered);
             }

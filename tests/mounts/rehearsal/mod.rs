@@ -10,16 +10,18 @@ mod slots;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, content, said, wait_until};
-use crate::mounted::Mounted;
+use crate::ground::{Ground, check_many, content, fails, said, wait_until};
+use crate::mounted::{Mounted, Slow};
 use crate::programs::{Program, runs, signal};
+use crate::refused::Tmpfs;
 
 /// Files of a class.
 const FILES: u64 = 40;
@@ -201,6 +203,7 @@ fn commands_feed_a_buffer_and_ask_it() {
     assert_eq!(rehearse(&ground, "task", &["old", "1"], "").0, Some(0));
     let next = list.replace("train/b", "train/c");
     assert_eq!(rehearse(&ground, "offer", &["old"], &next).0, Some(0));
+    wait_for_offers(&ground, 2 * FILES);
     let stats = stats(&ground);
     assert_eq!((&stats["classes"]["b"], &stats["classes"]["c"]), (&15.into(), &15.into()));
     assert_eq!((&stats["tasks"]["0"], &stats["tasks"]["1"]), (&15.into(), &15.into()));
@@ -259,21 +262,26 @@ fn large_samples_are_kept_whole() {
     let ground = Ground::new();
     let bytes = content(5, 5_300_000);
     ground.plant("d/large", &bytes);
+    ground.plant("d/middle", &bytes);
     ground.plant("d/small", &content(6, 10));
     let cache = ground.path("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=6MB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=12MB"];
     let mounted = Mounted::new(&ground, &options);
     let mut first = [0; 10];
     fs::File::open(mounted.path("d/large")).unwrap().read_exact(&mut first).unwrap();
+    let middle = fs::File::open(mounted.path("d/middle")).unwrap();
+    middle.read_exact_at(&mut first, 3 << 20).unwrap();
+    drop(middle);
     fs::read(mounted.path("d/small")).unwrap();
     let mut number = 0;
-    wait_until("both are shown", || {
+    wait_until("all are shown", || {
         number += 1;
         let view = mounted.path(format!("rehearsal/old/epoch-{number}/d"));
-        fs::read_dir(&view).is_ok_and(|entries| entries.count() == 2)
+        fs::read_dir(&view).is_ok_and(|entries| entries.count() == 3)
     });
     let view = mounted.path(format!("rehearsal/old/epoch-{number}/d"));
     assert!(fs::read(view.join("large")).unwrap() == bytes);
+    assert!(fs::read(view.join("middle")).unwrap() == bytes);
     assert!(fs::read(view.join("small")).unwrap() == content(6, 10));
     mounted.umount();
 }
@@ -296,4 +304,173 @@ fn a_directory_of_the_dataset_goes_before_the_views() {
     assert_eq!(counts(&epoch(&place.join("old"), 0)), [("a", 30)]);
     mounted.umount();
     assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+}
+
+/// Where the source fails nothing is given up for what cannot be had, and that can be offered again.
+#[test]
+fn samples_stay_until_others_are_there() {
+    let ground = ground();
+    let slow = Slow::new(&ground, &[]);
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=30"];
+    let sets = ["rehearsal.old.policy=ring", "prefetch.enabled=false"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let options = options.into_iter().chain(sets).collect::<Vec<_>>();
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    let before = epoch(&view, 0);
+    slow.ctl(&["fault", "eio", "train/b/*"]);
+    let list: String = (0..FILES).map(|number| format!("train/b/{number}.jpg\n")).collect();
+    assert_eq!(rehearse(&ground, "offer", &["old"], &list).0, Some(0));
+    wait_until("none is left to be decided", || stats(&ground)["waiting"] == 0);
+    assert_eq!((epoch(&view, 1), &stats(&ground)["offered"]), (before.clone(), &FILES.into()));
+    slow.ctl(&["fault", "clear"]);
+    // As long as they do not come, nothing goes, and an end is as if they had not been offered.
+    slow.ctl(&["fault", "hang", "train/b/*"]);
+    assert_eq!(rehearse(&ground, "offer", &["old"], &list).0, Some(0));
+    wait_until("all wait", || stats(&ground)["waiting"] == FILES);
+    assert_eq!(epoch(&view, 2), before);
+    signal(mounted.pid, Signal::SIGKILL);
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    let again = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    drop(mounted);
+    let view = again.path("rehearsal/old");
+    assert_eq!(epoch(&view, 0), before);
+    assert_eq!(rehearse(&ground, "offer", &["old"], &list).0, Some(0));
+    wait_for_offers(&ground, 2 * FILES);
+    assert_eq!(counts(&epoch(&view, 1)), [("b", 30)]);
+    again.umount();
+}
+
+/// A buffer that is added to a mount whose files all lie in the local store.
+#[test]
+fn what_the_local_store_serves_is_offered_and_read_from_there() {
+    const COUNT: u64 = 150;
+    let ground = Ground::new();
+    ground.plant_many("d", COUNT, 30_000);
+    let slow = Slow::new(&ground, &[]);
+    let cache = ground.path("cache");
+    let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let disk = [&disk[..], &["--set", "order.learn=off"]].concat();
+    let mount = |options: &[&str]| {
+        Mounted::at(&ground, &slow.point, &ground.path("mount"), &[&disk[..], options].concat())
+    };
+    let mounted = mount(&[]);
+    wait_until("all is stored", || {
+        check_many(&mounted.path(""), "d", COUNT, 30_000);
+        mounted.count("/disk/kept") >= COUNT * 30_000
+    });
+    mounted.umount();
+    let before = slow.count("bytes");
+    let mounted = mount(&["--set", "rehearsal.old.size=500"]);
+    check_many(&mounted.path(""), "d", COUNT, 30_000);
+    wait_for_offers(&ground, COUNT);
+    check_many(&mounted.path("rehearsal/old/epoch-0"), "d", COUNT, 30_000);
+    assert_eq!(slow.count("bytes"), before, "the source was read");
+    mounted.umount();
+}
+
+/// The files of this name below a directory.
+fn find(directory: &Path, name: &str) -> Vec<PathBuf> {
+    let inside = |path: PathBuf| match path.is_dir() {
+        true => find(&path, name),
+        false => Vec::from_iter((path.file_name().unwrap() == name).then_some(path)),
+    };
+    fs::read_dir(directory).unwrap().flat_map(|entry| inside(entry.unwrap().path())).collect()
+}
+
+/// Its reader gets an error once; later epochs are without it.
+#[test]
+fn a_damaged_sample_is_in_no_later_epoch() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    let held = fs::read_dir(view.join("epoch-0/a")).unwrap().next().unwrap().unwrap().file_name();
+    let number: u64 = held.to_str().unwrap().trim_end_matches(".jpg").parse().unwrap();
+    let sample = content((u64::from(b'a') << 16) + number, 500 + 1000 * (number as usize % 7));
+    let journals = find(&ground.path("cache"), "journal-00000001");
+    let [journal] = &journals[..] else { panic!("{journals:?}") };
+    let at = fs::read(journal).unwrap().windows(sample.len()).position(|part| part == sample);
+    let file = fs::OpenOptions::new().write(true).open(journal).unwrap();
+    file.write_all_at(&[!sample[7]], at.unwrap() as u64 + 7).unwrap();
+    fails(fs::read(view.join("epoch-0/a").join(&held)), Errno::EIO as i32);
+    wait_until("it is given up", || stats(&ground)["samples"] == 29);
+    let next = epoch(&view, 1);
+    assert!(next["a"].len() == 29 && !next["a"].contains(&held.into_string().unwrap()));
+    mounted.umount();
+}
+
+/// Whoever cannot reach a sample at the source cannot read it here.
+#[test]
+fn views_show_to_nobody_what_the_source_hides() {
+    let ground = ground();
+    for (path, mode) in [("train/a", 0o700), ("train/b", 0o750), ("train/c/1.jpg", 0o640)] {
+        fs::set_permissions(ground.source(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mounted = mount(&ground, &["rehearsal.old.size=500"]);
+    ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
+    wait_for_offers(&ground, 3 * FILES);
+    let mode = |path: &str| {
+        let path = mounted.path("rehearsal/old/epoch-0").join(path);
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    };
+    assert_eq!(
+        ["a/1.jpg", "b/1.jpg", "c/1.jpg", "c/2.jpg"].map(mode),
+        [0o400, 0o440, 0o440, 0o444]
+    );
+    mounted.umount();
+}
+
+/// What is decided then is shown when there is room again, and in the next mount.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let ground = ground();
+    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
+    let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
+    let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let options: Vec<&str> = cache.into_iter().chain(sets).collect();
+    let mounted = Mounted::new(&ground, &options);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    assert_eq!(counts(&epoch(&view, 0)), [("a", 30)]);
+    let other = fs::File::create(tiny.0.join("other")).unwrap();
+    let mut end = 0;
+    while other.write_all_at(&[1; 4096], end).is_ok() {
+        end += 4096;
+    }
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, 2 * FILES);
+    // A page may have had room for some.
+    assert!(epoch(&view, 1).values().flatten().count() < 10);
+    assert_eq!(mounted.count("/read_errors"), 0);
+    other.set_len(0).unwrap();
+    assert_eq!(counts(&epoch(&view, 2)), [("b", 30)]);
+    mounted.umount();
+    let mounted = Mounted::new(&ground, &options);
+    assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("b", 30)]);
+    mounted.umount();
+}
+
+/// What is refused changes nothing.
+#[test]
+fn a_view_in_use_keeps_the_whole_mount() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    for used in ["rehearsal/old/epoch-0", ".belady"] {
+        let opened = fs::File::open(mounted.path(used)).unwrap();
+        assert!(ground.ends(8, &["umount", mounted.point.to_str().unwrap()]).contains("in use"));
+        assert!(mounted.path(".belady/stats").exists(), "with {used} open");
+        assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("a", 30)]);
+        drop(opened);
+    }
+    mounted.umount();
 }
