@@ -66,6 +66,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             gears: false,
         },
         source: BUSY,
+        lower_us: vec![100, 100],
         vanish: None,
     }
 }
@@ -167,6 +168,9 @@ fn a_tier_that_vanishes_is_done_without() {
     with.settings.tiers.push(Tier { capacity: total * 40 / 100 });
     let whole = run(&with);
     assert!(whole.hit_share(1) > 0.75, "three tiers hold 80 %: {}", whole.hit_share(1));
+    with.lower_us = vec![100, 50_000];
+    let slow = run(&with);
+    assert!(slow.after(1).stall_us > whole.after(1).stall_us, "the third tier is slow");
     with.vanish = Some((2, u64::from(SAMPLES) * 2));
     let broken = run(&with);
     assert_eq!(broken.after(0).reads, u64::from(SAMPLES * EPOCHS), "every sample was read");

@@ -7,7 +7,7 @@ start.  Shape A reads and checks, B pauses 50 ms a batch besides, C decodes.  co
 the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  A turn runs all
 that has a bar, with a few epochs each; what is only there to compare with runs once.  "bound" is the time of the best
 of 8, 16 and 32 parallel copiers (found in the first turn); "ideal bytes" is the data less what the cache can hold, in
-pages.
+pages.  floor: with decoding both cores are busy, and whoever reads the source takes time from the loader.
 """
 
 import statistics
@@ -26,6 +26,7 @@ BARS = {"cold.x_bound": .95, "cold.x_link": 1.08, "cold.step.x_local": 1.04, "st
         "steady.20.x_bound": .95, "steady.50.x_ideal_bytes": 1.02, "steady.20.x_ideal_bytes": 1.02,
         "steady.0.x_bound": .95, "memory_over_budget_mib": 48}
 COPIERS = (8, 16, 32)
+READERS = 16                 # of the slow source, beside a loader of local files
 SIZES = ("100", "50", "20", "0", "dir")
 TURNS = 3                    # then comes what is run only to compare with, and further turns while there is time
 TURNS_MOST = 7
@@ -71,6 +72,7 @@ class Bench(Schedule):
             yield f"belady.B.{size}", self.belady_job("B", size)
         yield "local.C", lambda: self.rig.local("C", EPOCHS["C"])
         yield "belady.C.100", self.belady_job("C", "100")
+        yield "floor.C", lambda: self.rig.beside_readers("C", READERS)
 
     def best_copiers(self):
         """The number of copiers that was quickest in the first turn."""
@@ -80,7 +82,7 @@ class Bench(Schedule):
         """The slow source with several numbers of workers, and its caching client."""
         for workers in (2, 8, 16):
             yield f"direct.{workers}", lambda workers=workers: self.rig.direct(workers, 1)
-        yield "client_cache", lambda: self.rig.direct(2, 2, client_cache=True)
+            yield f"client_cache.{workers}", lambda workers=workers: self.rig.direct(workers, 2, client_cache=True)
 
     def belady_job(self, shape, size):
         ram, disk, settings = sizes_of(self.rig, size)
@@ -126,6 +128,8 @@ class Rows:
         self.add("cold.step.x_local", get("belady.B.100"), lambda r: r.cold, part="cold", by=step)
         self.worst_step(step)
         self.add("cold.decode.x_local", get("belady.C.100"), lambda r: r.cold, part="cold", by=decode)
+        self.add("cold.decode.floor.x_local", get("floor.C"), lambda r: r.cold, part="cold", by=decode,
+                 note=f"local files decoded while {READERS} processes read the source through, to nowhere")
         self.add("steady.100.decode.x_local", get("belady.C.100"), lambda r: r.steady(), by=decode)
         for size in ("50", "20"):
             runs = get(f"belady.A.{size}")
@@ -176,7 +180,7 @@ class Rows:
                  lambda r: r.cold_with_scan - r.cold, "s", "cold")
         for workers in (2, 8, 16):
             self.add(f"direct.{workers}.s", self.bench.get(f"direct.{workers}"), lambda r: r.cold, "s", "cold")
-        for name in ["client_cache", "local.A", "local.B", "local.C",
+        for name in [*(f"client_cache.{workers}" for workers in (2, 8, 16)), "local.A", "local.B", "local.C",
                      *(f"belady.{shape}.{size}" for shape in "ABC" for size in SIZES)]:
             if self.bench.get(name):
                 self.add(f"{name}.cold.s", self.bench.get(name), lambda r: r.cold, "s", "cold")

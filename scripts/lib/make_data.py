@@ -170,7 +170,7 @@ def main():
     parser = argparse.ArgumentParser(description="Make a data set under target/data and print its directory.")
     parser.add_argument("kind", choices=["fashion-mnist", "imagenet-like"])
     parser.add_argument("--files", type=int, help="how many (6,000; imagenet-like 5,000)")
-    parser.add_argument("--quick", action="store_true", help="fewer files (fashion-mnist 1,200, imagenet-like 600)")
+    parser.add_argument("--quick", action="store_true", help="fewer files (fashion-mnist 2,000, imagenet-like 600)")
     parser.add_argument("--full", action="store_true", help="all 70,000 of fashion-mnist, imagenet-like 20,000")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--root", help="where (target/data)")
@@ -180,7 +180,7 @@ def main():
 
 def default_files(kind, quick=False, full=False):
     """How many files a set has when nobody says."""
-    few, usual, many = (1_200, 6_000, 70_000) if kind == "fashion-mnist" else (600, 5_000, 20_000)
+    few, usual, many = (2_000, 6_000, 70_000) if kind == "fashion-mnist" else (600, 5_000, 20_000)
     return few if quick else many if full else usual
 
 

@@ -111,6 +111,26 @@ class Rig:
         """The files themselves, warm."""
         return Run(self.load(self.data, shape, epochs, 2, None, []))
 
+    def beside_readers(self, shape, readers):
+        """The files themselves, warm, while `readers` processes read the slow source through once, to nowhere."""
+        def once():
+            with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
+                files = subprocess.Popen(["find", ".", "-type", "f", "-print0"], cwd=slow.mountpoint,
+                                         stdout=subprocess.PIPE)
+                reading = subprocess.Popen(["xargs", "-0", "-n", "25", "-P", str(readers), "cat"], cwd=slow.mountpoint,
+                                           stdin=files.stdout, stdout=subprocess.DEVNULL)
+                files.stdout.close()
+                try:
+                    done = self.load(self.data, shape, 1, 2, slow, [slow])
+                    if reading.wait(self.longest) != 0 or files.wait() != 0 or done[0]["bytes"] < .99 * self.bytes:
+                        raise RunError("the readers beside did not read it all within the epoch")
+                finally:
+                    for process in (reading, files):
+                        process.terminate()
+                        process.wait()
+                return Run(done, slow.stats()["held_late_us_max"])
+        return self.on_time(once)
+
     def direct(self, workers, epochs, client_cache=False):
         """The slow source itself."""
         def once():

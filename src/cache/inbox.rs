@@ -9,33 +9,20 @@
 //! planner at once, as does a reader who waits; as long as there are events, it takes them by the
 //! batch, a few milliseconds late at most, which is little against what is staged ahead.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Buffer;
-use crate::catalog::NodeId;
+use super::backlog::Arrival;
 use crate::plan::{Event, Planner};
 
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
-
-/// Bytes that wait with the arrivals; beyond, further arrivals come without: they are not stored.
-const BYTES_MAX: usize = 64 << 20;
 
 /// Events of a batch at most: as many wake a planner that gathers one.
 const BATCH_MAX: usize = 8;
 
 /// How long a batch is gathered.
 const GATHER: Duration = Duration::from_millis(4);
-
-/// The bytes of a block that has arrived, and the version of its file that they are.
-#[derive(Clone)]
-pub struct Arrival {
-    /// The version.
-    pub node: NodeId,
-    /// The block's bytes.
-    pub bytes: Arc<Buffer>,
-}
 
 /// An event, with the bytes that arrived if it is an arrival.
 pub struct Message {
@@ -51,7 +38,6 @@ pub type Question = Box<dyn FnOnce(&Planner) + Send>;
 struct Queue {
     messages: Vec<Message>,
     questions: Vec<Question>,
-    bytes: usize,
     batch: usize,
     /// The planner gathers a batch: a single event does not wake it.
     gathering: bool,
@@ -82,7 +68,6 @@ impl Inbox {
         let queue = Queue {
             messages: Vec::new(),
             questions: Vec::new(),
-            bytes: 0,
             batch,
             gathering: false,
             urgent: false,
@@ -103,8 +88,6 @@ impl Inbox {
         {
             return;
         }
-        let arrival = arrival.filter(|arrival| queue.bytes + arrival.bytes.len() <= BYTES_MAX);
-        queue.bytes += arrival.as_ref().map_or(0, |arrival| arrival.bytes.len());
         let was_ready = queue.is_ready();
         queue.urgent |= matches!(event, Event::Missed { .. });
         queue.messages.push(Message { event, arrival });
@@ -151,7 +134,6 @@ impl Inbox {
         queue.gathering = !queue.messages.is_empty();
         messages.append(&mut queue.messages);
         questions.append(&mut queue.questions);
-        queue.bytes = 0;
         !queue.closed
     }
 

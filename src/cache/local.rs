@@ -3,26 +3,23 @@
 //! The store knows keys of versions; here is known which block of the catalog has which key.
 //! At start [`Local::adopt`] looks up every block of the catalog; what the store holds beside them
 //! is of files that are gone or changed, and is given up. Afterwards writes and removals queue for
-//! the one thread that writes, in order; what is queued is bounded in bytes, and what is beyond is
-//! not stored. Neighbours in the queue are written together.
+//! the one thread that writes, in order. Neighbours in the queue are written together. While the disk
+//! hangs nothing is queued for it, and what was queued is not stored.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::Buffer;
+use super::backlog::Arrival;
 use super::care::Owed;
-use super::inbox::Arrival;
 use super::store::{Found, Key, Lent, Part, Sample, Store};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
-use crate::source::{Kind, Pool, Urgency};
-
-/// Bytes that may wait to be written.
-const QUEUE_BYTES: usize = 64 << 20;
+use crate::source::{Pool, Urgency};
 
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
@@ -32,6 +29,9 @@ const REMOVED_AT_ONCE: usize = 1 << 14;
 
 /// Niceness of the thread that writes.
 const NICE: i32 = 15;
+
+/// After how long at one batch the disk is said to hang.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
 
 /// For how long the end of a mount waits for a disk that may hang.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
@@ -50,11 +50,19 @@ enum Job {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    bytes: usize,
     /// Whether a thread is at it.
     working: bool,
+    /// Since when it has been at the same batch.
+    since: Option<Instant>,
     /// Nothing is queued any more.
     closed: bool,
+}
+
+impl Queue {
+    /// Whether the disk hangs.
+    fn hangs(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() > HANGS_AFTER)
+    }
 }
 
 /// The local store as a tier of blocks.
@@ -123,9 +131,6 @@ impl Local {
         }
         let mut keys = vec![None; layout.blocks()];
         self.catalog.for_each_file(|path, file, stat| {
-            if stat.kind != Kind::File {
-                return;
-            }
             let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);
@@ -144,7 +149,7 @@ impl Local {
             self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect()
         };
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-        self.submit(Job::Forget(stray), 0);
+        self.submit(Job::Forget(stray));
         found
     }
 
@@ -197,24 +202,46 @@ impl Local {
         self.comparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a block that has arrived; `owed` is what the planner is told, also where it is not
-    /// stored.
-    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Arrival, owed: Owed) {
-        let length = arrival.bytes.len();
-        if self.lock().bytes + length <= QUEUE_BYTES {
-            self.submit(Job::Put(block, arrival, owed), length);
+    /// Stores a block that has arrived, unless too much waits already; `owed` is what the planner is
+    /// told, also where it is not stored.
+    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Option<Arrival>, owed: Owed) {
+        if let Some(arrival) = arrival.filter(|_| !self.lock().hangs()) {
+            self.submit(Job::Put(block, arrival, owed));
+        }
+    }
+
+    /// `normal`, or what is wrong in words.
+    pub(super) fn state(&self) -> &'static str {
+        if self.lock().hangs() {
+            return "down: the cache disk hangs; nothing is stored there";
+        }
+        self.store.state()
+    }
+
+    /// Lets go of what waits for a disk that hangs: the planner waits for it, too.
+    pub(super) fn give_up_hanging(&self) {
+        let mut queue = self.lock();
+        if !queue.hangs() {
+            return;
+        }
+        let jobs = std::mem::take(&mut queue.jobs).into_iter();
+        let (lost, kept) = jobs.partition::<Vec<Job>, _>(|job| matches!(job, Job::Put(..)));
+        queue.jobs = kept.into();
+        drop(queue);
+        if !lost.is_empty() {
+            tracing::warn!(samples = lost.len(), "the cache disk hangs; samples are not stored");
         }
     }
 
     /// Gives up what is stored of a block.
     pub(super) fn remove(self: &Arc<Self>, block: BlockId) {
-        self.submit(Job::Remove(block), 0);
+        self.submit(Job::Remove(block));
     }
 
     /// Waits until everything is written, and lasts; nothing is written afterwards. Says whether
     /// the store is left: a disk that hangs may still be writing. Blocks.
     pub(super) fn close(self: &Arc<Self>) -> bool {
-        self.submit(Job::Sync, 0);
+        self.submit(Job::Sync);
         let mut queue = self.lock();
         queue.closed = true;
         let busy = |queue: &mut Queue| queue.working;
@@ -226,13 +253,12 @@ impl Local {
         !hangs
     }
 
-    fn submit(self: &Arc<Self>, job: Job, bytes: usize) {
+    fn submit(self: &Arc<Self>, job: Job) {
         let mut queue = self.lock();
         if queue.closed {
             return;
         }
         queue.jobs.push_back(job);
-        queue.bytes += bytes;
         if !std::mem::replace(&mut queue.working, true) {
             let local = Arc::clone(self);
             self.writers.submit(Urgency::Prefetch, move || local.work());
@@ -271,9 +297,9 @@ impl Local {
                 break;
             }
             bytes += length;
-            queue.bytes = queue.bytes.saturating_sub(length);
             jobs.push(job);
         }
+        queue.since = (!jobs.is_empty()).then(Instant::now);
         if jobs.is_empty() {
             queue.working = false;
             self.idle.notify_all();
@@ -343,7 +369,9 @@ struct Working<'a>(&'a Local);
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.lock().working = false;
+            let mut queue = self.0.lock();
+            (queue.working, queue.since) = (false, None);
+            drop(queue);
             self.0.idle.notify_all();
         }
     }

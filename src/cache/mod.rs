@@ -16,6 +16,7 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
+mod backlog;
 mod buffer;
 mod care;
 mod checked;
@@ -40,12 +41,14 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::{BLOCK_BYTES, BlockId, FileId};
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
+pub use backlog::Arrival;
+use backlog::Backlog;
 pub use buffer::Buffer;
 use care::{InCare, Owed};
 use checked::Checked;
 use flight::{Fetching, Flight};
 pub use gears::Gears;
-pub use inbox::{Arrival, Inbox, Message, Question};
+pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned};
 use local::Local;
 use store::{Lent, Store};
@@ -107,6 +110,7 @@ pub struct Cache {
     flights: Mutex<HashMap<Key, Flight>>,
     pages: OnceLock<Arc<dyn Pages>>,
     local: Option<Arc<Local>>,
+    backlog: Backlog,
     store_pool: Pool,
     push_pool: Pool,
     gear_pool: Pool,
@@ -139,6 +143,7 @@ impl Cache {
             flights: Mutex::default(),
             pages: OnceLock::new(),
             local,
+            backlog: Backlog::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             gear_pool: Pool::new("belady-gear", 1, 0),
@@ -170,6 +175,18 @@ impl Cache {
     /// The local store, if there is one.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.local.as_ref().map(|local| &local.store)
+    }
+
+    /// State of the local store, if there is one: `normal`, or what is wrong in words.
+    pub fn disk_state(&self) -> Option<&'static str> {
+        self.local.as_ref().map(|local| local.state())
+    }
+
+    /// Stores nothing more of what waits for a disk that hangs. To be called once a second.
+    pub fn give_up_hanging(&self) {
+        if let Some(local) = &self.local {
+            local.give_up_hanging();
+        }
     }
 
     /// Tells the planner what the local store holds already, and gives up what in it is of no file
@@ -290,7 +307,7 @@ impl Cache {
             Entry::Occupied(mut flight) => match flight.get_mut() {
                 Flight::Fetching(fetching) => fetching.placed = Some(placed),
                 Flight::Pushing(bytes) => {
-                    let arrival = Arrival { node: located.node, bytes: Arc::clone(bytes) };
+                    let arrival = self.backlog.arrival(located.node, bytes);
                     drop(flights);
                     local.put(block, arrival, placed);
                 }
@@ -333,7 +350,7 @@ impl Cache {
         match &self.local {
             Some(local) => {
                 let placed = Owed::new(self, Event::Placed { block, tier, done: false });
-                local.put(block, arrival, placed);
+                local.put(block, Some(arrival), placed);
             }
             None => self.inbox.put(Event::Placed { block, tier, done: false }, None),
         }
@@ -418,7 +435,7 @@ impl Cache {
             waiter(Ok(Arc::clone(&bytes)));
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
-            local.put(block, Arrival { node: located.node, bytes: Arc::clone(&bytes) }, placed);
+            local.put(block, self.backlog.arrival(located.node, &bytes), placed);
         }
         if !fetching.to_ram {
             return;
@@ -446,7 +463,7 @@ impl Cache {
                 self.checked.note(block);
                 // What comes from the store is not written to it.
                 let new = self.local.is_some() && from == Place::Source;
-                let arrival = new.then_some(Arrival { node: located.node, bytes });
+                let arrival = new.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
                 self.tell(located.node, Event::Arrived { block, from }, arrival);
             }
             Err(errno) => {

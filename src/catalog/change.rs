@@ -139,8 +139,8 @@ impl Tree {
             let row = &mut self.tables.rows[row.index()];
             (row.parent, row.name) = (parent, name);
         }
-        let now = self.checked_ms(alias);
-        self.seen(alias, self.checked_ms(file));
+        let now = self.checked(alias);
+        self.seen(alias, self.checked(file));
         self.seen(file, now);
         let directories = if a.0 == b.0 { vec![a.0] } else { vec![a.0, b.0] };
         for directory in directories {
@@ -164,7 +164,7 @@ impl Tree {
         self.tables.rows[alias.index()].state = State::Gone;
         let row = &mut self.tables.rows[file.index()];
         (row.parent, row.name, row.state) = (parent, name, State::There);
-        self.seen(file, self.checked_ms(alias));
+        self.seen(file, self.checked(alias));
         if let Some(rows) = self.list_mut(parent)
             && let Some(slot) = rows.iter_mut().find(|row| **row == alias)
         {

@@ -13,6 +13,7 @@
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
 mod change;
+mod files;
 mod names;
 mod node;
 mod row;
@@ -31,7 +32,8 @@ use nix::errno::Errno;
 
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Kind, Source, Stat};
+use crate::source::{Fingerprint, Source, Stat};
+pub use files::{Leading, Links};
 pub use node::NodeId;
 use tree::Tree;
 
@@ -111,6 +113,9 @@ pub struct Catalog {
     /// Whether it is as it was saved last.
     saved: AtomicBool,
 }
+
+/// What the age of a check is measured in: 32 bits of it are 2.7 years.
+const TICK: Duration = Duration::from_millis(20);
 
 /// How long the kernel may believe what can never change.
 pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -227,21 +232,25 @@ impl Catalog {
         self.tree.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds since the catalog began, never 0: that stands for what was known then.
-    fn now_ms(&self) -> u32 {
-        u32::try_from(self.start.elapsed().as_millis()).unwrap_or(u32::MAX).max(1)
+    /// Ticks since the catalog began, never 0: that stands for what was known then.
+    fn now(&self) -> u32 {
+        let ticks = self.start.elapsed().as_millis() / TICK.as_millis();
+        u32::try_from(ticks).unwrap_or(u32::MAX).max(1)
     }
 
-    /// For how long a row checked at `checked_ms` may still be believed; none: no longer.
-    fn valid(&self, checked_ms: u32) -> Option<Duration> {
+    /// For how long a row checked at this tick may still be believed; none: no longer, which is so
+    /// of everything where the ticks have come to their end.
+    fn valid(&self, checked: u32) -> Option<Duration> {
         let Some(period) = self.period else { return Some(FOR_EVER) };
-        let age = Duration::from_millis(u64::from(self.now_ms().saturating_sub(checked_ms)));
-        period.checked_sub(age).filter(|left| !left.is_zero())
+        let now = self.now();
+        // A tick more: the check may have been at its beginning.
+        let age = TICK * now.saturating_sub(checked).saturating_add(1);
+        period.checked_sub(age).filter(|left| now < u32::MAX && !left.is_zero())
     }
 
     /// What a row's name stands for, which may be believed as long as the name.
     fn attr(&self, tree: &Tree, entry: FileId) -> Attr {
-        let valid = self.valid(tree.checked_ms(entry)).unwrap_or_default();
+        let valid = self.valid(tree.checked(entry)).unwrap_or_default();
         let file = tree.target(entry);
         Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
@@ -263,7 +272,7 @@ impl Catalog {
             Err(errno) => return Some(Err(errno)),
         };
         let Some(entry) = tree.entry(directory, name) else {
-            let valid = self.valid(tree.checked_ms(directory)).is_some();
+            let valid = self.valid(tree.checked(directory)).is_some();
             let fresh = believe || valid && !tree.is_unread(directory);
             let is_directory = tree.is_directory(directory);
             let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
@@ -293,7 +302,7 @@ impl Catalog {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let valid = self.valid(tree.checked_ms(directory)).is_some();
+        let valid = self.valid(tree.checked(directory)).is_some();
         if !believe && (tree.is_unread(directory) || !valid) {
             return None;
         }
@@ -374,14 +383,14 @@ impl Catalog {
         let Some(period) = self.period else { return false };
         let tree = self.read();
         let Ok(file) = tree.resolve(node) else { return false };
-        self.valid(tree.checked_ms(file)).is_none_or(|left| left < period / 2)
+        self.valid(tree.checked(file)).is_none_or(|left| left < period / 2)
     }
 
     /// A version has just been seen at the source, by reading it.
     pub fn seen(&self, node: NodeId) {
         let tree = self.read();
         if let Ok(file) = tree.resolve(node) {
-            tree.seen(file, self.now_ms());
+            tree.seen(file, self.now());
         }
     }
 
@@ -396,43 +405,14 @@ impl Catalog {
         changes
     }
 
-    /// Calls `each` with path, file and attributes of every regular file or link.
-    pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
-        let tree = self.read();
-        let (mut directory, mut path) = (FileId(0), PathBuf::new());
-        for file in tree.files().filter(|file| tree.is_there(*file)) {
-            let stat = tree.stat(file);
-            if !matches!(stat.kind, Kind::File | Kind::Symlink) {
-                continue;
-            }
-            let parent = tree.row(file).parent;
-            if parent != directory {
-                (directory, path) = (parent, tree.path(parent));
-            }
-            path.push(tree.name(file));
-            each(&path, file, &stat);
-            path.pop();
-        }
-    }
-
-    /// Path of some regular file.
-    pub fn any_file(&self) -> Option<PathBuf> {
-        let tree = self.read();
-        tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
-    }
-
-    /// Number of rows and of the bytes of all regular files.
-    pub fn totals(&self) -> (u64, u64) {
-        let tree = self.read();
-        let regular = tree.files().filter(|file| is_regular(&tree, *file));
-        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
-    }
-
     /// Checks one name at the source. Blocks.
-    pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Changes {
+    ///
+    /// # Errors
+    /// The source's, which leaves open what the name is by now. What is known is not forgotten.
+    pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Result<Changes, Errno> {
         let known = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(parent) else { return Changes::default() };
+            let Ok(directory) = tree.resolve(parent) else { return Ok(Changes::default()) };
             tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
         let Some((path, entry)) = known else { return self.refresh_directory(parent) };
@@ -440,12 +420,11 @@ impl Catalog {
         let mut changes = Changes::default();
         match stat {
             Ok(stat) if self.is_as_seen(entry, &stat) => {}
-            Ok(stat) => self.write().found(parent, name, &stat, self.now_ms(), &mut changes),
+            Ok(stat) => self.write().found(parent, name, &stat, self.now(), &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
-            // A source that does not answer well is no reason to forget what is known.
-            Err(_) => {}
+            Err(errno) => return Err(errno),
         }
-        self.count(changes)
+        Ok(self.count(changes))
     }
 
     /// Whether a name stands for what the source says now. If so, that is noted.
@@ -453,31 +432,38 @@ impl Catalog {
         let tree = self.read();
         let same = tree.stat(tree.target(entry)).fingerprint() == stat.fingerprint();
         if same {
-            tree.seen(entry, self.now_ms());
+            tree.seen(entry, self.now());
         }
         same
     }
 
-    /// Checks a directory at the source, and its names if it changed. Blocks.
-    pub fn refresh_directory(&self, node: NodeId) -> Changes {
+    /// Checks a directory at the source, and its names if it changed. Blocks. One that is gone is
+    /// known as it was, until its own name is checked.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
         let (directory, path) = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(node) else { return Changes::default() };
+            let Ok(directory) = tree.resolve(node) else { return Ok(Changes::default()) };
             (directory, tree.path(directory))
         };
         let mut changes = Changes::default();
-        let Ok(stat) = self.source.stat(&path) else { return changes };
+        let stat = match self.source.stat(&path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(changes),
+            found => found?,
+        };
         // Whether it is read is asked last: whoever checks its own name may have noted another
         // version of it in the meantime, and has not read that.
         if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
-            return changes;
+            return Ok(changes);
         }
-        let now = self.now_ms();
-        let Ok(names) = self.source.list(&path) else { return changes };
+        let now = self.now();
+        let names = self.source.list(&path)?;
         let stats = self.source.stat_all(&path, &names);
-        if stats.iter().flat_map(|stat| stat.as_ref().err()).any(|errno| !scan::is_certain(*errno))
-        {
-            return changes;
+        let mut errors = stats.iter().filter_map(|stat| stat.err());
+        if let Some(errno) = errors.find(|errno| !scan::is_certain(*errno)) {
+            return Err(errno);
         }
         let found =
             names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
@@ -485,12 +471,8 @@ impl Catalog {
         tree.update(directory, &stat, &mut changes);
         tree.seen(directory, now);
         tree.relist(directory, found.collect(), now, &mut changes);
-        self.count(changes)
+        Ok(self.count(changes))
     }
-}
-
-fn is_regular(tree: &Tree, file: FileId) -> bool {
-    tree.is_there(file) && tree.stat(file).kind == Kind::File
 }
 
 #[cfg(test)]

@@ -92,14 +92,15 @@ impl Catalog {
             tree.node(portion.directory)
         };
         if portion.from == 0 {
-            changes[0] = self.refresh_directory(directory);
+            // Where the source does not say, the next reader asks again.
+            changes[0] = self.refresh_directory(directory).unwrap_or_default();
         }
         let (path, names) = {
             let tree = self.read();
             (tree.path(portion.directory), unchecked(&tree, portion))
         };
         let stats = self.source.stat_all(&path, &names);
-        let now = self.now_ms();
+        let now = self.now();
         let mut differing = Vec::new();
         {
             let tree = self.read();
@@ -129,6 +130,6 @@ impl Catalog {
 /// The names of a portion that nobody has checked since the mount.
 fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
     let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
-    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked_ms(*row) == 0);
+    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked(*row) == 0);
     unchecked.map(|row| tree.name(row).to_os_string()).collect()
 }

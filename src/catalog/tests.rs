@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::source::Kind;
 use crate::source::PosixSource;
 
 /// A generator that is the same on every machine.
@@ -40,7 +41,7 @@ pub(super) fn some_tree() -> Tree {
     fs::write(path("a/new"), "new").unwrap();
     fs::remove_file(path("a/2")).unwrap();
     let a = node_of(&catalog, "a");
-    assert!(!catalog.refresh_directory(a).is_empty());
+    assert!(!catalog.refresh_directory(a).unwrap().is_empty());
     catalog.tree.into_inner().unwrap()
 }
 
@@ -171,7 +172,10 @@ fn numbers_and_versions_are_the_same_after_a_restart() {
     let nodes = |catalog: &Catalog| names.map(|name| node_of(catalog, name).0);
     assert_eq!(nodes(&catalog), [2, 3, 4, 5, 6, 7], "from the root down, names sorted");
     fs::write(root.path().join("b/file"), "another").unwrap();
-    assert_eq!(catalog.refresh(node_of(&catalog, "b"), OsStr::new("file")).changed.len(), 1);
+    assert_eq!(
+        catalog.refresh(node_of(&catalog, "b"), OsStr::new("file")).unwrap().changed.len(),
+        1
+    );
     let before = nodes(&catalog);
     assert_eq!(before[4], 1 << 40 | 6, "a new version is a new node");
     catalog.save(&path).unwrap();
@@ -193,9 +197,27 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
     assert!(open(root.path()).is_ok());
     assert!(open(other.path()).is_err_and(|error| error.to_string().contains("another")));
     (0..9).for_each(|name| fs::remove_file(root.path().join(name.to_string())).unwrap());
-    assert!(catalog.refresh_directory(NodeId::ROOT).removed);
+    assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().removed);
     catalog.save(&path).unwrap();
     assert!(open(root.path()).is_err_and(|error| error.to_string().contains("gone")));
+}
+
+#[test]
+fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "before").unwrap();
+    let mut catalog = scanned(root.path(), Some(DAY));
+    let known = |catalog: &Catalog| catalog.lookup(NodeId::ROOT, OsStr::new("file"), false);
+    // 2000 days are more than there are ticks.
+    for days in [2, 60, 400, 2000] {
+        assert!(known(&catalog).is_some(), "day {days}");
+        catalog.start -= DAY * days;
+        assert!(known(&catalog).is_none(), "day {days}");
+        fs::write(root.path().join("file"), vec![0; days as usize]).unwrap();
+        assert_eq!(catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().changed.len(), 1);
+    }
+    assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
 }
 
 /// Names of 20 bytes, as ImageNet's.

@@ -82,8 +82,8 @@ pub(super) struct Tables {
 pub(super) struct Tree {
     pub(super) tables: Tables,
     pub(super) layout: Arc<Layout>,
-    /// By row, milliseconds since the catalog began, when its name was last looked at.
-    pub(super) checked_ms: Vec<AtomicU32>,
+    /// By row, ticks since the catalog began, when its name was last looked at.
+    pub(super) checked: Vec<AtomicU32>,
     /// Numbers of classes.
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
@@ -141,7 +141,7 @@ impl Tree {
         let mut tree = Tree { tables, ..Tree::default() };
         let classes = tree.tables.classes.iter().zip(0..);
         tree.classes = classes.map(|(class, number)| (*class, number)).collect();
-        tree.checked_ms.resize_with(tree.tables.rows.len(), AtomicU32::default);
+        tree.checked.resize_with(tree.tables.rows.len(), AtomicU32::default);
         let sizes = tree.files().map(|file| tree.size_of(file)).collect::<Vec<_>>();
         tree.layout = Arc::new(Layout::new(sizes));
         for (alias, target) in &tree.tables.aliases {
@@ -168,7 +168,7 @@ impl Tree {
         let name = self.tables.names.add(name)?;
         let class = self.class(stat);
         self.tables.rows.push(Row::new(parent, name, class, stat));
-        self.checked_ms.push(AtomicU32::new(now));
+        self.checked.push(AtomicU32::new(now));
         if stat.kind == Kind::Directory {
             let directory = Directory { file, children: Children::Unread, current: false };
             self.tables.directories.push(directory);
@@ -233,6 +233,11 @@ impl Tree {
 
     pub(super) fn is_there(&self, file: FileId) -> bool {
         self.row(file).state == State::There
+    }
+
+    /// Whether a row is a name that the source has: of its own, or a further one of another row.
+    pub(super) fn is_named(&self, row: FileId) -> bool {
+        self.row(row).state != State::Gone
     }
 
     pub(super) fn name(&self, file: FileId) -> &OsStr {
@@ -343,11 +348,11 @@ impl Tree {
 
     /// A row's name has been looked at. Of a file with several names each has its own time.
     pub(super) fn seen(&self, file: FileId, now: u32) {
-        self.checked_ms[file.index()].store(now, Ordering::Relaxed);
+        self.checked[file.index()].store(now, Ordering::Relaxed);
     }
 
-    /// When a row's name was last looked at, in milliseconds since the catalog began.
-    pub(super) fn checked_ms(&self, file: FileId) -> u32 {
-        self.checked_ms[file.index()].load(Ordering::Relaxed)
+    /// When a row's name was last looked at, in ticks since the catalog began.
+    pub(super) fn checked(&self, file: FileId) -> u32 {
+        self.checked[file.index()].load(Ordering::Relaxed)
     }
 }

@@ -1,14 +1,18 @@
 //! `belady simulate`: what cache sizes and policies would give, in virtual time.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::order::resolved;
 use super::{say, say_json};
 use crate::config::{Bytes, Size};
+use crate::engine::resolve_order;
 use crate::error::{Error, ErrorKind, Result};
-use crate::order::Order;
+use crate::ids::FileId;
+use crate::order::{Entry, Listing, Order};
 use crate::plan::{Layout, PolicyKind, Settings, Tier};
 use crate::sim::{Reader, Scenario, SourceModel, run as simulate, workload};
 
@@ -36,6 +40,13 @@ pub(super) struct Args {
     /// What the jobs read
     #[arg(long, value_enum, default_value_t = Workload::Shuffle)]
     workload: Workload,
+    /// What a job reads instead: a file, or a sampler as for `belady mount`; for several jobs given
+    /// several times
+    #[arg(long, value_name = "FILE|SPEC", conflicts_with_all = ["workload", "jobs"])]
+    order: Vec<String>,
+    /// The dataset that these orders are of, a source or a mount; else so many samples without names
+    #[arg(long, requires = "order", conflicts_with_all = ["samples", "sample_size"])]
+    dataset: Option<PathBuf>,
     /// Samples of the dataset
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=20_000_000))]
     samples: u32,
@@ -101,13 +112,11 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let orders =
-        (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
-    let bytes = args.sample_size.0.max(1);
-    let count = 1 + orders.iter().flat_map(|order| order.epoch(0).to_vec()).max().unwrap_or(0);
-    let count = count.max(args.samples);
-    let layout = Arc::new(Layout::new((0..count).map(|_| bytes)));
-    let total = layout.mean_pages_bytes() * u64::from(count);
+    let (orders, layout) = match args.order.as_slice() {
+        [] => generated(args)?,
+        given => told(args, given)?,
+    };
+    let total = layout.pages_bytes_of_all();
     let mut rows = Vec::new();
     for cache in &args.cache {
         let capacity = cache.of(total).ok_or_else(|| {
@@ -120,9 +129,49 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.json {
         say_json(&rows);
     } else {
-        print_table(args, &rows, total);
+        print_table(args, &orders, &layout, &rows);
     }
     Ok(())
+}
+
+/// What the jobs read, and of what.
+type Work = (Vec<Arc<Order>>, Arc<Layout>);
+
+/// The orders of the workload, and as many samples as they name.
+fn generated(args: &Args) -> Result<Work> {
+    let orders =
+        (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
+    let named = orders.iter().flat_map(|order| order.ids()).max().map_or(0, |last| last + 1);
+    Ok((orders, alike(args, named.max(args.samples))))
+}
+
+/// Samples of the same size.
+fn alike(args: &Args, count: u32) -> Arc<Layout> {
+    let bytes = args.sample_size.0.max(1);
+    Arc::new(Layout::new((0..count).map(|_| bytes)))
+}
+
+/// The orders given, over the dataset or over as many images of one class as are asked for.
+fn told(args: &Args, given: &[String]) -> Result<Work> {
+    if let Some(dataset) = &args.dataset {
+        let mut layout = Arc::default();
+        let mut orders = Vec::new();
+        for text in given {
+            let resolved = resolved(text, dataset)?;
+            layout = resolved.layout;
+            orders.push(Arc::new(resolved.order));
+        }
+        return Ok((orders, layout));
+    }
+    let paths: Vec<String> = (0..args.samples).map(|nth| format!("0/{nth:08}.jpg")).collect();
+    let size = args.sample_size.0.max(1);
+    let entries = (0..).zip(&paths);
+    let entries =
+        entries.map(|(nth, path)| Entry { path: path.as_bytes(), file: FileId(nth), size });
+    let listing = Listing::new(entries.collect());
+    let order = |text: &String| resolve_order(text, &listing).map(Arc::new);
+    let orders = given.iter().map(order).collect::<Result<Vec<_>>>()?;
+    Ok((orders, alike(args, args.samples)))
 }
 
 fn order(args: &Args, job: u64) -> Result<Arc<Order>> {
@@ -173,28 +222,34 @@ fn row(
             slots: args.slots,
             bandwidth: args.bandwidth.0,
         },
+        lower_us: Vec::new(),
         vanish: None,
     });
     let steady = report.after(1);
     let epochs = f64::from(args.epochs - 1);
-    let workers = f64::from(args.workers) * f64::from(args.jobs);
+    let workers = f64::from(args.workers) * orders.len() as f64;
+    let cold_us = report.epochs.first().map_or(0, |epoch| epoch.end_us);
     Row {
         policy,
         cache_bytes: capacity,
-        hits: report.hit_share(1),
+        hits: report.hit_share(1).max(0.0),
         source_reads: steady.source_reads as f64 / epochs,
         source_bytes: steady.source_bytes as f64 / epochs,
         stall_s: steady.stall_us as f64 / epochs / workers / 1e6,
-        epoch_s: report.elapsed_us as f64 / f64::from(args.epochs) / 1e6,
+        epoch_s: steady.end_us.saturating_sub(cold_us) as f64 / epochs / 1e6,
     }
 }
 
-fn print_table(args: &Args, rows: &[Row], total: u64) {
+fn print_table(args: &Args, orders: &[Arc<Order>], layout: &Layout, rows: &[Row]) {
+    let total = layout.pages_bytes_of_all();
+    for order in orders.iter().filter(|_| !args.order.is_empty()) {
+        say(order.describe());
+    }
     say(format!(
-        "{} samples of {}, {} job(s) of {} workers; epochs 2 to {}, seed {}",
-        args.samples,
-        args.sample_size.human(),
-        args.jobs,
+        "{} files, {}, {} job(s) of {} workers; epochs 2 to {}, seed {}",
+        layout.files(),
+        Bytes(total).human(),
+        orders.len(),
         args.workers,
         args.epochs,
         args.seed,

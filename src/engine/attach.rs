@@ -34,6 +34,13 @@ impl Engine {
         lock(&self.attached).clone()
     }
 
+    /// Everywhere that the dataset is seen at.
+    pub(super) fn points(&self) -> Vec<PathBuf> {
+        let connections = lock(&self.connections);
+        let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
+        own.chain(self.attached()).collect()
+    }
+
     /// Takes an attached mount point away. Says whether it was one.
     ///
     /// # Errors

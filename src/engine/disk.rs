@@ -44,6 +44,7 @@ impl Engine {
     /// called once a second.
     pub fn fit_disk(self: &Arc<Self>) {
         let Some(disk) = &self.disk else { return };
+        self.cache.give_up_hanging();
         if disk.looking.swap(true, Ordering::Relaxed) {
             return;
         }

@@ -219,6 +219,11 @@ impl Engine {
         }
     }
 
+    /// The files of the source.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
         let passes = || lock(&self.connections).first().is_some_and(Connection::passes);

@@ -1,11 +1,11 @@
 //! Orders given to the streams of an engine.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::{Engine, lock};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Leading};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{FileId, StreamId};
 use crate::order::{Entry, Listing, Order, OrderSpec};
@@ -47,20 +47,21 @@ pub struct Received {
     order: Order,
 }
 
-/// The regular files of a catalog as an order sees them.
+/// The paths of a catalog as an order sees them, links followed; this asks the source where those
+/// point. Absolute paths may begin with one of the `points`, where the tree is seen at, or with the
+/// `source`'s.
 pub fn with_listing<T>(
     catalog: &Catalog,
-    prefixes: &[PathBuf],
+    points: &[PathBuf],
+    source: Option<&Path>,
     work: impl FnOnce(&Listing<'_>) -> T,
 ) -> T {
     // All paths in one piece: a million small ones would stay behind in the allocator.
     let mut paths = Vec::new();
     let mut files: Vec<(usize, FileId, u64)> = Vec::new();
-    catalog.for_each_file(|path, file, stat| {
-        if stat.kind == crate::source::Kind::File {
-            paths.extend_from_slice(path.as_os_str().as_bytes());
-            files.push((paths.len(), file, stat.size));
-        }
+    catalog.for_each_path(&catalog.links(), points, |Leading { path, file, size }| {
+        paths.extend_from_slice(path.as_os_str().as_bytes());
+        files.push((paths.len(), file, size));
     });
     let starts = std::iter::once(0).chain(files.iter().map(|(end, ..)| *end));
     let entries = files
@@ -69,7 +70,7 @@ pub fn with_listing<T>(
         .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
         .collect();
     let mut listing = Listing::new(entries);
-    for prefix in prefixes {
+    for prefix in points.iter().map(PathBuf::as_path).chain(source) {
         listing = listing.with_prefix(prefix.as_os_str().as_bytes());
     }
     work(&listing)
@@ -99,9 +100,7 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the order; the stream keeps the one it had.
     pub fn set_order(&self, name: &str, spec: &str) -> Result<String> {
-        let mountpoints: Vec<PathBuf> =
-            lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
-        self.receive_order(name, spec, &mountpoints).map(|received| self.follow(received))
+        self.receive_order(name, spec, &self.points()).map(|received| self.follow(received))
     }
 
     /// Gives a stream the order that an order file's text lists.
@@ -110,10 +109,8 @@ impl Engine {
     /// As [`set_order`](Self::set_order).
     pub fn set_order_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
-        let mountpoints: Vec<PathBuf> =
-            lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()).collect();
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, WRITTEN, &mountpoints, resolve).map(|received| self.follow(received))
+        self.receive(name, WRITTEN, &self.points(), resolve).map(|received| self.follow(received))
     }
 
     /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
@@ -142,13 +139,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::Order, message));
         }
         let stream = stream(&self.streams, name)?;
-        let mut prefixes = vec![self.source_path.clone()];
-        prefixes.extend_from_slice(mountpoints);
-        let mut resolved = with_listing(&self.catalog, &prefixes, &resolve);
+        let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), &resolve);
+        let mut resolved = list();
         if resolved.is_err() && self.is_unchecked() {
             // It may be of files that came since an earlier mount.
             self.check_catalog(self.settings.source.scan_threads);
-            resolved = with_listing(&self.catalog, &prefixes, &resolve);
+            resolved = list();
         }
         let mut streams = lock(&self.streams);
         let info = &mut streams[stream.index()];

@@ -163,7 +163,7 @@ impl Engine {
                 kept: kept(RAM),
             },
             disk: self.disk_status(kept(super::STORE_TIER)),
-            disk_state: self.cache.store().map(|store| store.state().to_owned()),
+            disk_state: self.cache.disk_state().map(str::to_owned),
             staged: published.accounts.staged,
             window: published.accounts.window,
             fetching: published.accounts.fetching,

@@ -133,6 +133,11 @@ impl Dataset {
         }
     }
 
+    /// Tells of what a check has brought to light, if it could be made.
+    fn checked(&self, outcome: Result<Changes, Errno>) -> Result<(), Errno> {
+        outcome.map(|changes| self.report(changes))
+    }
+
     /// Looks a name up for a task; for one of our own threads (none), which takes what is known.
     pub fn lookup(
         self: &Arc<Self>,
@@ -153,8 +158,9 @@ impl Dataset {
         }
         let name = name.to_os_string();
         self.wait_for_source(move |dataset| {
-            dataset.report(dataset.catalog.refresh(parent, &name));
-            let result = dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
+            let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
+            let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
+            let result = checked.and_then(|()| known());
             dataset.looked_up(&result, task);
             reply(result);
         });
@@ -183,8 +189,10 @@ impl Dataset {
                     return reply(Ok(attr));
                 }
                 self.wait_for_source(move |dataset| {
-                    dataset.report(dataset.catalog.refresh_directory(node));
-                    reply(dataset.attr(node));
+                    let checked = dataset.checked(dataset.catalog.refresh_directory(node));
+                    // A mount point that cannot be asked about would be taken for a dead one.
+                    let checked = if node == NodeId::ROOT { Ok(()) } else { checked };
+                    reply(checked.and_then(|()| dataset.attr(node)));
                 });
             }
             result => reply(result),
@@ -223,8 +231,9 @@ impl Dataset {
             return reply(result);
         }
         self.wait_for_source(move |dataset| {
-            dataset.report(dataset.catalog.refresh_directory(node));
-            reply(dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO)));
+            let checked = dataset.checked(dataset.catalog.refresh_directory(node));
+            let known = || dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO));
+            reply(checked.and_then(|()| known()));
         });
     }
 
@@ -325,7 +334,8 @@ impl Dataset {
             let (Some(name), Ok(parent)) = (path.file_name(), dataset.catalog.parent(node)) else {
                 return;
             };
-            dataset.report(dataset.catalog.refresh(parent, name));
+            // Nobody waits; whoever does later asks again.
+            let _ = dataset.checked(dataset.catalog.refresh(parent, name));
         });
     }
 }

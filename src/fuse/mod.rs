@@ -171,6 +171,18 @@ fn mounted_at(mountpoint: &Path) -> Option<String> {
     table.lines().rfind(|line| line.split(' ').nth(4) == Some(&path)).map(str::to_owned)
 }
 
+/// Where a path without links lies on its filesystem, by whatever mount it is reached: the device and
+/// the path there, as the mount table writes them.
+pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
+    path.ancestors().find_map(|above| {
+        let line = mounted_at(above)?;
+        let mut fields = line.split(' ').skip(2);
+        let (device, root) = (fields.next()?, fields.next()?);
+        let rest = escaped(path.strip_prefix(above).ok()?);
+        Some((device.to_owned(), Path::new(root).join(rest)))
+    })
+}
+
 /// The device that is mounted at exactly this path.
 fn device_at(mountpoint: &Path) -> Option<String> {
     mounted_at(mountpoint)?.split(' ').nth(2).map(str::to_owned)

@@ -5,36 +5,50 @@
 //! access control lists. Where either of them protects something, a mount for others is refused.
 //! Lists are looked for above the source, at it, and on what stands directly in it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use nix::libc;
 
+use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many names in the source are looked at for access control lists.
 const LOOKED_AT_MAX: usize = 4096;
 
+/// Threads that ask the source for lists.
+const THREADS: usize = 16;
+
+/// Names of the attributes that access control lists are.
+const LISTS: [&CStr; 3] =
+    [c"system.posix_acl_access", c"system.posix_acl_default", c"system.nfs4_acl"];
+
+fn refuse(what: &str) -> Error {
+    Error::new(ErrorKind::Mount, format!("allow-other is refused: {what}")).hint(
+        "mount without allow-other, or set mount.force-allow-other=true if everybody who can log \
+         in here may read the source",
+    )
+}
+
+fn refuse_list(path: &Path) -> Error {
+    let path = path.display();
+    refuse(&format!("{path} has an access control list, which the mount cannot check"))
+}
+
 /// Refuses a source that a mount for others would open to people who cannot reach it.
-pub(super) fn check(source: &Path, force: bool) -> Result<()> {
-    if force {
-        return Ok(());
-    }
-    let refuse = |what: String| {
-        Error::new(ErrorKind::Mount, format!("allow-other is refused: {what}")).hint(
-            "mount without allow-other, or set mount.force-allow-other=true if everybody who can \
-             log in here may read the source",
-        )
-    };
+pub(super) fn check(source: &Path) -> Result<()> {
     for ancestor in source.ancestors().skip(1) {
         let searchable = fs::metadata(ancestor).is_ok_and(|found| found.mode() & 0o001 != 0);
         if !searchable {
-            return Err(refuse(format!(
-                "{} is not searchable by all, but the mount would be",
-                ancestor.display()
+            let ancestor = ancestor.display();
+            return Err(refuse(&format!(
+                "{ancestor} is not searchable by all, but the mount would be"
             )));
         }
     }
@@ -42,43 +56,42 @@ pub(super) fn check(source: &Path, force: bool) -> Result<()> {
     let above = source.ancestors().map(Path::to_path_buf);
     for path in above.chain(inside.take(LOOKED_AT_MAX)) {
         if has_acl(&path) {
-            return Err(refuse(format!(
-                "{} has an access control list, which the mount cannot check",
-                path.display()
-            )));
+            return Err(refuse_list(&path));
         }
     }
     Ok(())
 }
 
-fn has_acl(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    [c"system.posix_acl_access", c"system.posix_acl_default", c"system.nfs4_acl"].iter().any(
-        |name| {
-            // SAFETY: both strings end in a NUL; no buffer is written to with length 0.
-            let length =
-                unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
-            length > 0
-        },
-    )
+/// Refuses a tree with an access control list on one of its directories. Blocks.
+pub(super) fn check_directories(catalog: &Catalog, source: &Path) -> Result<()> {
+    let (directories, next, found) = (catalog.directories(), AtomicUsize::new(0), Mutex::new(None));
+    let look = || {
+        while let Some(path) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // One that we cannot ask about, nobody has been told to protect.
+            let names = catalog.source().list_xattrs(path).unwrap_or_default();
+            let mut names = names.split(|byte| *byte == 0);
+            if names.any(|name| LISTS.iter().any(|list| list.to_bytes() == name)) {
+                next.store(directories.len(), Ordering::Relaxed);
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..THREADS.min(directories.len()) {
+            scope.spawn(look);
+        }
+        look();
+    });
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.map_or(Ok(()), |path| Err(refuse_list(&source.join(path))))
 }
 
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn a_private_parent_is_not_given_away() {
-        let root = tempfile::tempdir().unwrap();
-        let source = root.path().join("data");
-        fs::create_dir(&source).unwrap();
-        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let error = check(&source, false).unwrap_err();
-        assert!(error.message().contains("not searchable by all"), "{error}");
-        assert_eq!(check(&source, true), Ok(()));
-        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(check(&source, false), Ok(()));
-    }
+fn has_acl(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    LISTS.iter().any(|name| {
+        // SAFETY: both strings end in a NUL; no buffer is written to with length 0.
+        let length =
+            unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+        length > 0
+    })
 }

@@ -61,14 +61,19 @@ pub struct Ready {
 pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
-    if plan.settings.mount.allow_other {
-        access::check(&plan.source, plan.settings.mount.force_allow_other)?;
+    let guarded = plan.settings.mount.allow_other && !plan.settings.mount.force_allow_other;
+    if guarded {
+        access::check(&plan.source)?;
     }
     let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
     let identity = source.identity()?;
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
     let engine = Engine::start(settings, rendered, &plan.source, source, seen)?;
-    let served = serve(plan, &engine, &directory, identity, ready);
+    let checked = match guarded {
+        true => access::check_directories(engine.catalog(), &plan.source),
+        false => Ok(()),
+    };
+    let served = checked.and_then(|()| serve(plan, &engine, &directory, identity, ready));
     // A mount that is in use when a signal comes is taken away all the same.
     let attached = engine.attached();
     let unmounted = engine.unmount(true);

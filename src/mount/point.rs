@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{abort, unmount};
+use crate::fuse::{abort, place_on_device, unmount};
 
 /// Whether a mount is there whose daemon has died.
 pub fn is_dead(mountpoint: &Path) -> bool {
@@ -31,8 +31,8 @@ pub fn cut_off(mountpoint: &Path) {
 /// Gets a mount point ready: clears a dead mount away.
 ///
 /// # Errors
-/// Where there is no directory, a mount of ours serves there already, or files would be hidden
-/// that are not the source's own.
+/// Where there is no directory, a mount of ours serves there already, the tree would contain itself,
+/// or files would be hidden that are not the source's own.
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
@@ -55,6 +55,10 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
         return Err(refuse(ErrorKind::Mount, "is not a directory"));
     }
     let same = fs::metadata(source).is_ok_and(|s| (s.dev(), s.ino()) == (found.dev(), found.ino()));
+    if !same && is_inside(mountpoint, source) {
+        return Err(refuse(ErrorKind::Mount, "is inside the source, which would contain itself")
+            .hint("use an empty directory outside of it, or the source itself"));
+    }
     let empty = fs::read_dir(mountpoint).map(|mut entries| entries.next().is_none());
     if !same && !empty.unwrap_or(true) {
         return Err(refuse(ErrorKind::Mount, "is not empty")
@@ -80,6 +84,20 @@ pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()>
         }
     }
     Ok(())
+}
+
+/// Whether what is mounted at a path shows inside a directory, as binds may have it: a mount
+/// at one of them propagates to the others.
+fn is_inside(path: &Path, directory: &Path) -> bool {
+    let (path, directory) = (resolved(path), resolved(directory));
+    let by_another_mount = || {
+        let ((device, place), (same, around)) =
+            place_on_device(&path).zip(place_on_device(&directory))?;
+        Some(device == same && place.starts_with(around))
+    };
+    path.starts_with(&directory)
+        || holds(&directory, &path)
+        || by_another_mount().unwrap_or_default()
 }
 
 /// A path with the links in what exists of it resolved.

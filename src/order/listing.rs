@@ -16,7 +16,8 @@ const LONG_NAME: usize = 256;
 pub struct Entry<'a> {
     /// The path relative to the source, as raw bytes, without `./` or a slash at either end.
     pub path: &'a [u8],
-    /// The file that a read of this path reads: of a symbolic link, its target.
+    /// The file that a read of this path reads: of a symbolic link its target, or the link itself
+    /// where that is no file of the source.
     pub file: FileId,
     /// The file's size in bytes.
     pub size: u64,

@@ -9,7 +9,7 @@
 //! 2. What arrives from the source and will not stay in RAM is offered to the tiers below
 //!    ([`Action::Place`]), where it stays. Where a tier below holds all the data, everything is
 //!    offered to it: the kernel may take pages back at any time, and so nothing is fetched from
-//!    the source twice.
+//!    the source twice. While much waits to be written there, nothing is fetched ahead.
 //! 3. An open moves the stream's position. A read that finds nothing ([`Event::Missed`]) is
 //!    already being fetched by the shell when the planner hears of it: the planner only accounts
 //!    for it. A read never waits for the planner.

@@ -38,6 +38,8 @@ pub(super) struct Residency {
     pub(super) fetching: u32,
     /// Writes to tiers below RAM under way, and the tier of each.
     placing: BTreeMap<BlockId, usize>,
+    /// Bytes of these.
+    pub(super) placing_bytes: u64,
 }
 
 impl Residency {
@@ -49,6 +51,7 @@ impl Residency {
             dropping: 0,
             fetching: 0,
             placing: BTreeMap::new(),
+            placing_bytes: 0,
         }
     }
 
@@ -90,11 +93,6 @@ impl Residency {
 
     pub(super) fn is_placing(&self, block: BlockId) -> bool {
         self.placing.contains_key(&block)
-    }
-
-    /// Number of writes to tiers below RAM under way.
-    pub(super) fn placing(&self) -> usize {
-        self.placing.len()
     }
 
     /// The lowest tier below RAM that holds the block.
@@ -177,11 +175,13 @@ impl Residency {
     pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
         self.placing.insert(block, tier);
         self.kept[tier] += bytes;
+        self.placing_bytes += bytes;
     }
 
     /// The copy is there, or could not be made, or is of no use any more.
     pub(super) fn finish_place(&mut self, block: BlockId, bytes: u64, done: bool) {
         let Some(tier) = self.placing.remove(&block) else { return };
+        self.placing_bytes = self.placing_bytes.saturating_sub(bytes);
         if done {
             self.blocks[block.index()].tiers |= 1 << tier;
         } else {

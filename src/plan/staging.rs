@@ -10,8 +10,13 @@ use crate::ids::{BlockId, FileId};
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
 const SEQUENTIAL_AHEAD: u32 = 4;
 
-/// How many blocks are written to tiers below RAM at once.
-const PLACING_MAX: usize = 1024;
+/// Bytes that wait to be written to tiers below RAM, beyond which nothing more is: a disk that is slower
+/// than the source must not fill memory.
+const PLACING_MAX: u64 = 96 << 20;
+
+/// Bytes that wait or are on their way to, beyond which nothing is fetched ahead where all is to be
+/// stored. Well below the others: what readers fetch meanwhile is stored, too.
+const HOLD_AT: u64 = 64 << 20;
 
 impl Planner {
     /// Settles every staged block that nobody holds open, and puts every file into its gear: what
@@ -53,8 +58,7 @@ impl Planner {
     /// Offers a block that will not stay in RAM to the tiers below.
     pub(super) fn place(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let bytes = self.layout.stored_bytes(block);
-        // A disk that is slower than the source must not fill memory with what it has to write.
-        if self.residency.placing() >= PLACING_MAX {
+        if self.residency.placing_bytes + bytes > PLACING_MAX {
             return;
         }
         if self.residency.place(block).is_some() || self.residency.is_placing(block) {
@@ -186,7 +190,7 @@ impl Planner {
         if !self.settings.prefetch || self.settings.start_at_open && self.counters.opens == 0 {
             return;
         }
-        while self.residency.fetching < self.settings.inflight_max {
+        while self.may_fetch_more() {
             let nearest = self
                 .streams
                 .iter_mut()
@@ -209,6 +213,14 @@ impl Planner {
         }
     }
 
+    /// Whether another fetch may be under way. Where a tier below takes everything, none begins that
+    /// it would not be able to take in time: it would be fetched from the source again.
+    pub(super) fn may_fetch_more(&self) -> bool {
+        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
+        self.residency.fetching < self.settings.inflight_max
+            && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
+    }
+
     /// Where no order is followed, fetches what this epoch has not read, in place of what it has.
     fn stage_unread(&mut self, actions: &mut Vec<Action>) {
         if self.policy != PolicyKind::UnreadFirst
@@ -216,19 +228,21 @@ impl Planner {
         {
             return;
         }
-        while self.residency.fetching < self.settings.inflight_max
+        while self.may_fetch_more()
             && let Some(block) = self.unread.candidate()
         {
             let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
             // A large file is read from where its reader is.
             let small = self.layout.blocks_of(self.layout.file_of(block)).len() == 1;
-            if small && !there && !self.residency.is_dropping(block) && self.may_stay(block) {
+            let wanted =
+                small && !there && !self.residency.is_dropping(block) && self.may_stay(block);
+            if wanted {
                 if !self.make_way(block, self.next_use(block, false), actions) {
                     return;
                 }
                 self.fetch_ahead(block, true, actions);
             }
-            self.unread.pass();
+            self.unread.pass(wanted);
         }
     }
 

@@ -1,14 +1,16 @@
 //! What this epoch has read, where no order is known, and what is still to be read.
 //!
 //! A training job reads each file once an epoch. So an epoch is over when files are read a second
-//! time; what has been read is expected in the next epoch, and what was read in the epoch before
-//! and not in this one is expected in this one. In the first epoch the files around those read are:
-//! a dataset's files lie side by side, and what nobody reads from lies elsewhere.
+//! time, more of them than a pass on the side would read; what has been read is expected in the next
+//! epoch, and what was read in the epoch before and not in this one is expected in this one. In the
+//! first epoch the files around those read are: a dataset's files lie side by side, and what nobody
+//! reads from lies elsewhere. Of those no more are fetched than were read, twice over: whoever reads
+//! a part of them only, wants the others never.
 //!
 //! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
 //! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
 //! number of fetches. Where files are read several times an epoch, by several jobs or as a sampler
-//! draws them, that is no use: nothing is expected then.
+//! draws them, or others each epoch, that is no use: nothing is expected then.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -20,26 +22,49 @@ use crate::ids::BlockId;
 const AGAIN: usize = 24;
 const RECENT: usize = 32;
 
+/// Another one has begun, too, only after so many such reads for what was left of this one, and for
+/// all blocks there are: a validation is read several times in an epoch, and each new epoch has all
+/// that is kept weighed anew.
+const LEFT_PART: u32 = 4;
+const BLOCKS_PART: usize = 256;
+
+/// Reads out of line that are overlooked, and one for so many others.
+const OVERLOOKED: u32 = 2 * RECENT as u32;
+const OVERLOOKED_PART: u32 = 8;
+
 /// Reads that found nothing, until somebody counts as going through the files.
 const MISSED_MIN: u32 = 64;
 
 /// Blocks that lie side by side: where one is read the others are expected too.
 const AROUND: u32 = 64;
 
+/// How many blocks are fetched in the first epoch for each that is read, after some.
+const GUESSES: u32 = 2;
+const GUESSES_MIN: u32 = 64;
+
 /// The epoch in which each block was read last, epochs counted from 1.
 #[derive(Debug)]
 pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
-    /// The latest reads, and whether they were second ones of the epoch.
-    recent: VecDeque<(BlockId, bool)>,
-    /// Reads of this epoch, first and second ones.
-    reads: [u32; 2],
-    /// Whether files were read once in the epoch before.
-    once: bool,
+    /// Of the latest reads, whether they were second ones of the epoch.
+    recent: VecDeque<bool>,
+    /// The latest second reads, as long as there is hardly another: those of the next epoch.
+    again: Vec<BlockId>,
+    /// First reads of this epoch: of blocks that were expected, and of others; and second ones.
+    expected: u32,
+    unexpected: u32,
+    second: u32,
+    /// Blocks of the epoch before that are still to be read in this one; in the first, how many
+    /// have been.
+    left: u32,
+    /// Whether files have been read once in this epoch, and were in the one before, but for a few.
+    regular: [bool; 2],
     /// Whether something was read of each run of [`AROUND`] blocks.
     known: Vec<bool>,
     missed: u32,
+    /// Blocks fetched in the first epoch because others around them were read.
+    guesses: u32,
     /// The runs that are yet to be gone through in this epoch, and up to where the first has been.
     runs: VecDeque<u32>,
     within: u32,
@@ -51,10 +76,15 @@ impl Unread {
             last_read: Vec::new(),
             epoch: 1,
             recent: VecDeque::new(),
-            reads: [0; 2],
-            once: true,
+            again: Vec::new(),
+            expected: 0,
+            unexpected: 0,
+            second: 0,
+            left: 0,
+            regular: [true; 2],
             known: Vec::new(),
             missed: 0,
+            guesses: 0,
             runs: VecDeque::new(),
             within: 0,
         };
@@ -71,40 +101,90 @@ impl Unread {
 
     /// The block was read. Says whether blocks are expected at other times than before.
     pub(super) fn read(&mut self, block: BlockId) -> bool {
-        let regular = self.is_regular();
-        let last = &mut self.last_read[block.index()];
-        let again = *last >= self.epoch;
-        *last = self.epoch;
+        let expected = self.is_expected(block);
+        let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
+        let again = last >= self.epoch;
+        self.second += u32::from(again);
+        self.expected += u32::from(expected);
+        self.unexpected += u32::from(!expected && !again);
+        if self.epoch == 1 {
+            self.left = self.expected;
+        } else {
+            self.left = self.left.saturating_sub(u32::from(expected));
+        }
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((block, again));
-        self.reads[usize::from(again)] += 1;
-        let begins = self.recent.iter().filter(|(_, again)| *again).count() >= AGAIN;
-        if begins {
-            self.once = self.is_once();
-            self.reads = [0; 2];
-            self.epoch = self.epoch.saturating_add(1);
-            for (block, _) in self.recent.drain(..).filter(|(_, again)| *again) {
-                self.last_read[block.index()] = self.epoch;
-            }
-            let known = (0..).zip(&self.known).filter(|(_, known)| **known);
-            self.runs = known.map(|(run, _)| run).collect();
-            self.within = 0;
+        self.recent.push_back(again);
+        if again {
+            self.again.push(block);
         }
-        begins || self.is_regular() != regular
+        let dense = self.recent.iter().filter(|again| **again).count();
+        if dense < AGAIN {
+            self.again.drain(..self.again.len() - dense);
+        }
+        let needed = AGAIN.max((self.left / LEFT_PART) as usize).max(self.blocks_part());
+        if self.again.len() >= needed {
+            self.begin();
+            return true;
+        }
+        let regular = self.is_regular();
+        self.regular[0] &= self.is_once();
+        regular != self.is_regular()
     }
 
-    /// Whether files are read once in this epoch, but for some: those read again are too few, or
-    /// have just begun another one.
+    fn blocks_part(&self) -> usize {
+        self.last_read.len() / BLOCKS_PART
+    }
+
+    /// Another epoch has begun.
+    fn begin(&mut self) {
+        let begun = std::mem::take(&mut self.again);
+        self.second = self.second.saturating_sub(begun.len() as u32);
+        self.regular = [true, self.regular[0] && self.is_once()];
+        if self.epoch == u16::MAX {
+            self.forget();
+        }
+        self.epoch += 1;
+        self.left = self.expected + self.unexpected;
+        (self.expected, self.unexpected, self.second) = (0, 0, 0);
+        for block in begun {
+            let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
+            let first = u32::from(last < self.epoch);
+            self.expected += first;
+            self.left = self.left.saturating_sub(first);
+        }
+        self.recent.clear();
+        let known = (0..).zip(&self.known).filter(|(_, known)| **known);
+        self.runs = known.map(|(run, _)| run).collect();
+        self.within = 0;
+    }
+
+    /// Counts epochs from a small number again.
+    fn forget(&mut self) {
+        for last in &mut self.last_read {
+            *last = match self.epoch - *last {
+                0 => 3,
+                1 => 2,
+                _ if *last > 0 => 1,
+                _ => 0,
+            };
+        }
+        self.epoch = 3;
+    }
+
+    /// Whether files are read once in this epoch, and those that were in the one before, but for
+    /// some: those read again are few, or have just begun another one.
     fn is_once(&self) -> bool {
-        let [first, second] = self.reads;
-        second <= 2 * RECENT as u32 + first / 8
+        let first = self.expected + self.unexpected;
+        let second = self.second.saturating_sub(self.again.len() as u32);
+        second <= OVERLOOKED + first / OVERLOOKED_PART
+            && self.unexpected <= OVERLOOKED + self.expected
     }
 
     /// Whether that is so, and was in the epoch before.
     fn is_regular(&self) -> bool {
-        self.once && self.is_once()
+        self.regular == [true; 2]
     }
 
     /// Whether the block is still to be read in this epoch.
@@ -137,7 +217,9 @@ impl Unread {
 
     /// The next block that is still to be read in this epoch, until it is [passed](Self::pass).
     pub(super) fn candidate(&mut self) -> Option<BlockId> {
-        if self.missed < MISSED_MIN || !self.is_regular() {
+        let guesses = GUESSES_MIN.saturating_add(self.expected.saturating_mul(GUESSES));
+        let guessing = self.epoch == 1 && self.guesses >= guesses;
+        if self.missed < MISSED_MIN || !self.is_regular() || guessing {
             return None;
         }
         while let Some(run) = self.runs.front() {
@@ -155,8 +237,9 @@ impl Unread {
     }
 
     /// The candidate is fetched, or needs not be.
-    pub(super) fn pass(&mut self) {
+    pub(super) fn pass(&mut self, fetched: bool) {
         self.within += 1;
+        self.guesses += u32::from(fetched && self.epoch == 1);
     }
 }
 
@@ -168,7 +251,7 @@ mod tests {
     fn fetched(unread: &mut Unread) -> Vec<u32> {
         let next = |unread: &mut Unread| {
             let block = unread.candidate();
-            unread.pass();
+            unread.pass(block.is_some());
             block.map(|block| block.0)
         };
         std::iter::from_fn(|| next(unread)).collect()
@@ -182,7 +265,7 @@ mod tests {
             _ = unread.read(BlockId(block));
             assert_eq!(unread.next_epoch(BlockId(block)), 2);
         }
-        for block in 0..AGAIN as u32 {
+        for block in 0..=AGAIN as u32 {
             _ = unread.read(BlockId(block));
         }
         assert_eq!(unread.next_epoch(BlockId(50)), 2, "unread in the second epoch");
@@ -215,5 +298,78 @@ mod tests {
         }
         assert_eq!(unread.next_epoch(BlockId(0)), 3);
         assert!(fetched(&mut unread).is_empty(), "all was read again, and no other ever was");
+    }
+
+    /// Reads what there is of a training epoch, with a validation after each quarter.
+    fn train(unread: &mut Unread, files: u32, validation: u32) {
+        for quarter in 0..4 {
+            for file in 0..files / 4 {
+                _ = unread.read(BlockId(4 * file + quarter));
+            }
+            for file in files..files + validation {
+                _ = unread.read(BlockId(file));
+            }
+        }
+    }
+
+    #[test]
+    fn a_validation_within_an_epoch_is_no_other_epoch() {
+        let mut unread = Unread::new(3_000);
+        for epoch in 1..5 {
+            train(&mut unread, 2_000, 80);
+            assert!((epoch..=epoch + 1).contains(&unread.epoch), "{}", unread.epoch);
+            assert!(unread.is_regular());
+        }
+    }
+
+    #[test]
+    fn who_reads_a_few_files_of_many_is_not_given_the_others() {
+        let mut unread = Unread::new(200_000);
+        let mut given = 0;
+        for epoch in 0..3 {
+            for number in 0..2_000u32 {
+                let block = BlockId(number.wrapping_mul(79_999) % 200_000);
+                _ = unread.read(block);
+                unread.missed(block);
+                given += fetched(&mut unread).len();
+            }
+            let most = (GUESSES_MIN + 2_000 * GUESSES) as usize + epoch * 2_000;
+            assert!(given <= most, "epoch {epoch}: {given}");
+        }
+    }
+
+    #[test]
+    fn where_each_epoch_draws_other_files_nothing_is_expected() {
+        let mut unread = Unread::new(8_000);
+        for epoch in 0..6u32 {
+            for number in 0..1_000u32 {
+                let drawn = (number + 1_000 * epoch).wrapping_mul(0x9e37_79b1) >> 29;
+                let block = BlockId(8 * number + drawn);
+                _ = unread.read(block);
+                unread.missed(block);
+            }
+        }
+        assert!(!unread.is_regular() && unread.candidate().is_none());
+    }
+
+    #[test]
+    fn a_short_loop_over_many_files_begins_few_epochs() {
+        let mut unread = Unread::new(1 << 20);
+        let changes = (0..100_000).filter(|number| unread.read(BlockId(number % 32))).count();
+        assert!(changes < 30, "{changes}");
+    }
+
+    #[test]
+    fn epochs_are_counted_without_end() {
+        let mut unread = Unread::new(100);
+        for block in 0..80 {
+            _ = unread.read(BlockId(block));
+        }
+        for number in 0..4_000_000u32 {
+            _ = unread.read(BlockId(number % 64));
+        }
+        assert!(unread.next_epoch(BlockId(70)) > unread.next_epoch(BlockId(99)).saturating_sub(1));
+        let [now, next] = [70, 63].map(|block| unread.next_epoch(BlockId(block)));
+        assert!(now >= next, "what is not read any more is not expected soon");
     }
 }

@@ -100,6 +100,7 @@ impl Planner {
     pub(super) fn warm(&mut self, actions: &mut Vec<Action>) {
         let most = self.settings.inflight_max as usize;
         while self.residency.fetching as usize + self.warming.loading.len() < most
+            && self.may_fetch_more()
             && self.warming.loading.len() < LOADING_MAX
             && let Some(block) = self.warming.queue.pop_front()
         {

@@ -62,6 +62,8 @@ pub struct Scenario {
     pub settings: Settings,
     /// The source.
     pub source: SourceModel,
+    /// Microseconds to read or write a block in each tier below RAM, from the second on.
+    pub lower_us: Vec<u64>,
     /// A tier below RAM that loses everything after so many reads.
     pub vanish: Option<(usize, u64)>,
 }
@@ -74,12 +76,16 @@ pub struct EpochReport {
     /// Of these, samples whose every byte was in a tier when they were opened, or had been
     /// brought there for an earlier read.
     pub hits: u64,
+    /// Blocks of these samples.
+    pub blocks: u64,
     /// Microseconds that readers waited.
     pub stall_us: u64,
     /// Blocks read at the source.
     pub source_reads: u64,
     /// Bytes read at the source.
     pub source_bytes: u64,
+    /// Virtual microseconds from the start to the end of its last read.
+    pub end_us: u64,
 }
 
 /// What a simulation comes to.
@@ -101,19 +107,22 @@ impl Report {
         self.epochs.iter().skip(skip).fold(EpochReport::default(), |sum, epoch| EpochReport {
             reads: sum.reads + epoch.reads,
             hits: sum.hits + epoch.hits,
+            blocks: sum.blocks + epoch.blocks,
             stall_us: sum.stall_us + epoch.stall_us,
             source_reads: sum.source_reads + epoch.source_reads,
             source_bytes: sum.source_bytes + epoch.source_bytes,
+            end_us: sum.end_us.max(epoch.end_us),
         })
     }
 
-    /// Share of samples, after the first `skip` epochs, that cost the source no read.
+    /// Share of the blocks read, after the first `skip` epochs, that cost the source no read. Below 0
+    /// where more was fetched ahead in vain.
     pub fn hit_share(&self, skip: usize) -> f64 {
         let sum = self.after(skip);
-        if sum.reads == 0 {
+        if sum.blocks == 0 {
             return 0.0;
         }
-        1.0 - sum.source_reads as f64 / sum.reads as f64
+        1.0 - sum.source_reads as f64 / sum.blocks as f64
     }
 }
 

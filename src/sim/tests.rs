@@ -27,6 +27,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             gears: false,
         },
         source: SourceModel::INSTANT,
+        lower_us: vec![100, 100],
         vanish: None,
     })
 }

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use super::{EpochReport, Report, Scenario};
 use crate::ids::{BlockId, FileId, StreamId};
+use crate::order::Sample;
 use crate::plan::{Action, Event, Place, Planner, RAM};
-
-/// Microseconds to read or write a block in a tier below RAM.
-const TIER_US: u64 = 100;
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +144,7 @@ impl<'a> World<'a> {
                     self.at(self.now, Due::Dropped(block));
                 }
                 Action::Place { block, tier } => {
-                    self.at(self.now + TIER_US, Due::Placed(block, tier))
+                    self.at(self.now + self.tier_us(tier), Due::Placed(block, tier));
                 }
                 Action::Displace { block, tier } => {
                     self.tiers[tier].remove(&block);
@@ -156,11 +154,19 @@ impl<'a> World<'a> {
         self.actions = actions;
     }
 
+    /// Microseconds that a block takes in a tier below RAM.
+    fn tier_us(&self, tier: usize) -> u64 {
+        tier.checked_sub(RAM + 1)
+            .and_then(|at| self.scenario.lower_us.get(at))
+            .copied()
+            .unwrap_or(0)
+    }
+
     fn fetch(&mut self, block: BlockId, from: Place) {
         self.flights.insert(block, Vec::new());
         match from {
             Place::Tier(tier) if self.tiers[tier].contains(&block) => {
-                self.at(self.now + TIER_US, Due::Fetched(block, tier));
+                self.at(self.now + self.tier_us(tier), Due::Fetched(block, tier));
             }
             Place::Tier(tier) => {
                 self.tell(Event::NotHere { block, tier });
@@ -189,7 +195,8 @@ impl<'a> World<'a> {
 
     /// A worker opens its next sample and asks for its blocks.
     fn take_sample(&mut self, index: usize) {
-        let Some(file) = self.next_file(index) else { return };
+        let Some(sample) = self.next_sample(index) else { return };
+        let file = sample.file;
         let task = index as u32 + 1;
         self.reads += 1;
         if let Some((tier, reads)) = self.scenario.vanish
@@ -201,7 +208,11 @@ impl<'a> World<'a> {
         let worker = &mut self.workers[index];
         (worker.file, worker.since, worker.waiting, worker.missed) =
             (Some(file), self.now, 0, false);
-        for block in self.scenario.layout.blocks_of(file) {
+        let length = sample.length.unwrap_or(u64::MAX);
+        let blocks = self.scenario.layout.blocks_in(file, sample.offset, length);
+        let epoch = self.workers[index].epoch as usize;
+        self.report.epochs[epoch].blocks += blocks.len() as u64;
+        for block in blocks {
             if self.tiers[RAM].contains(&block) {
                 continue;
             }
@@ -219,9 +230,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The file of the worker's next position: batch `k` of an epoch belongs to worker `k mod W`.
+    /// The sample at the worker's next position: batch `k` of an epoch belongs to worker `k mod W`.
     /// None where the worker waits for the others' epoch to end, or everything is read.
-    fn next_file(&mut self, index: usize) -> Option<FileId> {
+    fn next_sample(&mut self, index: usize) -> Option<Sample> {
         let worker = &self.workers[index];
         if worker.epoch >= self.scenario.epochs {
             return None;
@@ -235,7 +246,7 @@ impl<'a> World<'a> {
             return None;
         };
         self.workers[index].taken += 1;
-        Some(reader.order.samples().get(sample).file)
+        Some(reader.order.samples().get(sample))
     }
 
     /// A loader starts an epoch when all its workers have ended the one before.
@@ -287,7 +298,7 @@ impl<'a> World<'a> {
         let worker = &mut self.workers[index];
         let Some(file) = worker.file.take() else { return };
         let report = &mut self.report.epochs[worker.epoch as usize];
-        report.reads += 1;
+        (report.reads, report.end_us) = (report.reads + 1, self.now);
         report.hits += u64::from(!worker.missed);
         report.stall_us += self.now - worker.since;
         let think = self.scenario.readers[worker.reader].think_us;

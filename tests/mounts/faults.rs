@@ -50,6 +50,36 @@ fn estale_reaches_the_reader_while_it_lasts() {
     errors_reach_the_reader("estale", libc::ESTALE);
 }
 
+/// What is cached is not served for longer than was promised either.
+#[test]
+fn errors_of_names_reach_the_reader_when_these_are_due() {
+    let revalidate = ["--set", "source.revalidate=200ms"];
+    for (fault, errno) in [("eio", libc::EIO), ("estale", libc::ESTALE)] {
+        let (_ground, slow, mounted) = over_slow(6, &[], &revalidate);
+        check_many(&mounted.path(""), "d", 6, 10_000);
+        slow.ctl(&["fault", fault, "*", "ops=lookup,getattr"]);
+        let path = mounted.path("d/0001");
+        wait_until("the errors", || {
+            let read = fs::read(&path);
+            assert!(read.as_ref().map_or(true, |bytes| *bytes == content(1, 10_000)));
+            read.is_err_and(|error| error.raw_os_error() == Some(errno))
+        });
+        fails(fs::metadata(mounted.path("d")), errno);
+        fails(fs::read_dir(mounted.path("")).and_then(|mut names| names.next().unwrap()), errno);
+        // The mount is not taken for a dead one.
+        assert!(fs::metadata(mounted.path("")).unwrap().is_dir());
+        assert_eq!(mounted.count("/changed_files"), 0);
+        slow.ctl(&["fault", "clear"]);
+        check_many(&mounted.path(""), "d", 6, 10_000);
+        mounted.umount();
+    }
+    let (_ground, slow, mounted) = over_slow(6, &[], &["--set", "source.consistency=immutable"]);
+    check_many(&mounted.path(""), "d", 6, 10_000);
+    slow.ctl(&["fault", "eio", "*", "ops=lookup,getattr,open,read"]);
+    check_many(&mounted.path(""), "d", 6, 10_000);
+    mounted.umount();
+}
+
 #[test]
 fn prefetches_that_fail_are_made_good_by_reads() {
     let (ground, slow, mounted) = over_slow(60, &[], &["--ram", "64MiB"]);

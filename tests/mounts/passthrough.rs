@@ -1,14 +1,18 @@
 //! Large files that the kernel reads by itself from the cache directory.
 //!
 //! Goal: the same bytes as ever, without a request; and as long as somebody reads so, nothing that
-//! becomes of the cache or of the source changes a byte under him. Method: real mounts whose opens
-//! are requests; what is read is compared, requests and the source's reads are counted.
+//! becomes of the cache or of the source changes a byte under him. Where the kernel cannot do it,
+//! the daemon reads in its stead. Method: real mounts whose opens are requests; what is read is
+//! compared, requests and the source's reads are counted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use nix::errno::Errno;
+
 use crate::faults::files_of_stores;
 use crate::ground::{Ground, check_many, content, wait_until};
+use crate::kernel::Kernel;
 use crate::mounted::{Mounted, Slow};
 
 const SHARDS: u64 = 3;
@@ -18,11 +22,13 @@ struct Stand {
     mounted: Mounted,
     slow: Slow,
     ground: Ground,
+    /// Whether the kernel can read files by itself.
+    passes: bool,
 }
 
 impl Stand {
-    /// A mount in whose cache directory all shards are.
-    fn new() -> Self {
+    /// A mount in whose cache directory all shards are, with a daemon that sees this kernel.
+    fn new(kernel: Kernel) -> Self {
         let ground = Ground::new();
         ground.plant_many("s", SHARDS, SHARD);
         ground.plant_many("d", 20, 3000);
@@ -44,8 +50,11 @@ impl Stand {
             "--set",
             "source.revalidate=200ms",
         ];
-        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-        let stand = Stand { mounted, slow, ground };
+        let (passes, point) = (kernel.passes_through(&ground), ground.path("mount"));
+        let mut command = ground.belady();
+        command.arg("mount").args([&slow.point, &point]).args(options);
+        let mounted = Mounted::by(&ground, kernel.for_command(&mut command), &point);
+        let stand = Stand { mounted, slow, ground, passes };
         stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
         stand
     }
@@ -59,9 +68,14 @@ impl Stand {
         check_many(&self.mounted.path(""), "d", 20, 3000);
     }
 
-    /// Opens a shard until the kernel reads it by itself.
+    /// Opens a shard until the kernel reads it by itself, where it can.
     #[track_caller]
     fn passed(&self, shard: u64) -> File {
+        if !self.passes {
+            let file = File::open(self.mounted.path(format!("s/{shard:04}"))).unwrap();
+            assert_eq!(self.asked("passed"), 0);
+            return file;
+        }
         let mut file = None;
         wait_until("a file that is passed through", || {
             // The one before is closed first, and the daemon knows it.
@@ -88,7 +102,10 @@ fn is_whole(file: &File, seed: u64) -> bool {
 
 #[test]
 fn what_is_all_there_is_read_without_a_request() {
-    let stand = Stand::new();
+    Kernel::BOTH.map(Stand::new).into_iter().for_each(read_all);
+}
+
+fn read_all(stand: Stand) {
     stand.check();
     (0..SHARDS).for_each(|shard| drop(stand.passed(shard)));
     let (read, source) = (stand.asked("read"), stand.slow.count("bytes"));
@@ -98,18 +115,26 @@ fn what_is_all_there_is_read_without_a_request() {
     // SAFETY: nobody else has the file.
     let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
     assert!(map[..] == content(0, SHARD));
-    assert_eq!((stand.asked("read"), stand.slow.count("bytes")), (read, source));
-    assert_eq!(stand.mounted.count("/tier_bytes"), tier);
+    assert_eq!(stand.slow.count("bytes"), source);
+    if stand.passes {
+        assert_eq!((stand.asked("read"), stand.mounted.count("/tier_bytes")), (read, tier));
+    } else {
+        assert!(stand.asked("read") > read && stand.mounted.count("/tier_bytes") > tier);
+    }
     drop((map, file));
     stand.check();
     assert_eq!(stand.mounted.count("/read_errors"), 0);
-    assert_eq!(stand.mounted.status()["mode"], "passthrough");
+    let mode = if stand.passes { "passthrough" } else { "keep-cache" };
+    assert_eq!(stand.mounted.status()["mode"], mode);
     stand.mounted.umount();
 }
 
 #[test]
 fn what_is_given_up_stays_for_those_who_read_it() {
-    let stand = Stand::new();
+    Kernel::BOTH.map(Stand::new).into_iter().for_each(give_up);
+}
+
+fn give_up(stand: Stand) {
     let held = stand.passed(1);
     let point = stand.mounted.point.to_str().unwrap();
     stand.ground.ends(0, &["warmup", point, "--evict", "--glob", "s/*"]);
@@ -133,12 +158,19 @@ fn what_is_given_up_stays_for_those_who_read_it() {
 
 #[test]
 fn a_file_that_changes_at_the_source_is_another_one() {
-    let stand = Stand::new();
+    Kernel::BOTH.map(Stand::new).into_iter().for_each(change);
+}
+
+fn change(stand: Stand) {
     let held = stand.passed(2);
     stand.ground.plant("s/0002", &content(102, SHARD));
     let path = stand.mounted.path("s/0002");
     wait_until("the new version", || fs::read(&path).unwrap() == content(102, SHARD));
-    assert!(is_whole(&held, 2), "who has the old one reads the old one");
+    if stand.passes {
+        assert!(is_whole(&held, 2), "who has the old one reads the old one");
+    } else if let Err(error) = held.read_at(&mut [0], 0) {
+        assert_eq!(error.raw_os_error(), Some(Errno::ESTALE as i32), "what is not kept");
+    }
     let new = File::open(&path).unwrap();
     assert!(is_whole(&new, 102));
     assert_ne!(held.metadata().unwrap().ino(), new.metadata().unwrap().ino());

@@ -3,10 +3,14 @@
 //! Goal: a person or a job script knows from the answer what to do. Method: mistakes one by one,
 //! each looked at for exit code, words, and what is mounted and noted afterwards.
 
+use std::ffi::CString;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use nix::libc;
 
 use crate::ground::{Ground, check_many, content};
 use crate::mounted::{Mounted, mounts_at};
@@ -99,10 +103,47 @@ fn sources_and_mount_points_that_cannot_be() {
     refused(4, &source.join("file"), &mount, "must be a directory");
     refused(6, &source, &ground.path("none"), "does not exist");
     refused(6, &source, &source.join("file"), "not a directory");
+    refuse_inside(&ground, &refused);
     fs::write(mount.join("hidden"), "x").unwrap();
     refused(6, &source, &mount, "is not empty");
     ground.ends(6, &["umount", &text(&mount)]);
     ground.ends(6, &["status", &text(&mount)]);
+}
+
+/// A mount point inside the source, by its own path, by a link, and by binds of the source and of a
+/// part of it.
+#[track_caller]
+fn refuse_inside(ground: &Ground, refused: &dyn Fn(i32, &Path, &Path, &str)) {
+    let source = ground.path("source");
+    fs::create_dir_all(source.join("a b/empty")).unwrap();
+    symlink(source.join("a b/empty"), ground.path("leads-inside")).unwrap();
+    let _whole = Bound::new(&source, ground.path("whole"));
+    let _part = Bound::new(&source.join("a b"), ground.path("part"));
+    for inside in ["source/a b/empty", "leads-inside", "whole/a b/empty", "part/empty"] {
+        refused(6, &source, &ground.path(inside), "is inside the source");
+    }
+    // Beside the source, though its path begins alike.
+    fs::create_dir(ground.path("source2")).unwrap();
+    let mounted = Mounted::at(ground, &source, &ground.path("source2"), &[]);
+    mounted.umount();
+}
+
+/// A directory that is shown at another place.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(directory: &Path, place: PathBuf) -> Self {
+        fs::create_dir(&place).unwrap();
+        let flags = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(directory), &place, None::<&str>, flags, None::<&str>).unwrap();
+        Bound(place)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
 }
 
 #[test]
@@ -153,4 +194,64 @@ fn a_source_that_is_empty_or_nearly_is_no_mistake() {
     let mounted = Mounted::new(&ground, &["--order", "sequential"]);
     assert_eq!(fs::read(mounted.path("empty")).unwrap(), content(0, 0));
     mounted.umount();
+}
+
+/// An access control list that lets a further user in, as setfacl(1) writes it.
+fn set_list(path: &Path) {
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let nobody = u32::MAX;
+    let entries = [
+        entry(1, 7, nobody),
+        entry(2, 5, 4321),
+        entry(4, 5, nobody),
+        entry(16, 5, nobody),
+        entry(32, 0, nobody),
+    ];
+    let list = [&2u32.to_le_bytes()[..], &entries.concat()].concat();
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let name = c"system.posix_acl_access".as_ptr();
+    // SAFETY: path and name end in a NUL, the list is as long as said.
+    let result =
+        unsafe { libc::setxattr(path.as_ptr(), name, list.as_ptr().cast(), list.len(), 0) };
+    assert_eq!(result, 0, "this filesystem has no access control lists");
+}
+
+#[test]
+fn a_mount_for_others_that_would_give_something_away() {
+    let ground = Ground::new();
+    ground.plant("train/a/deep/file", b"x");
+    let cache = ground.path("cache");
+    let cache = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let others = [&["-o", "allow_other"][..], &cache].concat();
+    let refused = |what: &str| {
+        mount_refused(&ground, &others, 6, &["allow-other is refused", what, "force-allow-other"]);
+    };
+    let mounts = |options: &[&str]| {
+        let mounted = Mounted::new(&ground, options);
+        assert_eq!(fs::read(mounted.path("train/a/deep/file")).unwrap(), b"x");
+        mounted.umount();
+    };
+    fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o700)).unwrap();
+    refused("not searchable by all");
+    fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // The next mounts take up its catalog.
+    mounts(&others);
+    for path in ["train/a/deep", "train/a", "train", ""] {
+        let found = fs::metadata(ground.source(path)).unwrap().permissions();
+        set_list(&ground.source(path));
+        refused(format!("source/{path}").trim_end_matches('/'));
+        refused("access control list");
+        // It is for the owner alone that nothing has to be checked.
+        mounts(&cache);
+        mounts(&[&others[..], &["--set", "mount.force-allow-other=true"]].concat());
+        let path = CString::new(ground.source(path).as_os_str().as_bytes()).unwrap();
+        // SAFETY: path and name end in a NUL.
+        let removed =
+            unsafe { libc::removexattr(path.as_ptr(), c"system.posix_acl_access".as_ptr()) };
+        assert_eq!(removed, 0);
+        fs::set_permissions(std::ffi::OsStr::from_bytes(path.as_bytes()), found).unwrap();
+    }
+    mounts(&others);
 }

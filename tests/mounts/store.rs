@@ -83,6 +83,30 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
     }
 }
 
+/// More than may wait to be stored, by a reader who is not faster than the disk.
+#[test]
+fn a_second_epoch_reads_nothing_of_the_source() {
+    const LARGE: usize = 1_000_000;
+    const WAITING: u64 = 40;
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, LARGE);
+    let slow = Slow::new(&ground, &[]);
+    let cache = ground.path("cache");
+    let options =
+        ["--ram", "16MiB", "--cache-dir", cache.to_str().unwrap(), "--order", "sequential"];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    for number in 0..FILES {
+        wait_until("the disk keeps up", || mounted.count("/placed") + WAITING >= number);
+        let name = format!("d/{number:04}");
+        assert!(fs::read(mounted.path(&name)).unwrap() == content(number, LARGE), "{name}");
+    }
+    wait_until("all is stored", || mounted.count("/placed") == FILES);
+    let before = slow.count("bytes");
+    check_many(&mounted.path(""), "d", FILES, LARGE);
+    assert_eq!(slow.count("bytes"), before, "the source was read again");
+    mounted.umount();
+}
+
 #[test]
 fn a_mount_right_after_an_umount_has_the_store() {
     let stand = Stand::new(&[]);

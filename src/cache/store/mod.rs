@@ -31,7 +31,7 @@ mod lend;
 mod log;
 mod segments;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write;
 
 use std::collections::{HashMap, HashSet};

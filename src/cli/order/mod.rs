@@ -27,6 +27,7 @@ use crate::mount::absolute;
 use crate::order::Order;
 use crate::order::file::write_text;
 use crate::order::spec::help;
+use crate::plan::Layout;
 use crate::source::PosixSource;
 
 #[derive(Debug, Subcommand)]
@@ -125,8 +126,17 @@ fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
 /// Threads that list a dataset.
 const SCAN_THREADS: usize = 16;
 
-/// Resolves an order over a dataset and hands over the order and the path of each file.
-fn resolved(text: &str, dataset: &Path) -> Result<(Order, HashMap<FileId, Vec<u8>>)> {
+/// An order over a dataset.
+pub(super) struct Resolved {
+    pub(super) order: Order,
+    /// The path of each file, and of each link that leads out.
+    paths: HashMap<FileId, Vec<u8>>,
+    files: HashSet<FileId>,
+    pub(super) layout: Arc<Layout>,
+}
+
+/// Resolves an order over a dataset.
+pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
     let root = absolute(dataset);
     let source = Arc::new(PosixSource::open(&root, 1)?);
     let catalog = Catalog::scan(source, SCAN_THREADS, None, &AtomicU64::new(0));
@@ -134,29 +144,34 @@ fn resolved(text: &str, dataset: &Path) -> Result<(Order, HashMap<FileId, Vec<u8
         let at = root.join(path);
         Error::new(ErrorKind::Source, format!("cannot read {}: {}", at.display(), errno.desc()))
     })?;
-    let order = with_listing(&catalog, &[root], |listing| resolve_order(text, listing))?;
-    let mut paths = HashMap::new();
+    let (order, mut paths) = with_listing(&catalog, &[root], None, |listing| {
+        let known = listing.entries().iter().map(|entry| (entry.file, entry.path.to_vec()));
+        resolve_order(text, listing).map(|order| (order, known.collect::<HashMap<_, _>>()))
+    })?;
+    let mut files = HashSet::new();
     catalog.for_each_file(|path, file, _| {
+        // Its own name goes before links to it.
         paths.insert(file, path.as_os_str().to_os_string().into_vec());
+        files.insert(file);
     });
-    Ok((order, paths))
+    Ok(Resolved { order, paths, files, layout: catalog.layout() })
 }
 
 /// The text of an order file with these epochs.
 fn listed(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>> {
-    let (order, paths) = resolved(text, dataset)?;
+    let Resolved { order, paths, .. } = resolved(text, dataset)?;
     let path = |file: FileId| Cow::Borrowed(paths.get(&file).map_or(&b""[..], Vec::as_slice));
     write_text(&order, from..from.saturating_add(epochs), path)
 }
 
 fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
-    let (order, paths) = resolved(text, dataset).inspect_err(|error| {
+    let Resolved { order, paths, files, .. } = resolved(text, dataset).inspect_err(|error| {
         if json {
             say_json(&serde_json::json!({ "ok": false, "reason": error.message() }));
         }
     })?;
     let (samples, repeats) = (order.epoch_len(0), !order.is_permutation());
-    let mut unread: HashSet<FileId> = paths.keys().copied().collect();
+    let mut unread = files.clone();
     for id in order.epoch(0).iter() {
         unread.remove(&order.samples().get(*id).file);
     }
@@ -164,7 +179,7 @@ fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
         say_json(&serde_json::json!({
             "ok": true,
             "order": order.describe(),
-            "files": paths.len(),
+            "files": files.len(),
             "samples": samples,
             "repeats": repeats,
             "unread": unread.len(),
@@ -174,7 +189,7 @@ fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
         say(format!("ok: {}", order.describe()));
         say(format!(
             "  {} files in the dataset, {samples} samples in the first epoch{}",
-            paths.len(),
+            files.len(),
             if repeats { ", some of them several times" } else { ", none twice" },
         ));
         if let Some(path) = unread.iter().filter_map(|file| paths.get(file)).min() {

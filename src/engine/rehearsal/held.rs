@@ -11,11 +11,13 @@ use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
 use super::answers::Refusals;
 use super::record::{Exemplar, Names, Record, Replay};
+use crate::cache::store::disk::Disk;
 use crate::cache::{Journal, Pinned};
 use crate::config::RehearsalSettings;
 use crate::fs::views::{Access, Sample};
@@ -69,7 +71,7 @@ fn hash_of(path: &[u8]) -> u64 {
 }
 
 impl Held {
-    /// Opens a buffer that lies in `directory`, or begins one. Where its rules are others than
+    /// Opens a buffer that lies on `disk`, or begins one. Where its rules are others than
     /// before, what it held is offered to a new one by these.
     ///
     /// # Errors
@@ -77,12 +79,12 @@ impl Held {
     pub(super) fn open(
         settings: RehearsalSettings,
         labels: Labels,
-        directory: &Path,
+        disk: Arc<dyn Disk>,
     ) -> Result<Self> {
         let rules = settings.rules;
         let mut found: Option<Replay> = None;
         let mut wrong = false;
-        let journal = Journal::open(directory, |text, pinned| {
+        let journal = Journal::open(disk, |text, pinned| {
             let record = serde_json::from_slice(text);
             let begun = found.get_or_insert_with(|| Replay::new(Buffer::new(rules)));
             wrong |= record.is_err();
@@ -152,10 +154,11 @@ impl Held {
         }
     }
 
-    fn record(&mut self, record: &Record, bytes: &[u8]) -> Pinned {
+    /// Where the bytes are; none where they are more than a record can have.
+    fn record(&mut self, record: &Record, bytes: &[u8]) -> Option<Pinned> {
         // Only numbers, texts and buffers: they have a text.
         let text = serde_json::to_vec(record).unwrap_or_default();
-        self.journal.append(&text, bytes)
+        self.journal.append(&text, bytes).ok()
     }
 
     /// The class of a file that is to be offered.
@@ -224,7 +227,7 @@ impl Held {
         let record = exemplar.record(sample);
         let pinned = self.record(&record, bytes);
         if let Some(exemplar) = self.exemplars.get_mut(&sample) {
-            exemplar.pinned = Some(pinned);
+            exemplar.pinned = pinned;
         }
     }
 
@@ -338,7 +341,7 @@ impl Held {
         };
         let exemplars = &self.exemplars;
         let (moved, unread) = self.journal.rewrite(|journal| {
-            journal.append(&serde_json::to_vec(&begun)?, &[]);
+            journal.append(&serde_json::to_vec(&begun)?, &[])?;
             let (mut moved, mut unread) = (Vec::new(), Vec::new());
             for (sample, exemplar) in exemplars {
                 let Some(pinned) = &exemplar.pinned else { continue };
@@ -347,7 +350,7 @@ impl Held {
                     continue;
                 };
                 let record = exemplar.record(*sample);
-                moved.push((*sample, journal.append(&serde_json::to_vec(&record)?, &bytes)));
+                moved.push((*sample, journal.append(&serde_json::to_vec(&record)?, &bytes)?));
                 if journal.is_full() {
                     journal.write()?;
                 }

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lock;
+use crate::cache::store::disk::Directory;
 use crate::catalog::{Catalog, NodeId};
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
@@ -151,7 +152,9 @@ impl Rehearsal {
         let open = |(settings, directory): (RehearsalSettings, PathBuf)| {
             let name = format!("rehearsal.{}", settings.name);
             let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
-            Held::open(settings, labels, &directory).map_err(|error| {
+            let disk = Directory::open(&directory, false);
+            let held = disk.and_then(|disk| Held::open(settings, labels, Arc::new(disk)));
+            held.map_err(|error| {
                 let message = format!("{name}: {}: {error}", directory.display());
                 Error::new(ErrorKind::Cache, message)
                     .hint("move the directory away to begin the buffer anew")

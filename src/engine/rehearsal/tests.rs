@@ -1,9 +1,11 @@
 //! Buffers over several lives: what is held, decided and known is there again.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::displays;
 use super::held::{Held, Taken};
+use crate::cache::store::disk::Directory;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::fs::views::Access;
 use crate::rehearsal::{Labels, SampleId};
@@ -23,7 +25,8 @@ fn settings(written: &[&str]) -> RehearsalSettings {
 }
 
 fn open(directory: &Path, written: &[&str]) -> Held {
-    Held::open(settings(written), Labels::default(), directory).unwrap()
+    let disk = Arc::new(Directory::open(directory, false).unwrap());
+    Held::open(settings(written), Labels::default(), disk).unwrap()
 }
 
 fn bytes(n: u32) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Progress, lock};
+use super::{Engine, Progress};
 use crate::engine::order::{resolve, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, FileId};
@@ -51,10 +51,11 @@ impl Parts {
 impl Engine {
     /// The blocks that are chosen, each once, and what is to be said of them at the start.
     pub(super) fn choose(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
-        let mut prefixes = vec![self.source_path.clone()];
-        prefixes.extend(lock(&self.connections).iter().map(|c| c.mountpoint().to_path_buf()));
-        prefixes.extend(self.attached());
-        let parts = with_listing(&self.catalog, &prefixes, |listing| match chosen {
+        let points = self.points();
+        let mut prefixes = points.clone();
+        prefixes.push(self.source_path.clone());
+        let source = Some(self.source_path.as_path());
+        let parts = with_listing(&self.catalog, &points, source, |listing| match chosen {
             Chosen::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
             Chosen::Order(spec) => ordered(spec, listing),
             Chosen::Files(path) => named(path, listing, &prefixes),

@@ -60,16 +60,17 @@ impl Stream {
         if let Some(position) = self.current.next(block) {
             return position < self.lit;
         }
-        let lit = self.lit.saturating_sub(self.current.len()).max(NEAR);
-        self.next.next(block).is_some_and(|position| position < lit)
+        let lit = self.lit.checked_sub(self.current.len());
+        lit.is_some_and(|lit| self.next.next(block).is_some_and(|position| position < lit))
     }
 
     /// The current epoch has just begun.
     pub(super) fn restart(&mut self) {
         self.runners.clear();
         self.lit = NEAR;
-        let heads = [&self.current, &self.next].into_iter().flat_map(|e| e.head(NEAR as usize));
-        self.near.extend(heads.copied().map(BlockId));
+        let next = self.next.head(NEAR.saturating_sub(self.current.len()) as usize);
+        let near = self.current.head(NEAR as usize).iter().chain(next);
+        self.near.extend(near.copied().map(BlockId));
     }
 
     /// The blocks that have come near since the last call: what is read soon, or early in an epoch.

@@ -127,6 +127,45 @@ fn ranges_of_a_large_file_are_staged_as_they_are_read() {
     assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
 }
 
+/// While a reader waits for the source the disk gets a sample written, and no sooner.
+#[test]
+fn nothing_is_fetched_so_far_ahead_of_a_disk_that_it_could_not_be_stored() {
+    let files = 300;
+    let layout = Arc::new(Layout::new((0..files).map(|_| BLOCK_BYTES)));
+    let plan = settings(40 * BLOCK_BYTES, Some(layout.stored_bytes_of_all()), PolicyKind::Auto);
+    let epoch = shuffled(files, 3);
+    let order = Order::listed("test", vec![epoch.clone()], SampleTable::Files).unwrap();
+    let mut world = World::new(plan.clone());
+    world.planner = Planner::new(plan, layout.clone());
+    world.layout = layout;
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    let mut waited = 0;
+    for &file in epoch.iter() {
+        if !world.pages.contains(&BlockId(file)) {
+            waited += 1;
+            if !world.placing.is_empty() {
+                let (block, tier) = world.placing.remove(0);
+                world.tell(Event::Placed { block, tier, done: true });
+            }
+        }
+        world.open(1, FileId(file));
+        while !world.fetching.is_empty() {
+            world.arrive(0, false);
+        }
+        world.close(FileId(file));
+        while let Some(block) = world.dropping.pop_last() {
+            world.tell(Event::Dropped { block });
+        }
+        let standing = world.planner.standing(BlockId(file));
+        assert!(matches!(standing, Standing::Coming | Standing::Tier(1)), "{file}: {standing:?}");
+        world.check();
+    }
+    assert!(waited > 100, "{waited} of {files} were waited for");
+    world.settle();
+    let stored = |file| world.planner.standing(BlockId(file)) == Standing::Tier(1);
+    assert_eq!((0..files).filter(|file| stored(*file)).count(), files as usize);
+}
+
 #[test]
 fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
     let stored = layout().stored_bytes(BlockId(0)) + layout().stored_bytes(BlockId(1));

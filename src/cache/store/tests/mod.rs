@@ -1,5 +1,5 @@
 mod crash;
 mod faults;
 mod large;
-mod model;
+pub(crate) mod model;
 mod real;

@@ -34,6 +34,7 @@ struct State {
     /// The error of every call that writes, or that reads.
     write_fails: Option<i32>,
     read_fails: Option<i32>,
+    names_fail: Option<i32>,
     /// The file that cannot be opened.
     closed: Option<String>,
     /// Every write ends in the middle, and names cannot be synced.
@@ -42,7 +43,7 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Model(Arc<Mutex<State>>);
+pub(crate) struct Model(Arc<Mutex<State>>);
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -50,33 +51,44 @@ impl Model {
     }
 
     /// Number of writes, syncs and changes of names so far.
-    pub(super) fn ops(&self) -> usize {
+    pub(crate) fn ops(&self) -> usize {
         self.lock().ops.len()
     }
 
-    pub(super) fn fail_writes(&self, errno: Option<i32>) {
+    pub(crate) fn fail_writes(&self, errno: Option<i32>) {
         self.lock().write_fails = errno;
     }
 
-    pub(super) fn fail_reads(&self, errno: Option<i32>) {
+    pub(crate) fn fail_reads(&self, errno: Option<i32>) {
         self.lock().read_fails = errno;
     }
 
-    pub(super) fn close(&self, name: Option<&str>) {
+    /// Names cannot be made to last.
+    pub(crate) fn fail_names(&self, errno: Option<i32>) {
+        self.lock().names_fail = errno;
+    }
+
+    /// Changes a file behind everybody's back.
+    pub(crate) fn edit(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = self.found(name).unwrap();
+        change(self.lock().file(file));
+    }
+
+    pub(crate) fn close(&self, name: Option<&str>) {
         self.lock().closed = name.map(str::to_owned);
     }
 
-    pub(super) fn tear(&self, tears: bool) {
+    pub(crate) fn tear(&self, tears: bool) {
         self.lock().tears = tears;
     }
 
-    pub(super) fn set_space(&self, space: Option<Space>) {
+    pub(crate) fn set_space(&self, space: Option<Space>) {
         self.lock().space = space;
     }
 
     /// What a crash after so many operations may leave: everything that was synced, and of the rest
     /// what chance keeps, whole or torn.
-    pub(super) fn crash(&self, cut: usize, random: &mut ChaCha8Rng) -> Model {
+    pub(crate) fn crash(&self, cut: usize, random: &mut ChaCha8Rng) -> Model {
         let ops = self.lock().ops[..cut].to_vec();
         // Some crashes lose nearly everything, some nearly nothing.
         let kept = [0.0, 0.1, 0.5, 0.9, 1.0][random.random_range(0..5)];
@@ -168,6 +180,9 @@ impl Model {
     fn record(&self, mut op: Op) -> Result<()> {
         let mut state = self.lock();
         fails(state.write_fails)?;
+        if matches!(op, Op::SyncNames) {
+            fails(state.names_fail)?;
+        }
         if let (true, Op::SyncNames | Op::Write { .. }) = (state.tears, &op) {
             if let Op::Write { bytes, .. } = &mut op {
                 *bytes = bytes[..bytes.len() / 2].into();
@@ -265,7 +280,7 @@ impl Blob for ModelFile {
 }
 
 /// Bytes that follow from a number.
-pub(super) fn bytes(seed: u128, length: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u128, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let mut random: ChaCha8Rng = rand::SeedableRng::seed_from_u64(seed as u64);
     random.fill_bytes(&mut bytes);

@@ -249,7 +249,7 @@ impl Owner {
         let began = Instant::now();
         (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
         let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
-        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], found);
+        let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], None, found);
         candidates.append(&mut self.before);
         let guess = Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let seeds_per_second = self.seeds_per_second.map_or(guess, |speed| speed as u64);

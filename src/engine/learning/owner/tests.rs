@@ -45,7 +45,7 @@ impl Stand {
         }
         let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
         let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
-        let files = with_listing(&catalog, &[], |listing| {
+        let files = with_listing(&catalog, &[], None, |listing| {
             listing.entries().iter().map(|entry| entry.file).collect()
         });
         let (inbox, published) = (Arc::new(Inbox::new(8)), Arc::<Mutex<Published>>::default());

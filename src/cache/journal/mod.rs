@@ -1,0 +1,382 @@
+//! A journal on a local disk: what happened, one record after the other, with bytes where they
+//! belong to it. What it says can be lived through again after any crash.
+//!
+//! A journal is a file `journal-GENERATION`. A record is a header of 32 bytes, its text, and the
+//! bytes that are *pinned* with it; each of the three has a checksum. The header also says how much
+//! of the journal had been synced when the record was added. So whoever opens a journal can tell
+//! two things that look alike:
+//!
+//! - Behind what was last synced a crash may leave anything. There every byte is compared with its
+//!   checksum, and the journal ends before the first record that is not whole.
+//! - What was synced is there, and never without what was before it. Where it is not whole, the disk
+//!   has lost it: that is an error, and nothing is cut off. Bytes that are pinned there are compared
+//!   when they are read.
+//!
+//! A journal of mostly dead bytes is rewritten: what is left of it goes to a new file, which is
+//! synced and only then named as the next generation. Whoever has a place in an older one can
+//! still read it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io::{Error, ErrorKind, Result};
+use std::sync::Arc;
+
+use super::store::disk::{Blob, Disk, Space, Use};
+
+/// Tells a journal from other files and other formats.
+const MAGIC: [u8; 4] = *b"blj2";
+
+const HEADER_BYTES: usize = 32;
+
+/// Bytes of records that wait to be written together.
+const PENDING_MAX: usize = 1 << 20;
+
+/// Bytes of a text: more is no record.
+const TEXT_MAX: usize = 1 << 30;
+
+/// Bytes that are searched at once for records behind one that is not whole.
+const CHUNK: u64 = 1 << 20;
+
+const PREFIX: &str = "journal-";
+
+/// Name of a journal that is being rewritten.
+const UNNAMED: &str = "journal-next";
+
+/// Where bytes are pinned.
+#[derive(Clone)]
+pub struct Pinned {
+    file: Arc<dyn Blob>,
+    generation: u32,
+    offset: u64,
+    length: u32,
+    checksum: u32,
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({}: {}+{})", self.generation, self.offset, self.length)
+    }
+}
+
+impl Pinned {
+    /// How many bytes.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
+
+    /// Reads them. Blocks.
+    ///
+    /// # Errors
+    /// The disk's, and `InvalidData` where they are not what was written.
+    pub fn read(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.length as usize];
+        match self.file.read_at(&mut bytes, self.offset) {
+            Ok(()) if crc32c::crc32c(&bytes) == self.checksum => Ok(bytes),
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error),
+            _ => Err(damaged("pinned bytes are damaged".into())),
+        }
+    }
+}
+
+/// A journal that is written.
+pub struct Journal {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn Blob>,
+    generation: u32,
+    /// Where what is pending goes.
+    end: u64,
+    pending: Vec<u8>,
+    /// So much of it lasts.
+    synced: u64,
+}
+
+fn damaged(message: String) -> Error {
+    Error::new(ErrorKind::InvalidData, message)
+}
+
+fn name(generation: u32) -> String {
+    format!("{PREFIX}{generation:08}")
+}
+
+/// The generations that there are with their lengths in bytes, the latest first.
+fn generations(disk: &dyn Disk) -> Result<Vec<(u32, u64)>> {
+    let found = disk.names()?.into_iter().filter_map(|(found, length)| {
+        let generation = found.strip_prefix(PREFIX)?.parse().ok()?;
+        (found == name(generation)).then_some((generation, length))
+    });
+    let mut found: Vec<(u32, u64)> = found.collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// Deletes a file if it is there.
+fn remove(disk: &dyn Disk, name: &str) {
+    // One that stays is in nobody's way, and is tried again at the next open.
+    let _ = disk.remove(name);
+}
+
+/// A record that was read.
+struct Read {
+    begin: u64,
+    text: Vec<u8>,
+    pinned: Pinned,
+    /// How much of the journal lasted when it was added.
+    synced: u64,
+}
+
+/// The file of a journal that is opened.
+struct Reading {
+    file: Arc<dyn Blob>,
+    generation: u32,
+    length: u64,
+}
+
+impl Reading {
+    /// Reads the record at an offset, without what is pinned with it; none where there is no whole
+    /// one.
+    fn record(&self, begin: u64) -> Result<Option<Read>> {
+        let mut header = [0; HEADER_BYTES];
+        if begin + HEADER_BYTES as u64 > self.length {
+            return Ok(None);
+        }
+        self.file.read_at(&mut header, begin)?;
+        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
+        let [text_bytes, of_text, length, checksum] = [4, 8, 12, 16].map(word);
+        let synced = header[20..28].try_into().map_or(0, u64::from_le_bytes);
+        let at_text = begin + HEADER_BYTES as u64;
+        let offset = at_text + u64::from(text_bytes);
+        let whole = header[..4] == MAGIC && word(28) == crc32c::crc32c(&header[..28]);
+        if !whole || text_bytes as usize > TEXT_MAX || offset + u64::from(length) > self.length {
+            return Ok(None);
+        }
+        let mut text = vec![0; text_bytes as usize];
+        self.file.read_at(&mut text, at_text)?;
+        let (file, generation) = (Arc::clone(&self.file), self.generation);
+        let pinned = Pinned { file, generation, offset, length, checksum };
+        let whole = crc32c::crc32c(&text) == of_text;
+        Ok(whole.then_some(Read { begin, text, pinned, synced }))
+    }
+
+    /// Whether a whole record behind `from` says that what is at `from` was synced.
+    fn was_synced(&self, from: u64) -> Result<bool> {
+        let mut chunk = vec![0; CHUNK.min(self.length - from) as usize];
+        let mut at = from;
+        while at + HEADER_BYTES as u64 <= self.length {
+            let count = CHUNK.min(self.length - at) as usize;
+            self.file.read_at(&mut chunk[..count], at)?;
+            let words = chunk[..count].windows(MAGIC.len()).enumerate();
+            for (index, _) in words.filter(|(_, word)| *word == MAGIC) {
+                if self.record(at + index as u64)?.is_some_and(|found| found.synced > from) {
+                    return Ok(true);
+                }
+            }
+            // A word may lie on both sides.
+            at += (count + 1 - MAGIC.len()) as u64;
+        }
+        Ok(false)
+    }
+
+    /// Tells `each` what the journal says. Where it ends.
+    fn run(&self, each: &mut dyn FnMut(&[u8], Option<Pinned>)) -> Result<u64> {
+        let mut tell = |read: Read| {
+            if !read.text.is_empty() {
+                each(&read.text, (read.pinned.length > 0).then_some(read.pinned));
+            }
+        };
+        let mut end = 0;
+        let mut unsynced = VecDeque::new();
+        while let Some(read) = self.record(end)? {
+            end = read.pinned.end();
+            let lasts = unsynced.iter().take_while(|before: &&Read| before.begin < read.synced);
+            let lasts = lasts.count();
+            unsynced.drain(..lasts).for_each(&mut tell);
+            unsynced.push_back(read);
+        }
+        if end < self.length && self.was_synced(end)? {
+            return Err(damaged(format!("the record at byte {end} is damaged")));
+        }
+        for read in unsynced {
+            match read.pinned.read() {
+                Ok(_) => tell(read),
+                Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(read.begin),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(end)
+    }
+
+    /// Whether the file begins as a journal of this format, or as a crash may have left one.
+    fn is_known(&self) -> Result<bool> {
+        let mut begin = [0; MAGIC.len()];
+        if self.length < begin.len() as u64 {
+            return Ok(true);
+        }
+        self.file.read_at(&mut begin, 0)?;
+        Ok(begin == MAGIC || begin == [0; MAGIC.len()])
+    }
+}
+
+impl Journal {
+    /// Opens the journal in a directory, and tells `each` what it says; one that says nothing is
+    /// begun where there is none.
+    ///
+    /// # Errors
+    /// Where the disk does not do what is needed, and `InvalidData` where it has lost something that
+    /// was synced, or the journal is of another format.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        mut each: impl FnMut(&[u8], Option<Pinned>),
+    ) -> Result<Journal> {
+        let generations = generations(&*disk)?;
+        let (generation, length) = generations.first().copied().unwrap_or((1, 0));
+        let name_of = name(generation);
+        let file = if generations.is_empty() {
+            let file = disk.create(&name_of, Use::Log)?;
+            disk.sync_names()?;
+            file
+        } else {
+            disk.open(&name_of, Use::Log)?
+        };
+        let reading = Reading { file: Arc::clone(&file), generation, length };
+        if !reading.is_known()? {
+            return Err(damaged(format!("{name_of} is of another format")));
+        }
+        let end = reading.run(&mut each)?;
+        if end < length {
+            tracing::warn!(bytes = length - end, "the end of a journal was torn and is left out");
+            file.cut(end)?;
+        }
+        // Before this one has its name it is whole; the others are what a crash left.
+        generations.iter().skip(1).for_each(|(old, _)| remove(&*disk, &name(*old)));
+        remove(&*disk, UNNAMED);
+        let pending = Vec::new();
+        Ok(Journal { disk, file, generation, end, pending, synced: 0 })
+    }
+
+    /// Adds a record with a text, and says where its bytes will be once it is
+    /// [written](Self::write).
+    ///
+    /// # Errors
+    /// `InvalidInput` where text or bytes are more than a record can have.
+    pub fn append(&mut self, text: &[u8], bytes: &[u8]) -> Result<Pinned> {
+        let text_bytes = u32::try_from(text.len()).ok().filter(|_| text.len() <= TEXT_MAX);
+        let (Some(text_bytes), Ok(length)) = (text_bytes, u32::try_from(bytes.len())) else {
+            return Err(Error::new(ErrorKind::InvalidInput, "a record of a journal is too large"));
+        };
+        let checksum = crc32c::crc32c(bytes);
+        let begin = self.pending.len();
+        self.pending.extend_from_slice(&MAGIC);
+        for word in [text_bytes, crc32c::crc32c(text), length, checksum] {
+            self.pending.extend_from_slice(&word.to_le_bytes());
+        }
+        self.pending.extend_from_slice(&self.synced.to_le_bytes());
+        let of_header = crc32c::crc32c(&self.pending[begin..]);
+        self.pending.extend_from_slice(&of_header.to_le_bytes());
+        self.pending.extend_from_slice(text);
+        let offset = self.end + self.pending.len() as u64;
+        self.pending.extend_from_slice(bytes);
+        let (file, generation) = (Arc::clone(&self.file), self.generation);
+        Ok(Pinned { file, generation, offset, length, checksum })
+    }
+
+    /// Whether so much waits to be written that nothing should be added.
+    pub fn is_full(&self) -> bool {
+        self.pending.len() >= PENDING_MAX
+    }
+
+    /// Whether bytes have been written.
+    pub fn has(&self, pinned: &Pinned) -> bool {
+        pinned.generation != self.generation || pinned.end() <= self.end
+    }
+
+    /// Writes what was added. Where that fails it can be tried again.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write(&mut self) -> Result<()> {
+        if !self.pending.is_empty() {
+            self.file.write_at(&self.pending, self.end)?;
+            self.end += self.pending.len() as u64;
+            self.pending.clear();
+            self.pending.shrink_to(PENDING_MAX);
+        }
+        Ok(())
+    }
+
+    /// Makes what was written last.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&mut self) -> Result<()> {
+        if self.synced < self.end {
+            self.file.sync()?;
+            self.synced = self.end;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the journal, with what waits to be written.
+    pub fn length(&self) -> u64 {
+        self.end + self.pending.len() as u64
+    }
+
+    /// What is left on its disk.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn space(&self) -> Result<Space> {
+        self.disk.space()
+    }
+
+    /// Begins the next generation with what `fill` adds to it. The journal stays as it was where
+    /// that fails.
+    ///
+    /// # Errors
+    /// The disk's, or those of `fill`.
+    pub fn rewrite<T>(&mut self, fill: impl FnOnce(&mut Journal) -> Result<T>) -> Result<T> {
+        let next = self.next_generation(fill);
+        if next.is_err() {
+            remove(&*self.disk, UNNAMED);
+        }
+        let (next, filled) = next?;
+        // From here on it is the next one that would be opened.
+        let before = std::mem::replace(self, next);
+        match self.disk.sync_names() {
+            Ok(()) => remove(&*self.disk, &name(before.generation)),
+            // After a crash it may be the one that is there; it is removed at the next open.
+            Err(error) => tracing::warn!(%error, "the name of a journal may not last"),
+        }
+        Ok(filled)
+    }
+
+    fn next_generation<T>(
+        &self,
+        fill: impl FnOnce(&mut Journal) -> Result<T>,
+    ) -> Result<(Journal, T)> {
+        let generation = self.generation.checked_add(1).ok_or(ErrorKind::FileTooLarge)?;
+        remove(&*self.disk, UNNAMED);
+        let mut next = Journal {
+            disk: Arc::clone(&self.disk),
+            file: self.disk.create(UNNAMED, Use::Log)?,
+            generation,
+            end: 0,
+            pending: Vec::new(),
+            synced: 0,
+        };
+        let filled = fill(&mut next)?;
+        next.write()?;
+        next.sync()?;
+        // Says no more than that all before it was synced.
+        next.append(&[], &[])?;
+        next.write()?;
+        next.sync()?;
+        self.disk.rename(UNNAMED, &name(generation))?;
+        Ok((next, filled))
+    }
+}

@@ -1,0 +1,222 @@
+//! Commands that mount nothing, as people and scripts run them.
+//!
+//! Goal: what a command prints follows from its flags, its environment and its file, in this order
+//! of precedence, and its exit code says what is wrong. Method: the real binary in a directory of
+//! the test's own, with no other environment.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Ground(TempDir);
+
+impl Ground {
+    fn new() -> Self {
+        Ground(TempDir::new().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn run(&self, words: &[&str], env: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
+        command.env_clear().env("XDG_RUNTIME_DIR", self.path()).current_dir(self.path());
+        command.args(words).envs(env.iter().copied()).output().unwrap()
+    }
+
+    /// What a command prints that has to succeed.
+    #[track_caller]
+    fn prints(&self, words: &[&str], env: &[(&str, &str)]) -> String {
+        let output = self.run(words, env);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A command that has to fail with this exit code, and to say why.
+    #[track_caller]
+    fn fails(&self, words: &[&str], code: i32, why: &[&str]) {
+        let output = self.run(words, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        why.iter().for_each(|why| assert!(said.contains(why), "{why:?} in {said}"));
+    }
+
+    #[track_caller]
+    fn simulates(&self, words: &[&str]) -> Vec<Value> {
+        let words = [&["simulate", "--json"], words].concat();
+        serde_json::from_str(&self.prints(&words, &[])).unwrap()
+    }
+}
+
+/// The line of a key in what `config show` prints.
+#[track_caller]
+fn line<'a>(shown: &'a str, key: &str) -> &'a str {
+    let found = shown.lines().find(|line| line.trim_start().starts_with(&format!("{key} ")));
+    found.unwrap_or_else(|| panic!("{key} in {shown}"))
+}
+
+#[test]
+fn flags_go_before_the_environment_before_the_file_before_defaults() {
+    let ground = Ground::new();
+    ground.write("a.toml", "[cache]\nram = \"1GiB\"\n[source]\nrevalidate = \"7s\"\n");
+    ground.write("b.toml", "[cache]\nram = \"2GiB\"\n");
+    let show = |words: &[&str], env: &[(&str, &str)]| {
+        let shown = ground.prints(&[&["config", "show", "--origin"], words].concat(), env);
+        line(&shown, "cache.ram").to_owned()
+    };
+    let has = |line: String, value: &str, origin: &str| {
+        assert!(line.contains(value) && line.contains(origin), "{line}");
+    };
+    let variable = ("BELADY_CACHE_RAM", "3GiB");
+    has(show(&[], &[]), "auto", "default");
+    has(show(&["--config", "a.toml"], &[]), "1GiB", "a.toml");
+    has(show(&[], &[("BELADY_CONFIG", "b.toml")]), "2GiB", "b.toml");
+    has(show(&["--config", "a.toml"], &[("BELADY_CONFIG", "b.toml")]), "1GiB", "a.toml");
+    has(show(&["-o", "ro,config=b.toml"], &[]), "2GiB", "b.toml");
+    has(show(&["--config", "a.toml"], &[variable]), "3GiB", "BELADY_CACHE_RAM");
+    for (flags, origin) in [
+        (&["--ram", "4GiB"][..], "--ram"),
+        (&["--set", "cache.ram=4GiB"], "--set"),
+        (&["-o", "noatime,ram=4GiB"], "-o"),
+    ] {
+        has(show(&[&["--config", "a.toml"], flags].concat(), &[variable]), "4GiB", origin);
+    }
+    // Without origins what is shown is a settings file.
+    let shown = ground.prints(&["config", "show", "--config", "a.toml", "--ram", "4GiB"], &[]);
+    ground.write("shown.toml", &shown);
+    assert_eq!(ground.prints(&["config", "show", "--config", "shown.toml"], &[]), shown);
+    assert!(
+        line(&shown, "source.revalidate").contains("7s")
+            && line(&shown, "cache.ram").contains("4GiB")
+    );
+}
+
+#[test]
+fn options_as_in_fstab_are_settings() {
+    let ground = Ground::new();
+    let options = "defaults,ro,_netdev,nofail,x-systemd.automount,allow_other,ram=1GiB,nvme=2GiB,\
+                   cache_dir=/local/belady,source.revalidate=9s,dirsync";
+    let shown = ground.prints(&["config", "show", "-o", options], &[]);
+    for (key, value) in [
+        ("mount.allow-other", "true"),
+        ("cache.ram", "1GiB"),
+        ("cache.disk", "2GiB"),
+        ("cache.dir", "/local/belady"),
+        ("source.revalidate", "9s"),
+        ("mount.options", "[\"dirsync\"]"),
+    ] {
+        assert!(line(&shown, key).contains(value), "{key} in {shown}");
+    }
+    ground.fails(&["config", "show", "-o", "rw"], 2, &["read-only"]);
+    ground.fails(&["config", "show", "-o", "ram=much"], 3, &["much", "-o"]);
+}
+
+#[test]
+fn settings_files_are_checked() {
+    let ground = Ground::new();
+    ground.write(
+        "good.toml",
+        "[cache]\nram = \"64MiB\"\n[[stream]]\nname = \"a\"\norder = \"sequential\"\n",
+    );
+    let said = ground.prints(&["config", "check", "good.toml"], &[]);
+    assert!(said.starts_with("good.toml: ok"), "{said}");
+    let default = ground.prints(&["config", "show", "--default"], &[]);
+    ground.write("default.toml", &default);
+    ground.prints(&["config", "check", "default.toml"], &[]);
+    for (text, why) in [
+        ("[cache]\nrum = \"1GiB\"\n", &["rum", "ram"][..]),
+        ("[cache]\nram = \"1 parsec\"\n", &["cache.ram"]),
+        ("[cache\n", &["bad.toml"]),
+        ("[[stream]]\nname = \"a\"\norder = \"keras:sed=1\"\n", &["sed", "seed"]),
+        ("[mount]\nthreads = 0\n", &["mount.threads"]),
+    ] {
+        ground.write("bad.toml", text);
+        ground.fails(&["config", "check", "bad.toml"], 3, why);
+    }
+    ground.fails(&["config", "check", "none.toml"], 3, &["cannot read none.toml"]);
+    ground.fails(&["config", "check"], 2, &["FILE"]);
+}
+
+#[test]
+fn a_simulation_is_that_of_its_seed() {
+    let ground = Ground::new();
+    let some = ["--samples", "500", "--cache", "50%,30MB", "--epochs", "3"];
+    let run = |more: &[&str]| ground.simulates(&[&some[..], more].concat());
+    let rows = run(&["--seed", "3"]);
+    assert_eq!(rows.len(), 2 * 4, "each size with each policy");
+    assert_eq!(run(&["--seed", "3"]), rows);
+    assert_ne!(run(&["--seed", "4"]), rows);
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&number("hits")), "{row}");
+        assert!(number("stall_s") >= 0.0 && number("epoch_s") > 0.0, "{row}");
+        let read = number("source_reads") / 500.0;
+        assert!((number("hits") + read - 1.0).abs() < 0.01, "{row}");
+    }
+    let table = ground.prints(&[&["simulate"], &some[..]].concat(), &[]);
+    assert!(table.contains("epochs 2 to 3") && table.contains("minio"), "{table}");
+    ground.fails(&["simulate", "--cache", "auto"], 2, &["--cache auto"]);
+    ground.fails(&["simulate", "--policy", "clairvoyant"], 2, &["belady"]);
+}
+
+#[test]
+fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
+    let ground = Ground::new();
+    let rows = ground.simulates(&["--samples", "500", "--cache", "100%", "--policy", "belady"]);
+    // Everything is there: a worker thinks for a millisecond a sample, and there are two of them.
+    assert_eq!((&rows[0]["hits"], &rows[0]["source_reads"]), (&1.0.into(), &0.0.into()));
+    let epoch = rows[0]["epoch_s"].as_f64().unwrap();
+    assert!((0.25..0.30).contains(&epoch), "{epoch}");
+}
+
+#[test]
+fn rehearsed_samples_cost_the_source_reads_too() {
+    let ground = Ground::new();
+    let workload = ["--workload", "rehearsal", "--samples", "700", "--epochs", "6"];
+    let rows = ground.simulates(&[&workload[..], &["--cache", "1%", "--policy", "none"]].concat());
+    // An eighth more than the new samples, as drawn; hardly anything is there.
+    let reads = rows[0]["source_reads"].as_f64().unwrap();
+    assert!(reads > 700.0 * 1.1, "{reads}");
+    assert!(rows[0]["hits"].as_f64().unwrap() < 0.05, "{}", rows[0]);
+}
+
+#[test]
+fn an_order_is_simulated() {
+    let ground = Ground::new();
+    let none = ["--cache", "50%", "--policy", "minio", "--epochs", "3"];
+    let distributed = "torch-distributed:seed=1,world=2,rank=1,index=imagefolder";
+    let two = ["--order", distributed, "--order", "torch-random:seed=2", "--samples", "400"];
+    let rows = ground.simulates(&[&none[..], &two].concat());
+    // One job reads a half of the samples, the other all of them.
+    let (hits, reads) = (&rows[0]["hits"], rows[0]["source_reads"].as_f64().unwrap());
+    assert!((hits.as_f64().unwrap() + reads / 600.0 - 1.0).abs() < 1e-9, "{}", rows[0]);
+
+    // Over a dataset: files of several blocks, and parts of them.
+    for number in 0..20 {
+        ground.write(&format!("data/{number:02}.bin"), &"x".repeat(3 << 20));
+    }
+    let ranges: String =
+        (0..20).map(|number| format!("{number:02}.bin\t{}\t1000\n", 1 << 20)).collect();
+    ground.write("order", &ranges);
+    let data = ["--policy", "none", "--dataset", "data", "--no-prefetch", "--cache", "0"];
+    for (order, blocks) in [("file:order", 20.0), ("sequential", 60.0)] {
+        let rows = ground.simulates(&[&data[..], &["--order", order]].concat());
+        assert_eq!(rows[0]["source_reads"], blocks, "{order}");
+        assert_eq!(rows[0]["hits"], 0.0, "{order}");
+    }
+    ground.fails(&["simulate", "--order", "file:none"], 3, &["cannot read none"]);
+    ground.fails(&["simulate", "--dataset", "data"], 2, &["--order"]);
+}

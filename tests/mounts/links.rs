@@ -1,0 +1,130 @@
+//! Datasets with links: loaders read the files that these lead to, and their orders have them.
+//!
+//! Goal: a sampler's positions stand for what torchvision's `ImageFolder` has at them, whatever
+//! kind of link it is found by. Method: a tree with each of them, the numbering compared with the
+//! library's, and its loader followed over a mount.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use crate::ground::{Ground, content, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::Program;
+
+/// Files of each class that has its own.
+const OWN: u64 = 100;
+
+/// Samples: of two classes with files of their own, of one that is a link to a directory, and of
+/// one of links and of further names alone.
+const SAMPLES: u64 = 3 * OWN + 3 * LINKED;
+const LINKED: u64 = 20;
+
+/// Says what each number is, then reads whole epochs, one for each line of its input.
+const LOADER: &str = r#"
+import os, sys
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from torchvision.datasets import ImageFolder
+
+def read(path):
+    with open(path, "rb") as file:
+        return len(file.read())
+
+dataset = ImageFolder(sys.argv[1], loader=read)
+for path, _ in dataset.samples:
+    print(os.path.relpath(path, sys.argv[1]))
+sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=3)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=2)
+print("ready", flush=True)
+for epoch, _ in enumerate(sys.stdin):
+    sampler.set_epoch(epoch)
+    print(epoch, sum(len(labels) for _, labels in loader), flush=True)
+"#;
+
+fn plant(ground: &Ground) {
+    for number in 0..OWN {
+        ground.plant(&format!("a/{number:04}.png"), &content(number, 3000));
+        ground.plant(&format!("b/deep/{number:04}.png"), &content(number, 5000));
+    }
+    symlink("a", ground.source("c")).unwrap();
+    fs::create_dir(ground.source("d")).unwrap();
+    // A way round that the loader does not go, since it is not an image by its name.
+    symlink("nowhere", ground.source("d/dangling")).unwrap();
+    for number in 0..LINKED {
+        let target = format!("../c/{number:04}.png");
+        symlink(target, ground.source(format!("d/link{number}.png"))).unwrap();
+        let from = ground.source(format!("b/deep/{number:04}.png"));
+        fs::hard_link(from, ground.source(format!("d/name{number}.png"))).unwrap();
+        let outside = ground.path(&format!("outside{number}.png"));
+        fs::write(&outside, content(number, 100)).unwrap();
+        symlink(outside, ground.source(format!("d/out{number}.png"))).unwrap();
+    }
+}
+
+#[test]
+fn an_order_over_links_is_the_librarys() {
+    let ground = Ground::new();
+    plant(&ground);
+    let order = "torch-distributed:seed=3,index=imagefolder";
+    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", order]);
+    let mut loader = Program::python(LOADER, &[mounted.path("").to_str().unwrap()]);
+    let mut numbered = Vec::new();
+    loop {
+        match loader.line() {
+            line if line == "ready" => break,
+            path => numbered.push(fs::metadata(ground.source(path)).unwrap().ino()),
+        }
+    }
+    assert_eq!(numbered.len() as u64, SAMPLES);
+    let (source, file) = (ground.path("source"), ground.path("shown"));
+    let (source, file) = (source.to_str().unwrap(), file.to_str().unwrap());
+    let index = "sequential:index=imagefolder";
+    ground.ends(0, &["order", "show", index, source, "--output", file]);
+    let shown = fs::read_to_string(file).unwrap();
+    let lines = shown.lines().filter(|line| !line.starts_with('#'));
+    let shown: Vec<u64> =
+        lines.map(|path| fs::metadata(ground.source(path)).unwrap().ino()).collect();
+    assert!(shown == numbered, "the numbers are others");
+    let said = ground.ends(0, &["order", "check", order, source]);
+    assert!(said.contains(&format!("{} files in the dataset", 2 * OWN)), "{said}");
+    assert!(said.contains(&format!("{SAMPLES} samples")) && said.contains("several"), "{said}");
+    assert!(!said.contains("not read"), "{said}");
+
+    for epoch in 0..2 {
+        loader.tell("");
+        assert_eq!(loader.line(), format!("{epoch} {SAMPLES}"));
+    }
+    loader.finish();
+    // What lies outside is not read through the mount; a few opens may slip by where they are no
+    // requests, and each worker strays until it is trusted.
+    let seen = 2 * (SAMPLES - LINKED);
+    let predicted = || mounted.count("/orders/0/opens_predicted");
+    wait_until("all reads seen", || predicted() + seen / 10 >= seen);
+    let status = mounted.status();
+    assert_eq!((&status["orders"][0]["following"], &status["failed"]), (&true.into(), &0.into()));
+    mounted.umount();
+}
+
+#[test]
+fn files_are_named_by_any_of_their_paths() {
+    let ground = Ground::new();
+    plant(&ground);
+    // Ways that lead around, each into the other.
+    symlink("../d", ground.source("b/around")).unwrap();
+    symlink("../b", ground.source("d/around")).unwrap();
+    symlink(".", ground.source("self")).unwrap();
+    let point = ground.path("mount");
+    symlink(point.join("a/0007.png"), ground.source("absolute")).unwrap();
+    let mounted = Mounted::new(&ground, &[]);
+    let written = ["c/0001.png", "d/name3.png", "d/around/deep/0002.png", "b/around/link4.png"];
+    let file = ground.path("written");
+    fs::write(&file, written.join("\n") + "\nabsolute\n").unwrap();
+    ground.ends(0, &["order", "set", point.to_str().unwrap(), file.to_str().unwrap()]);
+    wait_until("the order taken", || mounted.status()["orders"][0]["length"] == 5);
+    for name in written {
+        assert_eq!(fs::read(mounted.path(name)).unwrap(), fs::read(ground.source(name)).unwrap());
+    }
+    assert_eq!(fs::read(mounted.path("absolute")).unwrap(), content(7, 3000));
+    ground.ends(0, &["warmup", point.to_str().unwrap()]);
+    mounted.umount();
+}
