@@ -221,7 +221,11 @@ fn refused(came: &Value) -> Result<()> {
 }
 
 fn say_paths(paths: &Value) {
-    paths.as_array().into_iter().flatten().filter_map(Value::as_str).for_each(say);
+    let paths: Vec<&str> =
+        paths.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !paths.is_empty() {
+        say(paths.join("\n"));
+    }
 }
 
 fn for_people(stats: &Value) {

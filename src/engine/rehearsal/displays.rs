@@ -7,8 +7,11 @@ use std::sync::Arc;
 use super::held::Held;
 use crate::catalog::Catalog;
 use crate::fs::views::{Content, Display, Exhibit, Sample};
-use crate::rehearsal::{Draws, Mix, SampleId};
+use crate::rehearsal::{ClassId, Draws, Mix, SampleId};
 use crate::source::Kind;
+
+/// Digits of a place: more samples are not chosen at once.
+const IN_ORDER: usize = 8;
 
 /// A display that is being made.
 #[derive(Default)]
@@ -73,14 +76,19 @@ pub(super) fn all(held: &Held) -> Display {
 
 /// Samples in an order: their place begins their names.
 pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
-    let (mut making, mut shared) = (Making::default(), Shared::default());
+    // There may be millions, and their names are sorted already.
+    let (mut classes, mut shared) = (BTreeMap::<ClassId, Vec<Exhibit>>::new(), Shared::default());
     for (place, id) in samples.iter().enumerate() {
         let Some(member) = held.buffer().get(*id) else { continue };
         let Some(sample) = shared.get(held, *id) else { continue };
-        let name = format!("{place:07}-{}", name_of(&sample.source));
-        making.add(held.class(member.class), &name, place, Content::Held(sample));
+        let name = format!("{place:0IN_ORDER$}-{}", name_of(&sample.source));
+        let content = Content::Held(sample);
+        classes.entry(member.class).or_default().push(Exhibit { name, content });
     }
-    making.made()
+    let named = |(class, files)| (held.class(class).to_owned(), files);
+    let mut classes: Vec<(String, Vec<Exhibit>)> = classes.into_iter().map(named).collect();
+    classes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Display { classes }
 }
 
 /// The samples of the task and draws of an epoch, which are of other tasks. The samples of the task

@@ -256,9 +256,7 @@ impl Views {
     fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let views = Arc::clone(self);
         let made = move |held: Option<Display>| {
-            if let Some(held) = held {
-                lock(&views.slots).renew(buffer, &held);
-            }
+            lock(&views.slots).renew(buffer, held.as_ref());
             then(&views);
         };
         (self.ask.make)(buffer, View::Epoch(0), Box::new(made));

@@ -106,14 +106,17 @@ impl Slots {
         let due = deck.left == 0;
         if due {
             // Until that has come nobody else looks.
-            deck.left = RENEW_AFTER;
+            deck.left = usize::MAX;
         }
         due
     }
 
-    pub(super) fn renew(&mut self, buffer: usize, held: &Display) {
-        if let Some(deck) = self.decks.get_mut(buffer) {
-            deck.renew(held);
+    /// Takes what the buffer holds; where that could not be said, it is looked again later.
+    pub(super) fn renew(&mut self, buffer: usize, held: Option<&Display>) {
+        match (self.decks.get_mut(buffer), held) {
+            (Some(deck), Some(held)) => deck.renew(held),
+            (Some(deck), None) => deck.left = RENEW_AFTER,
+            (None, _) => {}
         }
     }
 

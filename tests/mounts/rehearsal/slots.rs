@@ -167,7 +167,7 @@ fn a_sleep_set_is_a_directory() {
     for (place, source) in samples.iter().enumerate() {
         let source = source.as_str().unwrap();
         let (class, name) = source.trim_start_matches("train/").split_once('/').unwrap();
-        let bytes = fs::read(view.join(class).join(format!("{place:07}-{name}"))).unwrap();
+        let bytes = fs::read(view.join(class).join(format!("{place:08}-{name}"))).unwrap();
         assert!(bytes == fs::read(ground.source(source)).unwrap(), "{source}");
     }
     let (_, again) = rehearse(&ground, "sleep", &rest, "");
