@@ -480,15 +480,14 @@ impl Catalog {
         if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
             return Ok(changes);
         }
-        let now = self.now();
-        let names = self.source.list(&path)?;
+        let (now, names) = (self.now(), self.source.list(&path)?);
         let stats = self.source.stat_all(&path, &names);
         let mut errors = stats.iter().filter_map(|stat| stat.err());
         if let Some(errno) = errors.find(|errno| !scan::is_certain(*errno)) {
             return Err(errno);
         }
-        let found =
-            names.into_iter().zip(stats).filter_map(|(name, stat)| Some((name, stat.ok()?)));
+        let found = names.into_iter().zip(stats);
+        let found = found.filter_map(|(name, stat)| Some((name, stat.ok()?)));
         let mut tree = self.write();
         tree.update(directory, &stat, &mut changes);
         tree.seen(directory, now);

@@ -274,11 +274,13 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         assert_eq!(catalog.is_settled(node), !coarse);
         catalog.seen(node);
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
-        let changes = catalog.refresh(NodeId::ROOT, name);
+        let changes = catalog.refresh(NodeId::ROOT, name).unwrap();
         assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");
         catalog.tree.get_mut().unwrap().clock.start_ns = written + 2_000_000_000;
         let node = node_of(&catalog, "file");
-        assert!(catalog.is_settled(node) && catalog.refresh(NodeId::ROOT, name).is_empty());
+        assert!(
+            catalog.is_settled(node) && catalog.refresh(NodeId::ROOT, name).unwrap().is_empty()
+        );
     }
 }
 
