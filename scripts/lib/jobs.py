@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.distributed import DistributedSampler
 from torchvision.datasets import DatasetFolder
 
+from loader import read_epoch
+
 BATCH = 64
 KINDS = ("shuffled", "own", "seeded", "distributed", "sequential", "secret")
 
@@ -33,17 +35,23 @@ def arguments():
     return parser.parse_args()
 
 
+def sample(path, data):
+    """A file's number by its bytes, and whether its name says another."""
+    number = int(data[:8])
+    return number, number != int(os.path.basename(path)[:6])
+
+
 def read_file(path):
-    """A file's number, as its path and its bytes have it, by Python's files."""
+    """A sample, by Python's files."""
     with open(path, "rb") as f:
-        return int(f.read()[:8]), int(os.path.basename(path)[:6])
+        return sample(path, f.read())
 
 
 def read_descriptor(path):
     """The same by system calls alone: nothing but what opening and reading takes."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        return int(os.read(fd, 1 << 20)[:8]), int(os.path.basename(path)[:6])
+        return sample(path, os.read(fd, 1 << 20))
     finally:
         os.close(fd)
 
@@ -61,23 +69,6 @@ class Secret(Sampler):
 
     def __len__(self):
         return self.count
-
-
-def read_epoch(loader, step):
-    """One pass: samples, seconds waited, wrong samples."""
-    images = wrong = 0
-    waited = 0.0
-    batches = iter(loader)
-    while True:
-        began = time.perf_counter()
-        batch = next(batches, None)
-        waited += time.perf_counter() - began
-        if batch is None:
-            return images, waited, wrong
-        (numbers, names), labels = batch
-        images += len(labels)
-        wrong += int((numbers != names).sum())
-        time.sleep(step)
 
 
 def main():

@@ -81,7 +81,7 @@ fn each_opening_finds_a_fresh_sample() {
 }
 
 #[test]
-fn eight_readers_find_no_torn_sample_and_none_twice_within_the_distance() {
+fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let ground = ground();
     let mounted = filled(&ground, &["rehearsal.old.slots=3", "rehearsal.old.distance=1"]);
     let slots = mounted.path("rehearsal/old/slots");
