@@ -39,8 +39,8 @@ const WRITTEN_MAX: usize = 2 << 30;
 struct Handle {
     shown: Vec<u8>,
     written: Vec<u8>,
-    /// Whether something was written that nobody has taken yet.
-    fresh: bool,
+    /// Who wrote last, where that is something that nobody has taken yet.
+    writer: Option<LockOwner>,
 }
 
 /// The filesystem of the control files. Inode 1 is the directory, file `n` is inode `n + 2`.
@@ -68,6 +68,23 @@ impl ControlOps {
 
     fn file(&self, ino: INodeNo) -> Option<&ControlFile> {
         self.files.get(usize::try_from(ino.0.checked_sub(2)?).ok()?)
+    }
+
+    /// Has what was written taken, and does `then` with what came of it; none: it is no file that
+    /// takes anything. Taking an order may need a while; the connection goes on meanwhile.
+    fn take(
+        &self,
+        ino: INodeNo,
+        written: Vec<u8>,
+        then: impl FnOnce(Option<Result<(), ()>>) + Send + 'static,
+    ) {
+        let files = Arc::clone(&self.files);
+        let take = move || {
+            let file = files.get((ino.0 as usize).wrapping_sub(2));
+            then(file.and_then(|file| file.accept.as_ref()).map(|accept| accept(&written)));
+        };
+        // Where no thread can be had the reply is dropped, and the close fails with EIO.
+        let _ = std::thread::Builder::new().name("belady-control".into()).spawn(take);
     }
 
     fn attr(&self, ino: INodeNo) -> Option<FileAttr> {
@@ -206,7 +223,7 @@ impl Filesystem for ControlOps {
         data: &[u8],
         _write_flags: WriteFlags,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let mut handles = self.handles();
@@ -218,7 +235,7 @@ impl Filesystem for ControlOps {
         }
         handle.written.resize(handle.written.len().max(end), 0);
         handle.written[offset as usize..end].copy_from_slice(data);
-        handle.fresh = true;
+        handle.writer = lock_owner;
         reply.written(data.len() as u32);
     }
 
@@ -227,42 +244,41 @@ impl Filesystem for ControlOps {
         _request: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // A shell closes a copy of the descriptor before it writes: there is nothing to take then.
-        let written = match self.handles().get_mut(&fh.0).filter(|handle| handle.fresh) {
+        // A shell closes a copy of the descriptor before it writes, and a process that was forked
+        // meanwhile closes its own in the middle: only who wrote last has something to be taken.
+        let ends = |handle: &&mut Handle| handle.writer.is_some_and(|writer| writer == lock_owner);
+        let written = match self.handles().get_mut(&fh.0).filter(ends) {
             Some(handle) => {
-                handle.fresh = false;
+                handle.writer = None;
                 handle.written.clone()
             }
             None => return reply.ok(),
         };
-        let files = Arc::clone(&self.files);
-        // Taking an order may need a while; the connection goes on meanwhile.
-        let take = move || {
-            let file = files.get((ino.0 as usize).wrapping_sub(2));
-            match file.and_then(|file| file.accept.as_ref()).map(|accept| accept(&written)) {
-                Some(Ok(())) => reply.ok(),
-                Some(Err(())) => reply.error(Errno::EINVAL),
-                None => reply.error(Errno::EBADF),
-            }
-        };
-        // Where no thread can be had the reply is dropped, and the close fails with EIO.
-        let _ = std::thread::Builder::new().name("belady-control".into()).spawn(take);
+        self.take(ino, written, move |taken| match taken {
+            Some(Ok(())) => reply.ok(),
+            Some(Err(())) => reply.error(Errno::EINVAL),
+            None => reply.error(Errno::EBADF),
+        });
     }
 
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.handles().remove(&fh.0);
+        let closed = self.handles().remove(&fh.0);
+        if let Some(handle) = closed.filter(|handle| handle.writer.is_some()) {
+            // Whoever wrote it left its closing to others; what becomes of it is in the status.
+            self.take(ino, handle.written, drop);
+        }
         reply.ok();
     }
 

@@ -54,23 +54,40 @@ impl Open {
 /// The file of scores that somebody writes to.
 #[derive(Default)]
 struct Writing {
-    /// The beginning of a line that is not whole.
-    begun: Mutex<Vec<u8>>,
+    begun: Mutex<Begun>,
     refused: Arc<AtomicU64>,
 }
 
+/// The beginning of a line that is not whole.
+#[derive(Default)]
+struct Begun {
+    line: Vec<u8>,
+    /// Who wrote it.
+    writer: Option<LockOwner>,
+}
+
 impl Writing {
-    fn begun(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn begun(&self) -> MutexGuard<'_, Begun> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lines that are whole with this.
-    fn add(&self, data: &[u8]) -> Vec<u8> {
+    fn add(&self, data: &[u8], writer: Option<LockOwner>) -> Vec<u8> {
         let mut begun = self.begun();
-        begun.extend_from_slice(data);
-        let whole = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let rest = begun.split_off(whole);
-        std::mem::replace(&mut *begun, rest)
+        begun.writer = writer;
+        let line = &mut begun.line;
+        line.extend_from_slice(data);
+        let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let rest = line.split_off(whole);
+        std::mem::replace(line, rest)
+    }
+
+    /// The last line, where whoever closes a descriptor has written to it: each process that was
+    /// forked meanwhile closes its copy as well, in the middle of a line.
+    fn end(&self, closer: LockOwner) -> Option<Vec<u8>> {
+        let mut begun = self.begun();
+        let ends = begun.writer.is_some_and(|writer| writer == closer);
+        ends.then(|| std::mem::take(&mut begun.line))
     }
 }
 
@@ -322,13 +339,13 @@ impl Filesystem for ViewOps {
         data: &[u8],
         _write_flags: WriteFlags,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
-        let (written, lines) = (data.len() as u32, writing.add(data));
+        let (written, lines) = (data.len() as u32, writing.add(data, lock_owner));
         if lines.is_empty() {
             return reply.written(written);
         }
@@ -340,13 +357,13 @@ impl Filesystem for ViewOps {
         _request: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
         let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
             return reply.ok();
         };
-        let last = std::mem::take(&mut *writing.begun());
+        let Some(last) = writing.end(lock_owner) else { return reply.ok() };
         self.score(ino, last, &writing, |refused| match refused.swap(0, Ordering::Relaxed) {
             0 => reply.ok(),
             _ => reply.error(Errno::EINVAL),
@@ -383,14 +400,19 @@ impl Filesystem for ViewOps {
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.handles.open().remove(&fh.0);
+        let closed = self.handles.open().remove(&fh.0);
+        if let Some(Handle::Scores(writing)) = closed {
+            // Whoever wrote it may have left its closing to others.
+            let last = std::mem::take(&mut writing.begun().line);
+            self.score(ino, last, &writing, |_| ());
+        }
         reply.ok();
     }
 

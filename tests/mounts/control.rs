@@ -109,6 +109,19 @@ fn an_order_is_taken_when_its_file_is_closed() {
     let shell = format!("echo sequential > '{}'", mounted.path(".belady/order").display());
     assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success());
     following("sequential");
+    // By several processes, and beside one that closes its copy of the descriptor in the middle.
+    let half = ground.path("order.txt").display().to_string();
+    let order = mounted.path(".belady/order").display().to_string();
+    let shell = format!("{{ cat '{half}'; true; echo class/0003.png; }} > '{order}'");
+    assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success());
+    following("1 epoch of 3 samples");
+    let mut file = OpenOptions::new().write(true).open(order).unwrap();
+    file.write_all(b"class/0001.png\nclass/00").unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+    assert_eq!(mounted.status()["orders"][0]["refused"], serde_json::Value::Null);
+    file.write_all(b"02.png\nclass/0004.png\nclass/0005.png\n").unwrap();
+    drop(file);
+    following("1 epoch of 4 samples");
     mounted.umount();
 }
 

@@ -25,17 +25,21 @@ fn scores_are_taken_from_a_file() {
     let held = epoch(&view, 0)["a"].clone();
     let file = view.join("scores");
     let append = || fs::OpenOptions::new().append(true).open(&file).unwrap();
-    // Pieces that end anywhere, the last line without an end.
+    // Pieces that end anywhere, the last line without an end; other processes are begun between
+    // them, each of which closes a copy of the descriptor.
     let lines: String =
         held.iter().zip(0..).map(|(name, n)| format!("train/a/{name} {n}\n")).collect();
     let mut writer = append();
     for piece in lines.trim_end().as_bytes().chunks(7) {
         writer.write_all(piece).unwrap();
     }
+    assert!(std::process::Command::new("true").status().unwrap().success());
+    writer.write_all(b".25").unwrap();
     drop(writer);
     let expected = |name: &String, n: usize| (format!("train/a/{name}"), n as f64);
-    let all: BTreeMap<_, _> = held.iter().zip(0..).map(|(name, n)| expected(name, n)).collect();
-    wait_until("all scores are there", || scores(&ground) == all);
+    let mut all: BTreeMap<_, _> = held.iter().zip(0..).map(|(name, n)| expected(name, n)).collect();
+    all.insert(format!("train/a/{}", held[29]), 29.25);
+    assert_eq!(scores(&ground), all);
     // By the paths of a view, from a shell.
     let shown = view.join("epoch-0/a").join(&held[0]);
     let script = format!("echo '{} 99.5' > {}", shown.display(), file.display());
