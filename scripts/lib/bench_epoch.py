@@ -6,8 +6,9 @@ batches of 64, DistributedSampler; prefetching held until the first open, so tha
 start.  Shape A reads and checks, B pauses 50 ms a batch besides, C decodes.  cold is epoch 1, steady the median of
 the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  A turn runs all
 that has a bar, with a few epochs each; what is only there to compare with runs once.  client_cache.50 is the caching
-client with memory for half of the data.  "bound" is the time of the best of 8, 16 and 32 parallel copiers (found in the first turn); "ideal bytes" is the data less what the cache can hold, in
-pages.  floor: with decoding both cores are busy, and whoever reads the source takes time from the loader.
+client with memory for half of the data.  "bound" is the time of the best of 8, 16 and 32 parallel copiers (found in
+the first turn); "ideal bytes" is the data less what the cache can hold, in pages.  floor: with decoding both cores are
+busy, and whoever reads the source takes time from the loader.
 """
 
 import statistics
