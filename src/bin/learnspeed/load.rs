@@ -21,17 +21,21 @@ pub(super) enum Written {
 
 /// Understands an order of so many samples, each once, in an order that looks like a random one.
 pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
-    let files: Vec<FileId> = (0..entries).map(FileId).collect();
     let names: Vec<String> = match written {
-        Written::Paths => (0..entries).map(|n| format!("train/n{:05}/{n:08}.JPEG", n / 1_300)).collect(),
+        Written::Paths => {
+            (0..entries).map(|n| format!("train/n{:05}/{n:08}.JPEG", n / 1_300)).collect()
+        }
         Written::Binary | Written::Numbers => Vec::new(),
     };
-    let entry = |(n, path): (u32, &String)| Entry { path: path.as_bytes(), file: FileId(n), size: 1 };
-    // Each name has its own bytes, and the listing lives as long as they do.
-    let listing = Listing::new((0..).zip(&names).map(|(n, path)| entry((n, path))).collect());
+    let entry = |n: u32| {
+        let path = names.get(n as usize).map_or("", String::as_str);
+        Entry { path: path.as_bytes(), file: FileId(n), size: 1 }
+    };
+    let listing = Listing::new((0..names.len() as u32).map(entry).collect());
     let text = text_of(written, entries, &names);
     let (resident, began) = (resident()?, Instant::now());
-    let parsed = parse(&text, &listing, || Ok(files), Some(entries.into()));
+    let parsed =
+        parse(&text, &listing, || Ok((0..entries).map(FileId).collect()), Some(entries.into()));
     let order = parsed.and_then(|parsed| Order::listed("file", parsed.epochs, parsed.samples));
     let seconds = began.elapsed().as_secs_f64();
     let order = order.map_err(|error| error.to_string())?;
@@ -46,8 +50,8 @@ pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
 
 /// The order file: every place once. The step has no factor in common with the number of places.
 fn text_of(written: Written, entries: u32, names: &[String]) -> Vec<u8> {
-    let step = (u64::from(entries) * 618 / 1_000 | 1..).find(|step| gcd(*step, entries.into()) == 1);
-    let step = step.unwrap_or(1);
+    let wanted = u64::from(entries) * 618 / 1_000;
+    let step = (wanted.max(1)..).find(|step| gcd(*step, entries.into()) == 1).unwrap_or(1);
     let places = (0..u64::from(entries)).map(|n| (n * step % u64::from(entries)) as u32);
     match written {
         Written::Binary => places.flat_map(u32::to_le_bytes).collect(),
