@@ -28,6 +28,7 @@ mod mounted;
 mod order;
 mod passthrough;
 mod programs;
+mod ranges;
 mod read;
 mod readers;
 mod readonly;

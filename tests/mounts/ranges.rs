@@ -1,0 +1,58 @@
+//! Orders of byte ranges: samples that lie in shards.
+//!
+//! Goal: a sample that is a part of a large file is fetched ahead as a file of its own would be, and
+//! nothing twice. Method: a shard whose ranges are read in a shuffled order that was written down,
+//! epoch after epoch, from one descriptor and from one for each sample.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::ground::{Choice, Ground, content, wait_until};
+use crate::mounted::{Mounted, Slow};
+
+/// Samples, and bytes of each: none begins or ends where a block does.
+const SAMPLES: usize = 96;
+const BYTES: usize = 200_003;
+
+#[test]
+fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
+    let ground = Ground::new();
+    let whole = content(5, SAMPLES * BYTES);
+    ground.plant("shards/0.tar", &whole);
+    let mut choice = Choice(11);
+    let epochs: [Vec<usize>; 3] = std::array::from_fn(|_| {
+        let mut samples: Vec<usize> = (0..SAMPLES).collect();
+        (1..SAMPLES).rev().for_each(|at| samples.swap(at, choice.below(at as u64 + 1) as usize));
+        samples
+    });
+    let lines = |samples: &Vec<usize>| -> String {
+        let line = |sample: &usize| format!("shards/0.tar\t{}\t{BYTES}\n", sample * BYTES);
+        samples.iter().map(line).collect()
+    };
+    let text: String =
+        (0..).zip(&epochs).map(|(k, e)| format!("# epoch {k}\n{}", lines(e))).collect();
+    fs::write(ground.path("order.txt"), text).unwrap();
+    let slow = Slow::new(&ground, &["--read-ms", "2"]);
+    let order = ground.path("order.txt");
+    let options = ["--ram", "64MiB", "--order", order.to_str().unwrap()];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let shard = mounted.path("shards/0.tar");
+    for (epoch, samples) in epochs.iter().enumerate() {
+        let held = File::open(&shard).unwrap();
+        let mut bytes = vec![0; BYTES];
+        for &sample in samples {
+            let own = (epoch > 0).then(|| File::open(&shard).unwrap());
+            let file = own.as_ref().unwrap_or(&held);
+            file.read_exact_at(&mut bytes, (sample * BYTES) as u64).unwrap();
+            assert!(bytes == whole[sample * BYTES..][..BYTES], "epoch {epoch}, sample {sample}");
+        }
+    }
+    wait_until("nothing is on its way", || mounted.count("/fetching") == 0);
+    let status = mounted.status();
+    let count = |key: &str| status[key].as_u64().unwrap();
+    assert!(count("prefetched") > count("demanded"), "{status}");
+    assert_eq!(count("failed"), 0, "{status}");
+    let again = count("refetched_bytes");
+    assert!(slow.count("bytes") <= whole.len() as u64 + again + (4 << 20), "{status}");
+    mounted.umount();
+}
