@@ -94,7 +94,8 @@ fn ls(dir: &Path, json: bool) -> Result<()> {
         let row = |(count, store): &(Count, Listed)| {
             json!({
                 "store": store.name, "source": source(store), "in_use": store.in_use,
-                "opened": store.owner.as_ref().map(|owner| owner.opened),
+                "used": store.used.and_then(|used| used.duration_since(SystemTime::UNIX_EPOCH).ok())
+                    .map(|used| used.as_secs()),
                 "pid": store.owner.as_ref().filter(|_| store.in_use).map(|owner| owner.pid),
                 "samples": count.samples, "bytes": count.bytes,
                 "large_files": count.large_files, "disk_bytes": store.disk_bytes,
@@ -125,11 +126,10 @@ fn ls(dir: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// For how long a store was not opened.
+/// For how long a store has not been used.
 fn age(store: &Listed) -> Option<Duration> {
-    let opened = Duration::from_secs(store.owner.as_ref()?.opened);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(now.saturating_sub(opened))
+    // A time to come is one of a clock that was wrong.
+    Some(store.used?.elapsed().unwrap_or_default())
 }
 
 fn ago(age: Duration) -> String {

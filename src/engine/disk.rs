@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::{Engine, STORE_TIER, lock};
+use crate::cache::store::home::Home;
 use crate::config::{Budget, Reading};
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
@@ -14,14 +16,20 @@ pub(super) struct DiskBudget {
     /// A disk that hangs holds up nobody but this thread.
     thread: Pool,
     looking: AtomicBool,
+    /// When it was noted last that the store is used.
+    noted: Mutex<Instant>,
 }
+
+/// How often it is noted that the store is used.
+const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
 impl DiskBudget {
     /// For so many bytes as are configured.
     pub(super) fn new(bytes: u64) -> Self {
         let budget = Mutex::new(Budget::new(bytes, bytes));
         let thread = Pool::new("belady-disk-look", 1, 0);
-        DiskBudget { budget, thread, looking: AtomicBool::new(false) }
+        let (looking, noted) = (AtomicBool::new(false), Mutex::new(Instant::now()));
+        DiskBudget { budget, thread, looking, noted }
     }
 
     /// The budget of this moment.
@@ -59,6 +67,12 @@ impl Engine {
     fn look_at_disk(&self) {
         let (Some(disk), Some(store)) = (&self.disk, self.cache.store()) else { return };
         let _looking = Looking(disk);
+        let mut noted = lock(&disk.noted);
+        if noted.elapsed() >= NOTE_USE_EVERY {
+            *noted = Instant::now();
+            lock(&self.home).iter().for_each(Home::note_use);
+        }
+        drop(noted);
         // What cannot be looked at is no reason to change anything.
         let Ok(share) = store.share() else { return };
         let reading = Reading {

@@ -208,7 +208,9 @@ impl Engine {
         // Who still writes to the store keeps it: it is free when the process has ended.
         if self.cache.close() {
             self.save_catalog();
-            *lock(&self.home) = None;
+            if let Some(home) = lock(&self.home).take() {
+                home.note_use();
+            }
         }
     }
 

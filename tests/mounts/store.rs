@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -347,9 +348,23 @@ fn stores_are_listed_checked_and_deleted_by_commands() {
     assert!(stand.ground.ends(5, &["cache", "verify", cache_text]).contains("1 damaged"));
     assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES - 1);
     assert_eq!(json(&["gc", cache_text, "--unused", "1d"])["deleted"].as_array().unwrap().len(), 0);
+    // A mount of three days has just ended: what it used is not unused.
+    let owner = files_of_stores(&cache, "owner")[0].clone();
+    let three_days_ago = SystemTime::now() - Duration::from_secs(3 * 86_400);
+    let make_old =
+        || File::options().write(true).open(&owner).unwrap().set_modified(three_days_ago);
+    let gc =
+        |unused| json(&["gc", cache_text, "--unused", unused])["deleted"].as_array().unwrap().len();
     let mounted = stand.mount();
+    make_old().unwrap();
     check_many(&mounted.path(""), "d", FILES, SIZE);
     mounted.umount();
+    assert_eq!(gc("1d"), 0);
+    make_old().unwrap();
+    assert!(stand.ground.ends(0, &["cache", "ls", cache_text]).contains("3 days ago"));
+    assert_eq!((gc("4d"), gc("1d"), gc("1d")), (0, 1, 0));
+    assert_eq!(list().as_array().unwrap().len(), 0);
+    stand.fill();
     stand.ground.ends(2, &["cache", "rm", cache_text, "none"]);
     assert!(stand.ground.ends(0, &["cache", "rm", cache_text, source]).contains("deleted"));
     assert_eq!((list().as_array().unwrap().len(), files_of_stores(&cache, "").len()), (0, 0));

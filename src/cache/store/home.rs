@@ -60,16 +60,13 @@ pub struct Owner {
     /// The process that used the store last.
     #[serde(default)]
     pub pid: u32,
-    /// When it was opened last, in seconds since 1970.
-    #[serde(default)]
-    pub opened: u64,
 }
 
 impl Owner {
     /// The store of a source at this path.
     pub fn new(source: &Path, identity: u128) -> Self {
         let identity = format!("{identity:x}");
-        Owner { source: source.to_path_buf(), identity, pid: 0, opened: 0 }
+        Owner { source: source.to_path_buf(), identity, pid: 0 }
     }
 
     /// The name of its directory.
@@ -85,7 +82,7 @@ impl Owner {
 /// The directory of a store, in use by this process as long as it is held.
 pub struct Home {
     path: PathBuf,
-    _owner: Flock<File>,
+    owner_file: Flock<File>,
 }
 
 impl Home {
@@ -97,6 +94,12 @@ impl Home {
     /// Where the catalog of the source is saved.
     pub fn catalog(&self) -> PathBuf {
         self.path.join(CATALOG)
+    }
+
+    /// Notes that the store is used at this moment, as the time at which the owner's file was written.
+    pub fn note_use(&self) {
+        // What cannot be noted makes it look unused, and it is not deleted as long as it is used.
+        let _ = self.owner_file.set_modified(SystemTime::now());
     }
 }
 
@@ -212,7 +215,7 @@ fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
     };
     let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
     let ours = matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held));
-    Ok(ours.then(|| Home { path: path.to_path_buf(), _owner: file }))
+    Ok(ours.then(|| Home { path: path.to_path_buf(), owner_file: file }))
 }
 
 fn open_owner(store: &Path) -> std::io::Result<File> {
@@ -229,10 +232,8 @@ fn read_owner(mut file: File) -> Option<Owner> {
 
 /// Says whose the store is.
 fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let opened = since.map_or(0, |since| since.as_secs());
-    let text = serde_json::to_vec(&Owner { pid: std::process::id(), opened, ..owner.clone() })?;
-    let file = &mut *home._owner;
+    let text = serde_json::to_vec(&Owner { pid: std::process::id(), ..owner.clone() })?;
+    let file = &mut *home.owner_file;
     let known = file.try_clone().ok().and_then(read_owner).is_some();
     let mut write = || {
         file.rewind()?;
@@ -256,6 +257,8 @@ pub struct Found {
     pub path: PathBuf,
     /// Whose it is, if that can be read.
     pub owner: Option<Owner>,
+    /// When it was used last, if that can be told.
+    pub used: Option<SystemTime>,
     /// Whether a process uses it.
     pub in_use: bool,
     /// Bytes that its files take on the disk.
@@ -280,6 +283,7 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
         .map(|entry| Found {
             name: entry.file_name().to_string_lossy().into_owned(),
             owner: File::open(entry.path().join(OWNER)).ok().and_then(read_owner),
+            used: fs::metadata(entry.path().join(OWNER)).and_then(|found| found.modified()).ok(),
             in_use: is_locked(&entry.path()),
             disk_bytes: disk_bytes(&entry.path()),
             path: entry.path(),
