@@ -19,8 +19,8 @@ use crate::ids::BlockId;
 
 /// So many of so many reads are second reads of an epoch where another one has begun: fewer are put
 /// down to a file looked at twice, or to an indexer.
-const AGAIN: usize = 24;
-const RECENT: usize = 32;
+const AGAIN: u32 = 24;
+const RECENT: u32 = u32::BITS;
 
 /// Another one has begun, too, only after so many such reads for what was left of this one, and for
 /// all blocks there are: a validation is read several times in an epoch, and each new epoch has all
@@ -29,7 +29,7 @@ const LEFT_PART: u32 = 4;
 const BLOCKS_PART: usize = 256;
 
 /// Reads out of line that are overlooked, and one for so many others.
-const OVERLOOKED: u32 = 2 * RECENT as u32;
+const OVERLOOKED: u32 = 2 * RECENT;
 const OVERLOOKED_PART: u32 = 8;
 
 /// Reads that found nothing, until somebody counts as going through the files.
@@ -47,8 +47,8 @@ const GUESSES_MIN: u32 = 64;
 pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
-    /// Of the latest reads, whether they were second ones of the epoch.
-    recent: VecDeque<bool>,
+    /// Of the latest [`RECENT`] reads, whether they were second ones of the epoch: a bit for each.
+    recent: u32,
     /// The latest second reads, as long as there is hardly another: those of the next epoch.
     again: Vec<BlockId>,
     /// First reads of this epoch: of blocks that were expected, and of others; and second ones.
@@ -75,7 +75,7 @@ impl Unread {
         let mut unread = Unread {
             last_read: Vec::new(),
             epoch: 1,
-            recent: VecDeque::new(),
+            recent: 0,
             again: Vec::new(),
             expected: 0,
             unexpected: 0,
@@ -112,18 +112,15 @@ impl Unread {
         } else {
             self.left = self.left.saturating_sub(u32::from(expected));
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(again);
+        self.recent = self.recent << 1 | u32::from(again);
         if again {
             self.again.push(block);
         }
-        let dense = self.recent.iter().filter(|again| **again).count();
+        let dense = self.recent.count_ones();
         if dense < AGAIN {
-            self.again.drain(..self.again.len() - dense);
+            self.again.drain(..self.again.len() - dense as usize);
         }
-        let needed = AGAIN.max((self.left / LEFT_PART) as usize).max(self.blocks_part());
+        let needed = (AGAIN as usize).max((self.left / LEFT_PART) as usize).max(self.blocks_part());
         if self.again.len() >= needed {
             self.begin();
             return true;
@@ -154,7 +151,7 @@ impl Unread {
             self.expected += first;
             self.left = self.left.saturating_sub(first);
         }
-        self.recent.clear();
+        self.recent = 0;
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
         self.runs = known.map(|(run, _)| run).collect();
         self.within = 0;
@@ -265,12 +262,12 @@ mod tests {
             _ = unread.read(BlockId(block));
             assert_eq!(unread.next_epoch(BlockId(block)), 2);
         }
-        for block in 0..=AGAIN as u32 {
+        for block in 0..=AGAIN {
             _ = unread.read(BlockId(block));
         }
         assert_eq!(unread.next_epoch(BlockId(50)), 2, "unread in the second epoch");
         assert_eq!(unread.next_epoch(BlockId(0)), 3, "read in it");
-        assert_eq!(unread.next_epoch(BlockId(AGAIN as u32 - 1)), 3, "read in it");
+        assert_eq!(unread.next_epoch(BlockId(AGAIN - 1)), 3, "read in it");
     }
 
     #[test]
