@@ -12,13 +12,12 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
-import time
 
+from buffers import rehearse, stats_of, wait_until_offered
 from driver import FAILURES, RunError, run_program, stopwatch
 from make_data import ensure
-from mounts import TARGET, TOP, Belady, Watchdog, binary, exit_on_signals, fresh_dir, say
+from mounts import TARGET, TOP, Belady, Watchdog, exit_on_signals, fresh_dir, say
 
 TRAIN, TEST, TASK_CLASSES = 1000, 150, 2      # images of a class, classes of a task
 FILES = 13_000                                # of which each class has this many at least
@@ -60,15 +59,6 @@ def split(files):
     return out
 
 
-def rehearse(mount, verb, *rest, given=None):
-    """What `belady rehearse` says."""
-    done = subprocess.run([binary("belady"), "rehearse", verb, mount.mountpoint, *map(str, rest)], input=given,
-                          capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        raise RunError(f"belady rehearse {verb}: {done.stderr.strip()}")
-    return done.stdout
-
-
 class Demo:
     """The data and the places of one demonstration."""
 
@@ -81,11 +71,7 @@ class Demo:
 
     def begin_task(self, mount, task):
         """Tells the buffer which files are new, once all that was read before has been offered."""
-        patience = time.monotonic() + 30
-        while (offered := json.loads(rehearse(mount, "stats", "--json"))[0]["offered"]) < task * TASK_CLASSES * TRAIN:
-            if time.monotonic() > patience:
-                raise RunError(f"only {offered} samples were offered to the buffer")
-            time.sleep(0.05)
+        wait_until_offered(mount, task * TASK_CLASSES * TRAIN, 30)
         names = self.classes[task * TASK_CLASSES:(task + 1) * TASK_CLASSES]
         if names:
             rehearse(mount, "task", "old", task, "-", given="".join(f"train/{name}\n" for name in names))
@@ -110,7 +96,7 @@ class Demo:
                 return line["accuracy"]
 
             accuracies = run_program(command, border)
-            held = json.loads(rehearse(mount, "stats", "--json"))[0]["tasks"] if policy else {}
+            held = stats_of(mount)["tasks"] if policy else {}
         if dog.bitten or len(accuracies) != self.tasks:
             raise RunError(f"{way} came to {len(accuracies)} of {self.tasks} tasks")
         shares = [held.get(str(task), 0) / BUFFER for task in range(self.tasks)]

@@ -294,7 +294,9 @@ impl Filesystem for ViewOps {
             Ok(pinned) => {
                 let open = Open { pinned, bytes: OnceLock::new() };
                 let handle = self.handles.keep(Handle::File(Arc::new(open)));
-                reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE);
+                // Nobody has written anything that a close would have to wait for.
+                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                reply.opened(handle, flags);
             }
             Err(errno) => reply.error(convert::errno(errno)),
         }

@@ -1,12 +1,11 @@
 //! What views show of a buffer.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use super::held::Held;
 use crate::catalog::Catalog;
-use crate::fs::views::{Content, Display, Exhibit, Sample};
+use crate::fs::views::{Content, Display, Exhibit};
 use crate::rehearsal::{ClassId, Draws, Mix, SampleId};
 use crate::source::Kind;
 
@@ -47,21 +46,6 @@ impl Making {
     }
 }
 
-/// Samples that are shown, each once in memory however often it is shown.
-#[derive(Default)]
-struct Shared(HashMap<SampleId, Arc<Sample>>);
-
-impl Shared {
-    fn get(&mut self, held: &Held, id: SampleId) -> Option<Arc<Sample>> {
-        if let Some(sample) = self.0.get(&id) {
-            return Some(Arc::clone(sample));
-        }
-        let sample = Arc::new(held.shows(id)?);
-        self.0.insert(id, Arc::clone(&sample));
-        Some(sample)
-    }
-}
-
 /// All that a buffer holds.
 pub(super) fn all(held: &Held) -> Display {
     let mut making = Making::default();
@@ -69,7 +53,7 @@ pub(super) fn all(held: &Held) -> Display {
         let Some(sample) = held.shows(member.sample) else { continue };
         let name = name_of(&sample.source).to_owned();
         let apart = member.sample.0 as usize;
-        making.add(held.class(member.class), &name, apart, Content::Held(Arc::new(sample)));
+        making.add(held.class(member.class), &name, apart, Content::Held(sample));
     }
     making.made()
 }
@@ -77,10 +61,10 @@ pub(super) fn all(held: &Held) -> Display {
 /// Samples in an order: their place begins their names.
 pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
     // There may be millions, and their names are sorted already.
-    let (mut classes, mut shared) = (BTreeMap::<ClassId, Vec<Exhibit>>::new(), Shared::default());
+    let mut classes = BTreeMap::<ClassId, Vec<Exhibit>>::new();
     for (place, id) in samples.iter().enumerate() {
         let Some(member) = held.buffer().get(*id) else { continue };
-        let Some(sample) = shared.get(held, *id) else { continue };
+        let Some(sample) = held.shows(*id) else { continue };
         let name = format!("{place:0IN_ORDER$}-{}", name_of(&sample.source));
         let content = Content::Held(sample);
         classes.entry(member.class).or_default().push(Exhibit { name, content });
@@ -111,7 +95,6 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
         new += 1;
     });
     let settings = &held.settings;
-    let mut shared = Shared::default();
     let old = |id: SampleId| !paths.contains(held.path(id));
     let samples: Vec<SampleId> =
         held.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
@@ -120,7 +103,7 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     for k in 0..Mix::new(new as u64, settings.batch, settings.replay).replays() {
         let Some(id) = draws.at(k) else { break };
         let Some(member) = held.buffer().get(id) else { continue };
-        let Some(sample) = shared.get(held, id) else { continue };
+        let Some(sample) = held.shows(id) else { continue };
         let name = format!("replay-{k:07}-{}", name_of(&sample.source));
         making.add(held.class(member.class), &name, k as usize, Content::Held(sample));
     }

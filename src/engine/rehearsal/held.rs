@@ -10,11 +10,12 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
 use super::answers::Refusals;
-use super::record::{Exemplar, Origin, Record, State};
+use super::record::{Origin, Record, State};
 use crate::cache::Journal;
 use crate::cache::store::disk::Disk;
 use crate::config::RehearsalSettings;
@@ -53,6 +54,8 @@ pub(super) struct Held {
     length_max: u64,
     /// It was said that the disk does not take what is written.
     warned: bool,
+    /// Counts the changes of what is shown, for those who look at it.
+    pub(super) changes: Arc<AtomicU64>,
 }
 
 /// The number that stands for a path.
@@ -99,6 +102,7 @@ impl Held {
             min_free,
             length_max: 0,
             warned: false,
+            changes: Arc::default(),
         };
         let held_with_bytes = |sample: &SampleId| held.state.exemplars.contains_key(sample);
         let samples = held.buffer().members().map(|member| member.sample);
@@ -134,6 +138,7 @@ impl Held {
             let pinned = self.journal.append(&text, bytes)?;
             self.state.apply(record, (!bytes.is_empty()).then_some(pinned))
         });
+        self.changes.store(self.state.changes, Ordering::Release);
         // Texts are of bounded paths and numbers, bytes of at most `SAMPLE_BYTES_MAX`.
         if let Err(error) = committed {
             tracing::error!(%error, "a record of a rehearsal buffer was not taken");
@@ -179,7 +184,9 @@ impl Held {
     /// Gives up a sample if its bytes are damaged; it may be offered again. Blocks.
     pub(super) fn examine(&mut self, sample: SampleId) {
         let exemplar = self.state.exemplars.get(&sample);
-        let Some(Err(error)) = exemplar.map(|exemplar| exemplar.pinned.read()) else { return };
+        let Some(Err(error)) = exemplar.map(|exemplar| exemplar.sample.pinned.read()) else {
+            return;
+        };
         if error.kind() == ErrorKind::InvalidData {
             self.lose(sample);
         }
@@ -271,7 +278,17 @@ impl Held {
             let name = &self.settings.name;
             tracing::warn!(name, %error, "a rehearsal buffer cannot be written; it takes no offers");
         }
+        if self.warned && result.is_ok() {
+            // What was held before it was written is shown from now on.
+            self.change();
+        }
         self.warned = result.is_err();
+    }
+
+    /// What is shown has changed although no sample has come or gone.
+    fn change(&mut self) {
+        self.state.changes += 1;
+        self.changes.store(self.state.changes, Ordering::Release);
     }
 
     /// Whether everything that happened has been written and lasts.
@@ -317,8 +334,8 @@ impl Held {
         let (moved, damaged) = self.journal.rewrite(|journal| {
             journal.append(&begun, &hashes)?;
             let (mut moved, mut damaged) = (Vec::new(), Vec::new());
-            for (sample, Exemplar { hash, origin, pinned }) in exemplars {
-                let bytes = match pinned.read() {
+            for (sample, exemplar) in exemplars {
+                let bytes = match exemplar.sample.pinned.read() {
                     Ok(bytes) => bytes,
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
                         damaged.push(*sample);
@@ -326,7 +343,7 @@ impl Held {
                     }
                     Err(error) => return Err(error),
                 };
-                let (sample, hash, origin) = (*sample, *hash, origin.clone());
+                let (sample, hash, origin) = (*sample, exemplar.hash, exemplar.origin());
                 let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
                 moved.push((sample, journal.append(&text, &bytes)?));
                 if journal.is_full() {
@@ -337,9 +354,11 @@ impl Held {
         })?;
         for (sample, pinned) in moved {
             if let Some(exemplar) = self.state.exemplars.get_mut(&sample) {
-                exemplar.pinned = pinned;
+                Arc::make_mut(&mut exemplar.sample).pinned = pinned;
             }
         }
+        // Whoever shows bytes of the old journal keeps it from being given back.
+        self.change();
         damaged.into_iter().for_each(|sample| self.lose(sample));
         Ok(())
     }
@@ -351,15 +370,13 @@ impl Held {
 
     /// The path of a sample that is held.
     pub(super) fn path(&self, sample: SampleId) -> &str {
-        self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.origin.path)
+        self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.sample.source)
     }
 
     /// A sample that is held and has been written, as it is shown.
-    pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
-        let Exemplar { origin, pinned, .. } = self.state.exemplars.get(&id)?;
-        let (source, access) = (origin.path.clone(), origin.access);
-        let pinned = pinned.clone();
-        self.journal.has(&pinned).then_some(Sample { id, source, access, pinned })
+    pub(super) fn shows(&self, id: SampleId) -> Option<Arc<Sample>> {
+        let sample = &self.state.exemplars.get(&id)?.sample;
+        self.journal.has(&sample.pinned).then(|| Arc::clone(sample))
     }
 
     /// A sleep set of what is held.

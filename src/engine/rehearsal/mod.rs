@@ -167,7 +167,7 @@ impl Rehearsal {
         let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(held.iter().map(|held| view(&held.settings)).collect(), &notes);
+        let views = views(held.iter().map(view).collect(), &notes);
         let owner = Owner::new(held, Arc::clone(cache), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
@@ -232,12 +232,14 @@ fn labels(classes: &Classes) -> Result<Labels> {
 }
 
 /// A buffer as it is served.
-fn view(settings: &RehearsalSettings) -> BufferView {
+fn view(held: &Held) -> BufferView {
+    let settings = &held.settings;
     BufferView {
         name: settings.name.clone(),
         seed: settings.rules.seed,
         distance: settings.distance,
         slots: settings.slots,
+        changes: Arc::clone(&held.changes),
     }
 }
 

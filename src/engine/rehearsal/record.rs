@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Result;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Pinned;
-use crate::fs::views::Access;
+use crate::fs::views::{Access, Sample};
 use crate::rehearsal::{Buffer, Candidate, ClassId, Rules, SampleId};
 
 /// What happened.
@@ -44,8 +45,14 @@ pub(super) struct Origin {
 /// What is known of a sample that is held.
 pub(super) struct Exemplar {
     pub(super) hash: u64,
-    pub(super) origin: Origin,
-    pub(super) pinned: Pinned,
+    /// As it is shown: all that show it share it.
+    pub(super) sample: Arc<Sample>,
+}
+
+impl Exemplar {
+    pub(super) fn origin(&self) -> Origin {
+        Origin { path: self.sample.source.clone(), access: self.sample.access }
+    }
 }
 
 /// The names of classes, in the order in which they were met.
@@ -82,12 +89,14 @@ pub(super) struct State {
     pub(super) task: u32,
     /// The files and directories of the task; none: all that is offered.
     pub(super) files: Vec<String>,
+    /// How often a sample has come or gone.
+    pub(super) changes: u64,
 }
 
 impl State {
     pub(super) fn new(buffer: Buffer) -> Self {
         let (classes, offered, exemplars, by_hash, files) = Default::default();
-        State { buffer, classes, offered, exemplars, by_hash, task: 0, files }
+        State { buffer, classes, offered, exemplars, by_hash, task: 0, files, changes: 0 }
     }
 
     /// Lives through a record, whether it has just been made or is read again.
@@ -107,16 +116,15 @@ impl State {
             }
             Record::Pinned { sample, hash, origin } => {
                 if let (Some(pinned), Some(_)) = (pinned, self.buffer.get(sample)) {
-                    self.hold(sample, Exemplar { hash, origin, pinned });
+                    self.hold(sample, hash, (origin, pinned));
                 }
             }
             Record::Ruled { rules } => self.reform(rules),
             Record::Offered { hash, class, bytes, origin } => {
                 let class = self.classes.id(class);
-                let exemplar = origin.zip(pinned);
-                let exemplar = exemplar.map(|(origin, pinned)| Exemplar { hash, origin, pinned });
                 self.offered.insert(hash);
-                self.offer(Candidate { class, task: self.task, bytes }, exemplar);
+                let candidate = Candidate { class, task: self.task, bytes };
+                self.offer(candidate, hash, origin.zip(pinned));
             }
             Record::Scored { sample, score } => drop(self.buffer.score(sample, score)),
             Record::Shown { sample } => drop(self.buffer.replayed(sample)),
@@ -131,11 +139,11 @@ impl State {
         Ok(())
     }
 
-    fn offer(&mut self, candidate: Candidate, exemplar: Option<Exemplar>) {
+    fn offer(&mut self, candidate: Candidate, hash: u64, found: Option<(Origin, Pinned)>) {
         let Some(offered) = self.buffer.offer(candidate) else { return };
         offered.evicted.into_iter().for_each(|gone| drop(self.forget(gone)));
-        match exemplar {
-            Some(exemplar) if offered.kept => self.hold(offered.sample, exemplar),
+        match found {
+            Some(found) if offered.kept => self.hold(offered.sample, hash, found),
             // A sample counts as held only with its bytes.
             None if offered.kept => drop(self.buffer.remove(offered.sample)),
             _ => {}
@@ -150,17 +158,24 @@ impl State {
         for member in before.members() {
             let candidate =
                 Candidate { class: member.class, task: member.task, bytes: member.bytes };
-            self.offer(candidate, exemplars.remove(&member.sample));
+            let exemplar = exemplars.remove(&member.sample);
+            let hash = exemplar.as_ref().map_or(0, |exemplar| exemplar.hash);
+            let found = exemplar.map(|found| (found.origin(), found.sample.pinned.clone()));
+            self.offer(candidate, hash, found);
         }
     }
 
-    fn hold(&mut self, sample: SampleId, exemplar: Exemplar) {
-        self.by_hash.insert(exemplar.hash, sample);
-        self.exemplars.insert(sample, exemplar);
+    fn hold(&mut self, id: SampleId, hash: u64, (origin, pinned): (Origin, Pinned)) {
+        let Origin { path: source, access } = origin;
+        let sample = Arc::new(Sample { id, source, access, pinned });
+        self.changes += 1;
+        self.by_hash.insert(hash, id);
+        self.exemplars.insert(id, Exemplar { hash, sample });
     }
 
     fn forget(&mut self, sample: SampleId) -> Option<Exemplar> {
         let exemplar = self.exemplars.remove(&sample)?;
+        self.changes += 1;
         self.by_hash.remove(&exemplar.hash);
         Some(exemplar)
     }

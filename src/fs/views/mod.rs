@@ -21,6 +21,7 @@ mod slots;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
@@ -30,6 +31,7 @@ use crate::rehearsal::SampleId;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
 use place::Place;
 pub use place::ROOT;
+pub use slots::BufferView;
 use slots::{Class, Dealt, Slots};
 
 /// Takes a display; none where it could not be made.
@@ -61,19 +63,6 @@ pub struct Ask {
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
 const DISPLAYS_MAX: usize = 8;
-
-/// A buffer, as it is served.
-#[derive(Clone, Debug)]
-pub struct BufferView {
-    /// Its name.
-    pub name: String,
-    /// Where the chance of its slots comes from.
-    pub seed: u64,
-    /// Openings that follow each other and find different samples.
-    pub distance: usize,
-    /// How many slots it has, and each of its classes.
-    pub slots: u32,
-}
 
 /// A display that was made.
 struct Slot {
@@ -246,6 +235,9 @@ impl Views {
             }
             return reply(Ok(entry));
         }
+        if lock(&self.slots).is_current(buffer) {
+            return reply(Err(Errno::ENOENT));
+        }
         let name = name.to_owned();
         self.renew(buffer, move |views| {
             reply(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
@@ -254,9 +246,10 @@ impl Views {
 
     /// Looks at what a buffer holds, has its slots find it from now on, and does what comes then.
     fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
         let views = Arc::clone(self);
         let made = move |held: Option<Display>| {
-            lock(&views.slots).renew(buffer, held.as_ref());
+            lock(&views.slots).renew(buffer, changes, held.as_ref());
             then(&views);
         };
         (self.ask.make)(buffer, View::Epoch(0), Box::new(made));

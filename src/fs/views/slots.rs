@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::place::DEALT;
-use super::{BufferView, Display, Sample};
+use super::{Display, Exhibit, Sample};
 use crate::rehearsal::{SampleId, Supply};
 
 /// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
@@ -18,6 +19,21 @@ const RENEW_SHARE: usize = 16;
 
 /// Who may be dealt: any sample, or those of a class.
 pub(super) type Class = Option<usize>;
+
+/// A buffer, as it is served.
+#[derive(Clone, Debug)]
+pub struct BufferView {
+    /// Its name.
+    pub name: String,
+    /// Where the chance of its slots comes from.
+    pub seed: u64,
+    /// Openings that follow each other and find different samples.
+    pub distance: usize,
+    /// How many slots it has, and each of its classes.
+    pub slots: u32,
+    /// Counts the changes of what it holds.
+    pub changes: Arc<AtomicU64>,
+}
 
 /// The supplies of one buffer.
 struct Deck {
@@ -30,6 +46,8 @@ struct Deck {
     extension: String,
     /// Samples that may be dealt before it is looked again what is held.
     left: usize,
+    /// How many changes there had been when it was looked last.
+    changes: Option<u64>,
 }
 
 /// A sample behind a node.
@@ -55,7 +73,11 @@ impl Deck {
     fn new(view: BufferView) -> Deck {
         let any = Supply::new(view.seed, ANY, view.distance);
         let (classes, by_class, samples, extension) = Default::default();
-        Deck { view, classes, by_class, any, samples, extension, left: 0 }
+        Deck { view, classes, by_class, any, samples, extension, left: 0, changes: None }
+    }
+
+    fn is_current(&self) -> bool {
+        self.changes == Some(self.view.changes.load(Ordering::Acquire))
     }
 
     fn place(&mut self, class: &str) -> usize {
@@ -69,14 +91,17 @@ impl Deck {
 
     fn renew(&mut self, held: &Display) {
         self.samples.clear();
+        let mut own = vec![Vec::new(); self.classes.len()];
         for (class, exhibits) in &held.classes {
             let place = self.place(class);
-            let samples = exhibits.iter().filter_map(|exhibit| exhibit.sample());
-            self.samples.extend(samples.map(|sample| (sample.id, (place, Arc::clone(sample)))));
+            own.resize(self.classes.len(), Vec::new());
+            for sample in exhibits.iter().filter_map(Exhibit::sample) {
+                own[place].push(sample.id);
+                self.samples.insert(sample.id, (place, Arc::clone(sample)));
+            }
         }
-        for place in 0..self.classes.len() {
-            let own = self.samples.iter().filter(|(_, (class, _))| *class == place);
-            self.by_class[place].renew(own.map(|(id, _)| *id));
+        for (supply, own) in self.by_class.iter_mut().zip(own) {
+            supply.renew(own);
         }
         self.any.renew(self.samples.keys().copied());
         if let Some((_, sample)) = self.samples.values().min_by_key(|(_, sample)| sample.id) {
@@ -100,10 +125,15 @@ impl Slots {
         Slots { decks, dealt: HashMap::new(), next: DEALT }
     }
 
+    /// Whether what the buffer holds is what was looked at.
+    pub(super) fn is_current(&self, buffer: usize) -> bool {
+        self.decks.get(buffer).is_none_or(Deck::is_current)
+    }
+
     /// Whether what the buffer holds is to be looked at again, by the one who is told so.
     pub(super) fn is_due(&mut self, buffer: usize) -> bool {
         let Some(deck) = self.decks.get_mut(buffer) else { return false };
-        let due = deck.left == 0;
+        let due = deck.left == 0 && !deck.is_current();
         if due {
             // Until that has come nobody else looks.
             deck.left = usize::MAX;
@@ -111,10 +141,14 @@ impl Slots {
         due
     }
 
-    /// Takes what the buffer holds; where that could not be said, it is looked again later.
-    pub(super) fn renew(&mut self, buffer: usize, held: Option<&Display>) {
+    /// Takes what the buffer holds after so many changes, or more; where that could not be said, it
+    /// is looked again later.
+    pub(super) fn renew(&mut self, buffer: usize, changes: Option<u64>, held: Option<&Display>) {
         match (self.decks.get_mut(buffer), held) {
-            (Some(deck), Some(held)) => deck.renew(held),
+            (Some(deck), Some(held)) => {
+                deck.renew(held);
+                deck.changes = changes;
+            }
             (Some(deck), None) => deck.left = RENEW_AFTER,
             (None, _) => {}
         }
@@ -188,6 +222,50 @@ impl Slots {
             && let Some(supply) = deck.supply(dealt.class)
         {
             supply.give_back(dealt.sample.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::sync::atomic::AtomicUsize;
+
+    use nix::errno::Errno;
+
+    use super::super::place::Place;
+    use super::super::{Ask, Views};
+    use super::*;
+
+    /// Who tries names that are not there, again and again, makes the owner look at its buffer only
+    /// as often as that has changed.
+    #[test]
+    fn what_has_not_changed_is_not_looked_at_again() {
+        let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (name, changing) = ("old".to_owned(), Arc::clone(&changes));
+        let view = BufferView { name, seed: 1, distance: 4, slots: 2, changes: changing };
+        let looking = Arc::clone(&looks);
+        let views = Views::new(
+            vec![view],
+            Ask {
+                make: Box::new(move |_, _, made| {
+                    looking.fetch_add(1, Ordering::Relaxed);
+                    made(Some(Display::default()));
+                }),
+                shown: Box::new(|_, _| ()),
+                damaged: Box::new(|_, _| ()),
+                score: Box::new(|_, _, done| done(0)),
+            },
+        );
+        let slots = Place::Slots(0).node();
+        for change in 1..4 {
+            for name in ["0000", "class", "no slot"] {
+                views.lookup(slots, OsStr::new(name), |found| {
+                    assert_eq!(found, Err(Errno::ENOENT));
+                });
+            }
+            assert_eq!(looks.load(Ordering::Relaxed), change);
+            changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -1,0 +1,281 @@
+"""What old samples among the new ones cost a training loop, and what their buffer does in how long.
+
+Goal: tell whether rehearsal at b=56, r=7 costs a job more than the samples it adds, and what knowing them saves.
+Method: files of 112 KB behind `slowpfs --preset busy`, a mount that caches a twentieth of them and is told the order
+of the new ones.  The job has two stock torch loaders (rehearsing.py): its own over the task's directory, as it is
+without rehearsal and so with an order that can be told, and a second one over `rehearsal/old/slots` for the old ones:
+a `mix` is for scripts of one loader, whose shuffling of links and draws no sampler's order is.
+mix: epochs with and without old samples in turns, at .8 of the source's bandwidth; the first one, in which workers
+start and the new samples are offered, is a row of its own.  x_local: no pace, all cached, beside local copies of the
+same samples.  many: a buffer of as many tiny files as ImageNet has, so that it is the number that counts.
+b56r7, weighted: order files are read by a small compiled program; hit is 1 - bytes of the source / bytes read.
+"""
+
+import json
+import os
+import random
+import subprocess
+
+from bench_metadata import make_tree
+from buffers import rehearse, stats_of, view_of, wait_until_offered
+from driver import RunError, run_program, stopwatch
+from hotdata import MIB, PAGE, available
+from mounts import TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
+from parts import Parts
+from readers import time_reads, write_list
+
+NEW, OLD = 56, 7             # samples of a batch
+SIZE, LINK = 112_283, 200e6  # bytes of a file, bytes a second of the preset busy
+PACE = SIZE / (.8 * LINK)    # seconds that a sample keeps the loop busy
+BATCHES = 144                # of the task, an epoch
+OF_CLASS = 200               # samples
+OLD_SHARE = .4               # old samples for each new one: a tenth of what four such tasks have
+CACHED = .2                  # of the bytes of a dataset, where hits are counted
+STEADY = 4                   # epochs in which they are
+MANY = 1_280_000
+LONGEST = 400                # seconds until a mount counts as hung
+TOLD = "torch-distributed:seed=0,index=imagefolder,root=new,ext=.bin"
+
+
+def pages(files):
+    return files * -(-SIZE // PAGE) * PAGE
+
+
+def write_samples(top, count, new):
+    """Writes samples that begin with their class and number; the last `new` of them are the task's."""
+    noise = os.urandom(SIZE + PAGE)
+    names = []
+    for number in range(count):
+        part, name = "old" if number < count - new else "new", f"{number // OF_CLASS:03}/{number:06}"
+        names.append(f"{part}/{name}.bin")
+        path = os.path.join(top, names[-1])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb", buffering=0) as f:
+            f.write(name.encode() + noise[number % PAGE:][:SIZE - len(name)])
+    return names
+
+
+def buffer_of(size, **more):
+    """The options of a mount with a buffer `old` of so many samples."""
+    options = []
+    for key, value in {"size": size, "policy": "class-balanced", **more}.items():
+        options += ["--set", f"rehearsal.old.{key}={value}"]
+    return options
+
+
+class Bench(Parts):
+    """The measurements, and the rows they give."""
+
+    PARTS = ("mix", "cached", "many", "b56r7", "weighted")
+    BARS = {"mix.wait_share": .02, "mix.x_local": 1.1, "mix.growth": 1.155, "sleep_s": 5, "scores.lines_per_s": 100_000,
+            "b56r7.hit": .25, "weighted.hit": .65}
+    AT_LEAST = ("scores.lines_per_s", "b56r7.hit", "weighted.hit")
+
+    def __init__(self, top, quick, turns):
+        super().__init__(top, quick, turns)
+        self.batches = BATCHES // 10 if quick else BATCHES
+        self.samples = None
+
+    def data(self):
+        """The directory of the samples, made when it is first asked for."""
+        data = os.path.join(self.top, "data")
+        if self.samples is None:
+            new = self.batches * NEW
+            old = round(OLD_SHARE * new)
+            if 3 * pages(new + old) > available():
+                raise RunError(f"{3 * pages(new + old) / MIB:.0f} MiB of memory are needed")
+            say(f"making {new + old:,} files of {SIZE:,} bytes")
+            self.samples = write_samples(fresh_dir(data), new + old, new)
+        return data
+
+    def names(self, part):
+        return [name for name in self.samples if name.startswith(part)]
+
+    def mount(self, source, ram, *options):
+        return Belady(source, os.path.join(self.top, "mount"), ["--ram", ram, *options], patience=LONGEST)
+
+    def rehearsing(self, source, ram):
+        """A mount that is told the order of the task, with a buffer for as many as the old samples are."""
+        cache = fresh_dir(os.path.join(self.top, "cache"))
+        return self.mount(source, ram, "--order", TOLD, "--cache-dir", cache, "--nvme", 16 * MIB,
+                          *buffer_of(len(self.names("old"))))
+
+    def fill(self, mount):
+        """Offers the old samples, all of which have room."""
+        old = self.names("old")
+        rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in old))
+        wait_until_offered(mount, len(old), LONGEST)
+
+    def job(self, pairs, epochs, pace=0.0, at_border=lambda: None):
+        """Runs the job: the lines of its epochs, each with what at_border says."""
+        command = [os.path.join(TOP, "scripts", "lib", "rehearsing.py"), ",".join(epochs), "--pace-us", pace * 1e6,
+                   "--batch", NEW, OLD]
+        for pair in pairs:
+            command += ["--pair", *pair]
+
+        def border(line):
+            epoch = epochs[int(line["epoch"]) - 1]
+            expected = self.batches * (NEW + (OLD if epoch.endswith("+") else 0))
+            if line["wrong"] or line["images"] != expected:
+                raise RunError(f"{line['wrong']:.0f} wrong samples, {line['images']:.0f} of {expected} read")
+            return {**line, "at": at_border()}
+        return run_program(command, border)
+
+    def mix(self):
+        """At a pace, over the slow source."""
+        data = self.data()
+        with Slowpfs(data, os.path.join(self.top, "source")) as slow:
+            with self.rehearsing(slow.mountpoint, pages(len(self.samples)) // 20) as mount:
+                with Watchdog(LONGEST + 20 * self.pairs, [slow, mount]):
+                    self.fill(mount)
+                    pair = (os.path.join(mount.mountpoint, "new"), view_of(mount, "old", "slots"))
+                    first, _, *turns = self.job([pair], ["0+", "0"] + ["0+", "0"] * self.pairs, PACE,
+                                                lambda: slow.stats()["bytes"])
+                held_late_us = slow.stats()["held_late_us_max"]
+        mixed, plain = turns[0::2], turns[1::2]
+        read = (len(turns) - 1) * self.batches * NEW * SIZE
+        fetched = (turns[-1]["at"] - turns[0]["at"]) / read
+        waits = [[epoch["wait"] / epoch["seconds"] for epoch in epochs] for epochs in (mixed, plain)]
+        self.add("mix.wait_share", waits[0], "", fetched=round(fetched, 3), held_late_us_max=held_late_us,
+                 note=f"{fetched:.0%} of the new samples came from the source")
+        self.add("mix.first.wait_share", [first["wait"] / first["seconds"]], "", note="workers start, all is offered")
+        self.add("mix.without.wait_share", waits[1], "", note="no old samples")
+        self.add("mix.growth", [a["seconds"] / b["seconds"] for a, b in zip(mixed, plain)],
+                 note=f"{1 + OLD / NEW} times as many samples")
+
+    def cached(self):
+        """Without a pace, all there, in turns with local copies; then slots alone."""
+        data = self.data()
+        with self.rehearsing(data, 2 * pages(len(self.samples)) + 64 * MIB) as mount:
+            with Watchdog(LONGEST, [mount]):
+                self.fill(mount)
+                held, slots = os.path.join(self.top, "held"), view_of(mount, "old", "slots")
+                rehearse(mount, "export", "old", held)
+                new, local = os.path.join(mount.mountpoint, "new"), os.path.join(data, "new")
+                pairs = [(new, slots), (local, held), (new, view_of(mount, "old", "epoch-0"))]
+                turn = ["0+", "1+", "2+", "0", "1"]
+                epochs = self.job(pairs, turn * (1 + self.pairs))[len(turn):]
+                by_kind = [epochs[kind::len(turn)] for kind in range(len(turn))]
+                self.x_local("mix.x_local", by_kind[0], by_kind[1])
+                self.x_local("mix.epoch_view.x_local", by_kind[2], by_kind[1], note="old samples of epoch-0")
+                self.x_local("new.x_local", by_kind[3], by_kind[4], note="no old samples")
+                self.slots(slots, held)
+
+    def x_local(self, name, belady, local, **more):
+        """A row: seconds of epochs over seconds of local ones, turn by turn."""
+        belady, local = [[epoch["seconds"] for epoch in epochs] for epochs in (belady, local)]
+        self.add(name, [a / b for a, b in zip(belady, local)], belady_s=belady, local_s=local, **more)
+
+    def slots(self, slots, held):
+        """Fresh samples one after the other, by one reader of the compiled program."""
+        chosen = random.Random(1)
+        below = {top: [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names
+                       if folder != top] for top in (slots, held)}
+        runs = {top: [] for top in below}
+        for _ in range(self.pairs):
+            for top, paths in below.items():
+                listed = write_list(os.path.join(self.top, "list"), chosen.choices(paths, k=2_000))
+                runs[top].append(time_reads("read", listed))
+        rates = {top: [run["samples"] / run["seconds"] for run in found] for top, found in runs.items()}
+        self.add("slots.opens_per_s", rates[slots], "1/s", p50_ns=[run["p50_ns"] for run in runs[slots]],
+                 note="opened, read whole and closed, one after the other")
+        self.add("held.opens_per_s", rates[held], "1/s", note="the same of local copies")
+
+    def many(self):
+        """A large buffer: how fast it fills, takes scores, and has a sleep set chosen of all that it holds."""
+        count = MANY // 10 if self.quick else MANY
+        tree = fresh_dir(os.path.join(self.top, "many"))
+        if 0 < os.statvfs(tree).f_favail < count + count // 4:
+            raise RunError(f"fewer than {count} inodes are free")
+        say(f"making {count:,} files of one byte")
+        make_tree(tree, count)
+        names = [f"{folder}/{name}" for folder in sorted(os.listdir(tree))
+                 for name in sorted(os.listdir(os.path.join(tree, folder)))]
+        cache = fresh_dir(os.path.join(self.top, "cache"))
+        options = ["--cache-dir", cache, "--nvme", 16 * MIB, *buffer_of(count, **{"offer-rate": 0})]
+        with self.mount(tree, 64 * MIB, *options) as mount, Watchdog(LONGEST, [mount]):
+            elapsed = stopwatch()
+            rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in names), patience=LONGEST)
+            wait_until_offered(mount, count, LONGEST)
+            self.add("offers_per_s", [count / elapsed()], "1/s", note="files of one byte, offered by command and kept")
+            if stats_of(mount)["samples"] != count:
+                raise RunError("the buffer does not hold all that was offered")
+            self.scores(mount, names)
+            self.sleep(mount, count)
+
+    def scores(self, mount, names):
+        """Lines as a training loop writes them: by Python's files, each of a sample that is held."""
+        random.Random(2).shuffle(names)
+        turns, runs = min(self.pairs, 5), []
+        for turn in range(turns):
+            lines = [f"{name} {number % 997 / 100}\n" for number, name in enumerate(names[turn::turns])]
+            elapsed = stopwatch()
+            with open(view_of(mount, "old", "scores"), "w") as scores:
+                scores.writelines(lines)
+            runs.append(len(lines) / elapsed())
+        if stats_of(mount)["scored"] != len(names):
+            raise RunError("not all scores were taken")
+        self.add("scores.lines_per_s", runs, "1/s", digits=0, note="from the open to the close")
+
+    def sleep(self, mount, count):
+        """As many samples as are held."""
+        runs = []
+        for seed in range(min(self.pairs, 5)):
+            elapsed = stopwatch()
+            chosen = rehearse(mount, "sleep", "old", "--budget", count, "--seed", seed, patience=LONGEST)
+            runs.append(elapsed())
+            if len(set(chosen.splitlines())) != count:
+                raise RunError("a sleep set has not every sample once")
+        self.add("sleep_s", runs, "s", samples=count, note="the whole command: chosen in balance, shown, and printed")
+
+    def b56r7(self):
+        """New samples, each once an epoch, with draws from the old ones: what knowing the draws saves."""
+        data = self.data()
+        chosen, old, epochs = random.Random(3), self.names("old"), []
+        for _ in range(STEADY + 2):
+            new, epoch = self.names("new"), []
+            chosen.shuffle(new)
+            for at in range(0, len(new), NEW):
+                epoch += new[at:at + NEW] + chosen.choices(old, k=OLD)
+            epochs.append(epoch)
+        self.hits("b56r7.hit", data, epochs)
+
+    def weighted(self):
+        """A fifth of the samples in three fifths of the draws."""
+        source = os.path.join(self.data(), "new")
+        chosen, names = random.Random(4), [name.removeprefix("new/") for name in self.names("new")]
+        hot = names[::5]
+        rest = sorted(set(names) - set(hot))
+        epochs = [[chosen.choice(hot if chosen.random() < .6 else rest) for _ in names] for _ in range(STEADY + 2)]
+        self.hits("weighted.hit", source, epochs)
+
+    def hits(self, name, source, epochs):
+        """A row: the share of the bytes of steady epochs that the source did not give; the last epoch is not read."""
+        order = os.path.join(self.top, "order")
+        with open(order, "w") as f:
+            for number, epoch in enumerate(epochs):
+                f.writelines([f"# epoch {number}\n", *(f"{sample}\n" for sample in epoch)])
+        files = sum(len(found) for _, _, found in os.walk(source))
+        runs = []
+        with Slowpfs(source, os.path.join(self.top, "source")) as slow:
+            with self.mount(slow.mountpoint, int(CACHED * pages(files)), "--order", order) as mount:
+                with Watchdog(LONGEST, [slow, mount]):
+                    for epoch in epochs[:-1]:
+                        before = slow.stats()["bytes"]
+                        listed = [os.path.join(mount.mountpoint, sample) for sample in epoch]
+                        found = time_reads("read", write_list(os.path.join(self.top, "list"), listed))
+                        runs.append(1 - (slow.stats()["bytes"] - before) / found["bytes"])
+        simulated = self.simulated(order, source)
+        told = ", ".join(f"{policy} {share:.3f}" for policy, share in simulated.items())
+        self.add(name, runs[1:], "", simulated=simulated, first=round(runs[0], 4), note=f"simulated: {told}")
+
+    def simulated(self, order, source):
+        """What the planner would give in virtual time, and what never evicting would."""
+        command = [binary("belady"), "simulate", "--order", order, "--dataset", source, "--cache", f"{CACHED:.0%}",
+                   "--policy", "belady,minio", "--epochs", STEADY + 1, "--json"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST, check=True)
+        return {found["policy"]: round(found["hits"], 4) for found in json.loads(done.stdout)}
+
+
+if __name__ == "__main__":
+    Bench.main(__doc__, "a tenth of the samples")

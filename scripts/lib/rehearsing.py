@@ -1,0 +1,118 @@
+#!/usr/bin/python3
+"""The job that `scripts/bench rehearsal` times: batches of new samples and old ones, from two stock torch loaders.
+
+A pair is a directory with the class folders of the task and one with those of old samples.  The task is read in the
+order of a DistributedSampler by two workers, what is old at random by one; a batch of the one comes with one of the
+other.  Workers stay from one epoch to the next, and hand over how many samples they have read: what a
+loop pays for tensors it pays over any filesystem.  A sample begins with its class and its number, as "012/002400".
+One line per epoch: epoch K images N seconds S wait W wrong B; `wait` is the part that the loop waited for batches,
+after each of which it sleeps as long as an accelerator would compute.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+from torchvision.datasets import DatasetFolder
+
+ENDING = ".bin"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Read new samples with old ones among them.")
+    parser.add_argument("epochs", help="the pair of each epoch, from 0, and a + where old samples are read too: 0+,0")
+    parser.add_argument("--pair", nargs=2, action="append", required=True, metavar=("NEW", "OLD"))
+    parser.add_argument("--batch", nargs=2, type=int, default=(56, 7), metavar=("NEW", "OLD"))
+    parser.add_argument("--pace-us", type=float, default=0, help="microseconds that a sample keeps the loop busy")
+    parser.add_argument("--sync", action="store_true", help="wait for a line on stdin after each epoch")
+    return parser.parse_args()
+
+
+def read_new(path):
+    """Whether a sample is not the one of its name."""
+    with open(path, "rb") as f:
+        data = f.read()
+    return not path.encode().endswith(data[:10] + ENDING.encode())
+
+
+def read_old(path):
+    """Whether a sample is not of its class: behind a slot is any one of it."""
+    with open(path, "rb") as f:
+        data = f.read()
+    return os.path.basename(os.path.dirname(path)).encode() != data[:3]
+
+
+def counted(samples):
+    """How many samples a batch has, and how many of them are wrong."""
+    return len(samples), sum(wrong for wrong, _ in samples)
+
+
+def loader(dataset, sampler, batch, workers):
+    return DataLoader(dataset, batch_size=batch, sampler=sampler, num_workers=workers, persistent_workers=True,
+                      collate_fn=counted)
+
+
+class Task:
+    """The samples of a task, each once an epoch."""
+
+    def __init__(self, top, batch):
+        dataset = DatasetFolder(top, read_new, extensions=(ENDING,))
+        self.sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
+        self.loader = loader(dataset, self.sampler, batch, 2)
+        self.epoch = 0
+
+    def batches(self):
+        """The next epoch."""
+        self.sampler.set_epoch(self.epoch)
+        self.epoch += 1
+        return self.loader
+
+
+def draws(top, batch, count):
+    """So many batches of old samples."""
+    dataset = DatasetFolder(top, read_old, extensions=(ENDING,))
+    return loader(dataset, RandomSampler(dataset, replacement=True, num_samples=batch * count), batch, 1)
+
+
+def run_epoch(loaders, pace):
+    """One pass through loaders side by side: images, seconds waited, wrong samples."""
+    images, wrong, waited = 0, 0, 0.0
+    began = time.perf_counter()
+    batches = zip(*loaders, strict=True)
+    while True:
+        parts = next(batches, None)
+        waited += time.perf_counter() - began
+        if parts is None:
+            return images, waited, wrong
+        count = sum(count for count, _ in parts)
+        images += count
+        wrong += sum(wrong for _, wrong in parts)
+        if pace:
+            time.sleep(count * pace)
+        began = time.perf_counter()
+
+
+def main():
+    args = arguments()
+    torch.set_num_threads(1)
+    print("ready", flush=True)
+    new, old = args.batch
+    tasks = {top: Task(top, new) for top, _ in args.pair}
+    rehearsed = [draws(top, old, len(tasks[task].loader)) for task, top in args.pair]
+    for epoch, word in enumerate(args.epochs.split(",")):
+        pair = int(word.rstrip("+"))
+        began = time.perf_counter()
+        loaders = [tasks[args.pair[pair][0]].batches(), *([rehearsed[pair]] if word.endswith("+") else [])]
+        images, waited, wrong = run_epoch(loaders, args.pace_us / 1e6)
+        seconds = time.perf_counter() - began
+        print(f"epoch {epoch + 1} images {images} seconds {seconds:.4f} wait {waited:.4f} wrong {wrong}", flush=True)
+        if args.sync:
+            sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()
