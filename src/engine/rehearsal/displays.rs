@@ -62,11 +62,20 @@ impl Shared {
     }
 }
 
-/// All that a buffer holds.
+/// All that a buffer holds and has written.
 pub(super) fn all(held: &Held) -> Display {
+    each(held, Held::shows)
+}
+
+/// All that a buffer holds: a stream shows each sample once it has been written.
+pub(super) fn stream(held: &Held) -> Display {
+    each(held, Held::holds)
+}
+
+fn each(held: &Held, of: impl Fn(&Held, SampleId) -> Option<Sample>) -> Display {
     let mut making = Making::default();
     for member in held.buffer().members() {
-        let Some(sample) = held.shows(member.sample) else { continue };
+        let Some(sample) = of(held, member.sample) else { continue };
         let name = name_of(&sample.source).to_owned();
         let apart = member.sample.0 as usize;
         making.add(held.class(member.class), &name, apart, Content::Held(Arc::new(sample)));

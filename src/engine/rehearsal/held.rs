@@ -354,12 +354,16 @@ impl Held {
         self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.origin.path)
     }
 
-    /// A sample that is held and has been written, as it is shown.
-    pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
+    /// A sample that is held, as it is shown once it has been written.
+    pub(super) fn holds(&self, id: SampleId) -> Option<Sample> {
         let Exemplar { origin, pinned, .. } = self.state.exemplars.get(&id)?;
         let (source, access) = (origin.path.clone(), origin.access);
-        let pinned = pinned.clone();
-        self.journal.has(&pinned).then_some(Sample { id, source, access, pinned })
+        Some(Sample { id, source, access, pinned: pinned.clone() })
+    }
+
+    /// A sample that is held and has been written, as it is shown.
+    pub(super) fn shows(&self, id: SampleId) -> Option<Sample> {
+        self.holds(id).filter(|sample| sample.pinned.is_written())
     }
 
     /// A sleep set of what is held.

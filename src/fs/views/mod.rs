@@ -8,6 +8,8 @@
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
 //!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
 //!     slots/NNNN          the same, of any class
+//!     stream/K/NNNNNN     what it held when epoch K was first looked at; each sample is under the
+//!                         ordinal that is looked up when it is the next that is ready
 //!     scores              takes lines `path score`
 //! ```
 //!
@@ -19,6 +21,7 @@ mod display;
 mod names;
 mod place;
 mod slots;
+mod streams;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,10 +30,12 @@ use nix::errno::Errno;
 
 use crate::cache::Pinned;
 use crate::rehearsal::SampleId;
+use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
 use place::Place;
 pub use place::ROOT;
 use slots::{Dealt, Slots};
+use streams::Stream;
 
 /// Takes a display; none where it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
@@ -67,7 +72,7 @@ const DISPLAYS_MAX: usize = 8;
 pub struct BufferView {
     /// Its name.
     pub name: String,
-    /// Where the chance of its slots comes from.
+    /// Where the chance of its slots and streams comes from.
     pub seed: u64,
     /// Openings that follow each other and find different samples.
     pub distance: usize,
@@ -81,6 +86,8 @@ struct Slot {
     view: View,
     /// None once it is over.
     display: Option<Arc<Display>>,
+    /// What gives ordinals to its samples, where it is a stream.
+    stream: Option<Arc<Stream>>,
 }
 
 #[derive(Default)]
@@ -167,20 +174,30 @@ impl Views {
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
+    /// What gives ordinals to the samples of a display, where it is a stream.
+    fn stream(&self, slot: usize) -> Option<Arc<Stream>> {
+        lock(&self.state).slots.get(slot)?.stream.clone()
+    }
+
     /// Keeps a display, unless there is one, and says its place.
     pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
+        let display = Arc::new(display);
+        let stream = self.buffers.get(buffer).and_then(|of| match view {
+            View::Stream(epoch) => Some(Arc::new(Stream::new(of.seed, epoch, &display))),
+            _ => None,
+        });
         let mut state = lock(&self.state);
         let State { slots, places } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
         if slot == slots.len() {
-            slots.push(Slot { buffer, view, display: Some(Arc::new(display)) });
+            slots.push(Slot { buffer, view, display: Some(display), stream });
         }
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
         };
         while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
             let Some(oldest) = slots.iter().position(own) else { break };
-            slots[oldest].display = None;
+            (slots[oldest].display, slots[oldest].stream) = (None, None);
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }
@@ -214,7 +231,11 @@ impl Views {
             }
             Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
             Place::Scores(buffer) => return Ok(scores(buffer)),
-            Place::Root | Place::Buffer(_) | Place::Slots(_) | Place::SlotClass(..) => {}
+            Place::Root
+            | Place::Buffer(_)
+            | Place::Slots(_)
+            | Place::SlotClass(..)
+            | Place::Streams(_) => {}
         }
         Ok(directory(place))
     }

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use super::place::{self, Place};
 use super::slots::Class;
 use super::{
-    Access, Display, Entry, EntryKind, Exhibit, View, Views, directory, lock, sample, scores,
+    Access, Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, lock, sample,
+    scores,
 };
 
 /// Takes an entry or the errno of its lookup.
@@ -24,8 +25,11 @@ impl Views {
     ) {
         let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
         match Place::of(parent) {
-            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "scores") => {
-                self.lookup_view(buffer, name, Box::new(reply));
+            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "stream" | "scores") => {
+                self.lookup_view(buffer, View::of(name), Box::new(reply));
+            }
+            Some(Place::Streams(buffer)) => {
+                self.lookup_view(buffer, View::of(&format!("{STREAMS}{name}")), Box::new(reply));
             }
             Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
             Some(Place::SlotClass(buffer, class)) => {
@@ -36,8 +40,8 @@ impl Views {
         }
     }
 
-    fn lookup_view(self: &Arc<Self>, buffer: usize, name: &str, reply: Found) {
-        let Some(view) = View::of(name).filter(|_| buffer < self.buffers.len()) else {
+    fn lookup_view(self: &Arc<Self>, buffer: usize, view: Option<View>, reply: Found) {
+        let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
             return reply(Err(Errno::ENOENT));
         };
         let entry = move |slot| {
@@ -98,9 +102,15 @@ impl Views {
     fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
         let place = match parent {
             Place::Root => self.place(name).map(Place::Buffer),
-            Place::Buffer(buffer) if name == "scores" => Some(Place::Scores(buffer)),
-            Place::Buffer(buffer) => Some(Place::Slots(buffer)),
+            Place::Buffer(buffer) => match name {
+                "scores" => Some(Place::Scores(buffer)),
+                "stream" => Some(Place::Streams(buffer)),
+                _ => Some(Place::Slots(buffer)),
+            },
             Place::Display(slot) => {
+                if let Some(stream) = self.stream(slot) {
+                    return self.entry(stream.lookup(slot, name)?.node());
+                }
                 let display = self.display(slot)?;
                 let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
                 found.ok().map(|class| Place::Class(slot, class))
@@ -160,10 +170,24 @@ impl Views {
                 let state = lock(&self.state);
                 let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
                 let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
-                let slots = entry("slots", Place::Slots(buffer));
-                views.chain([slots, ("scores".to_owned(), scores(buffer))]).collect()
+                let views = views.filter(|(name, _)| !name.starts_with(STREAMS));
+                let directories =
+                    [entry("slots", Place::Slots(buffer)), entry("stream", Place::Streams(buffer))];
+                let scores = [("scores".to_owned(), scores(buffer))];
+                views.chain(directories).chain(scores).collect()
+            }
+            Place::Streams(buffer) => {
+                let state = lock(&self.state);
+                let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
+                let epoch = |((_, view), slot): (&(usize, View), &usize)| {
+                    Some(entry(view.name().strip_prefix(STREAMS)?, Place::Display(*slot)))
+                };
+                own.filter_map(epoch).collect()
             }
             Place::Display(slot) => {
+                if let Some(stream) = self.stream(slot) {
+                    return Ok(stream.list(slot));
+                }
                 let display = self.display(slot)?;
                 let classes = display.classes.iter().enumerate();
                 classes.map(|(at, (name, _))| entry(name, Place::Class(slot, at))).collect()
@@ -181,14 +205,20 @@ impl Views {
         })
     }
 
-    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` at the end of
-    /// a path.
+    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` or
+    /// `stream/K/ORDINAL` at the end of a path.
     pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
         let mut parts = path.rsplitn(4, '/');
-        let (file, class, view) = (parts.next()?, parts.next()?, View::of(parts.next()?)?);
-        let slot = *lock(&self.state).places.get(&(buffer, view))?;
-        let class = self.lookup_known(Place::Display(slot), class).ok()?;
-        let file = self.lookup_known(Place::of(class.node)?, file).ok()?;
-        self.label(file.node).ok().map(|(_, source)| source)
+        let (file, above, top) = (parts.next()?, parts.next()?, parts.next()?);
+        let slot = |view| lock(&self.state).places.get(&(buffer, view)).copied();
+        let node = if let Some(view) = View::of(&format!("{top}/{above}")) {
+            let slot = slot(view)?;
+            self.stream(slot)?.found(slot, file)?.node()
+        } else {
+            let view = Place::Display(slot(View::of(top)?)?);
+            let class = self.lookup_known(view, above).ok()?;
+            self.lookup_known(Place::of(class.node)?, file).ok()?.node
+        };
+        self.label(node).ok().map(|(_, source)| source)
     }
 }
