@@ -20,6 +20,8 @@ pub(super) enum Purpose {
     Sleep = 4,
     /// A sample for whoever asks.
     Supply = 5,
+    /// The order of a stream.
+    Stream = 6,
 }
 
 /// The random numbers of one decision.

@@ -6,7 +6,7 @@
 //!    features ([`Buffer::feed`]), and counts when the next sample must go.
 //! 3. [`Draws`] of an epoch are known ahead: what is shown again is fetched like everything else
 //!    whose order is known. [`Mix`] spreads them among new samples, [`sleep_set`] chooses many at
-//!    once, a [`Supply`] has one for whoever asks.
+//!    once, a [`Supply`] has one for whoever asks, [`Ordinals`] show each once as it is ready.
 //!
 //! All chance is a function of the seed and of what is decided (`luck.rs`), never of when or how
 //! often it is asked: the same seed and the same offers give the same buffer.
@@ -18,6 +18,7 @@ mod features;
 mod luck;
 mod members;
 mod mix;
+mod ordinals;
 mod policies;
 mod sleep;
 mod supply;
@@ -30,6 +31,7 @@ pub use draws::Draws;
 pub use features::Feature;
 pub use members::{Capacity, ClassId, Member, SampleId};
 pub use mix::{Mix, Part};
+pub use ordinals::Ordinals;
 pub use policies::Policy;
 pub use sleep::{Chooser, SleepSet, sleep_set};
 pub use supply::Supply;

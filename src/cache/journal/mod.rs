@@ -22,6 +22,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::store::disk::{Blob, Disk, Space, Use};
 
@@ -44,11 +45,24 @@ const PREFIX: &str = "journal-";
 /// Name of a journal that is being rewritten.
 const UNNAMED: &str = "journal-next";
 
+/// The file of a generation.
+struct Log {
+    blob: Arc<dyn Blob>,
+    generation: u32,
+    /// So much of it has been written.
+    written: AtomicU64,
+}
+
+impl Log {
+    fn new(blob: Arc<dyn Blob>, generation: u32) -> Arc<Log> {
+        Arc::new(Log { blob, generation, written: AtomicU64::new(0) })
+    }
+}
+
 /// Where bytes are pinned.
 #[derive(Clone)]
 pub struct Pinned {
-    file: Arc<dyn Blob>,
-    generation: u32,
+    log: Arc<Log>,
     offset: u64,
     length: u32,
     checksum: u32,
@@ -56,7 +70,7 @@ pub struct Pinned {
 
 impl std::fmt::Debug for Pinned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pinned({}: {}+{})", self.generation, self.offset, self.length)
+        write!(f, "Pinned({}: {}+{})", self.log.generation, self.offset, self.length)
     }
 }
 
@@ -70,13 +84,18 @@ impl Pinned {
         self.offset + u64::from(self.length)
     }
 
+    /// Whether they have been written: before that they cannot be read.
+    pub fn is_written(&self) -> bool {
+        self.end() <= self.log.written.load(Ordering::Acquire)
+    }
+
     /// Reads them. Blocks.
     ///
     /// # Errors
     /// The disk's, and `InvalidData` where they are not what was written.
     pub fn read(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length as usize];
-        match self.file.read_at(&mut bytes, self.offset) {
+        match self.log.blob.read_at(&mut bytes, self.offset) {
             Ok(()) if crc32c::crc32c(&bytes) == self.checksum => Ok(bytes),
             Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error),
             _ => Err(damaged("pinned bytes are damaged".into())),
@@ -87,10 +106,8 @@ impl Pinned {
 /// A journal that is written.
 pub struct Journal {
     disk: Arc<dyn Disk>,
-    file: Arc<dyn Blob>,
-    generation: u32,
-    /// Where what is pending goes.
-    end: u64,
+    log: Arc<Log>,
+    /// What goes behind what has been written.
     pending: Vec<u8>,
     /// So much of it lasts.
     synced: u64,
@@ -132,8 +149,7 @@ struct Read {
 
 /// The file of a journal that is opened.
 struct Reading {
-    file: Arc<dyn Blob>,
-    generation: u32,
+    log: Arc<Log>,
     length: u64,
 }
 
@@ -145,7 +161,7 @@ impl Reading {
         if begin + HEADER_BYTES as u64 > self.length {
             return Ok(None);
         }
-        self.file.read_at(&mut header, begin)?;
+        self.log.blob.read_at(&mut header, begin)?;
         let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let [text_bytes, of_text, length, checksum] = [4, 8, 12, 16].map(word);
         let synced = header[20..28].try_into().map_or(0, u64::from_le_bytes);
@@ -156,9 +172,8 @@ impl Reading {
             return Ok(None);
         }
         let mut text = vec![0; text_bytes as usize];
-        self.file.read_at(&mut text, at_text)?;
-        let (file, generation) = (Arc::clone(&self.file), self.generation);
-        let pinned = Pinned { file, generation, offset, length, checksum };
+        self.log.blob.read_at(&mut text, at_text)?;
+        let pinned = Pinned { log: Arc::clone(&self.log), offset, length, checksum };
         let whole = crc32c::crc32c(&text) == of_text;
         Ok(whole.then_some(Read { begin, text, pinned, synced }))
     }
@@ -169,7 +184,7 @@ impl Reading {
         let mut at = from;
         while at + HEADER_BYTES as u64 <= self.length {
             let count = CHUNK.min(self.length - at) as usize;
-            self.file.read_at(&mut chunk[..count], at)?;
+            self.log.blob.read_at(&mut chunk[..count], at)?;
             let words = chunk[..count].windows(MAGIC.len()).enumerate();
             for (index, _) in words.filter(|(_, word)| *word == MAGIC) {
                 if self.record(at + index as u64)?.is_some_and(|found| found.synced > from) {
@@ -217,7 +232,7 @@ impl Reading {
         if self.length < begin.len() as u64 {
             return Ok(true);
         }
-        self.file.read_at(&mut begin, 0)?;
+        self.log.blob.read_at(&mut begin, 0)?;
         Ok(begin == MAGIC || begin == [0; MAGIC.len()])
     }
 }
@@ -243,20 +258,21 @@ impl Journal {
         } else {
             disk.open(&name_of, Use::Log)?
         };
-        let reading = Reading { file: Arc::clone(&file), generation, length };
+        let log = Log::new(file, generation);
+        let reading = Reading { log: Arc::clone(&log), length };
         if !reading.is_known()? {
             return Err(damaged(format!("{name_of} is of another format")));
         }
         let end = reading.run(&mut each)?;
         if end < length {
             tracing::warn!(bytes = length - end, "the end of a journal was torn and is left out");
-            file.cut(end)?;
+            log.blob.cut(end)?;
         }
         // Before this one has its name it is whole; the others are what a crash left.
         generations.iter().skip(1).for_each(|(old, _)| remove(&*disk, &name(*old)));
         remove(&*disk, UNNAMED);
-        let pending = Vec::new();
-        Ok(Journal { disk, file, generation, end, pending, synced: 0 })
+        log.written.store(end, Ordering::Release);
+        Ok(Journal { disk, log, pending: Vec::new(), synced: 0 })
     }
 
     /// Adds a record with a text, and says where its bytes will be once it is
@@ -279,20 +295,14 @@ impl Journal {
         let of_header = crc32c::crc32c(&self.pending[begin..]);
         self.pending.extend_from_slice(&of_header.to_le_bytes());
         self.pending.extend_from_slice(text);
-        let offset = self.end + self.pending.len() as u64;
+        let offset = self.length();
         self.pending.extend_from_slice(bytes);
-        let (file, generation) = (Arc::clone(&self.file), self.generation);
-        Ok(Pinned { file, generation, offset, length, checksum })
+        Ok(Pinned { log: Arc::clone(&self.log), offset, length, checksum })
     }
 
     /// Whether so much waits to be written that nothing should be added.
     pub fn is_full(&self) -> bool {
         self.pending.len() >= PENDING_MAX
-    }
-
-    /// Whether bytes have been written.
-    pub fn has(&self, pinned: &Pinned) -> bool {
-        pinned.generation != self.generation || pinned.end() <= self.end
     }
 
     /// Writes what was added. Where that fails it can be tried again.
@@ -301,8 +311,8 @@ impl Journal {
     /// The disk's.
     pub fn write(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
-            self.file.write_at(&self.pending, self.end)?;
-            self.end += self.pending.len() as u64;
+            self.log.blob.write_at(&self.pending, self.end())?;
+            self.log.written.store(self.length(), Ordering::Release);
             self.pending.clear();
             self.pending.shrink_to(PENDING_MAX);
         }
@@ -314,9 +324,9 @@ impl Journal {
     /// # Errors
     /// The disk's.
     pub fn sync(&mut self) -> Result<()> {
-        if self.synced < self.end {
-            self.file.sync()?;
-            self.synced = self.end;
+        if self.synced < self.end() {
+            self.log.blob.sync()?;
+            self.synced = self.end();
         }
         Ok(())
     }
@@ -326,9 +336,14 @@ impl Journal {
         self.synced == self.length()
     }
 
+    /// Where what is pending goes.
+    fn end(&self) -> u64 {
+        self.log.written.load(Ordering::Acquire)
+    }
+
     /// Bytes of the journal, with what waits to be written.
     pub fn length(&self) -> u64 {
-        self.end + self.pending.len() as u64
+        self.end() + self.pending.len() as u64
     }
 
     /// What is left on its disk.
@@ -353,7 +368,7 @@ impl Journal {
         // From here on it is the next one that would be opened.
         let before = std::mem::replace(self, next);
         match self.disk.sync_names() {
-            Ok(()) => remove(&*self.disk, &name(before.generation)),
+            Ok(()) => remove(&*self.disk, &name(before.log.generation)),
             // After a crash it may be the one that is there; it is removed at the next open.
             Err(error) => tracing::warn!(%error, "the name of a journal may not last"),
         }
@@ -364,16 +379,11 @@ impl Journal {
         &self,
         fill: impl FnOnce(&mut Journal) -> Result<T>,
     ) -> Result<(Journal, T)> {
-        let generation = self.generation.checked_add(1).ok_or(ErrorKind::FileTooLarge)?;
+        let generation = self.log.generation.checked_add(1).ok_or(ErrorKind::FileTooLarge)?;
         remove(&*self.disk, UNNAMED);
-        let mut next = Journal {
-            disk: Arc::clone(&self.disk),
-            file: self.disk.create(UNNAMED, Use::Log)?,
-            generation,
-            end: 0,
-            pending: Vec::new(),
-            synced: 0,
-        };
+        let log = Log::new(self.disk.create(UNNAMED, Use::Log)?, generation);
+        let disk = Arc::clone(&self.disk);
+        let mut next = Journal { disk, log, pending: Vec::new(), synced: 0 };
         let filled = fill(&mut next)?;
         next.write()?;
         next.sync()?;

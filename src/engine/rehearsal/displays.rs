@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::held::Held;
 use crate::catalog::Catalog;
-use crate::fs::views::{Content, Display, Exhibit};
+use crate::fs::views::{Content, Display, Exhibit, Sample};
 use crate::rehearsal::{ClassId, Draws, Mix, SampleId};
 use crate::source::Kind;
 
@@ -46,11 +47,20 @@ impl Making {
     }
 }
 
-/// All that a buffer holds.
+/// All that a buffer holds and has written.
 pub(super) fn all(held: &Held) -> Display {
+    each(held, Held::shows)
+}
+
+/// All that a buffer holds: a stream shows each sample once it has been written.
+pub(super) fn stream(held: &Held) -> Display {
+    each(held, Held::holds)
+}
+
+fn each(held: &Held, of: impl Fn(&Held, SampleId) -> Option<Arc<Sample>>) -> Display {
     let mut making = Making::default();
     for member in held.buffer().members() {
-        let Some(sample) = held.shows(member.sample) else { continue };
+        let Some(sample) = of(held, member.sample) else { continue };
         let name = name_of(&sample.source).to_owned();
         let apart = member.sample.0 as usize;
         making.add(held.class(member.class), &name, apart, Content::Held(sample));

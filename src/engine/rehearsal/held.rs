@@ -373,10 +373,14 @@ impl Held {
         self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.sample.source)
     }
 
+    /// A sample that is held, as it is shown once it has been written.
+    pub(super) fn holds(&self, id: SampleId) -> Option<Arc<Sample>> {
+        self.state.exemplars.get(&id).map(|exemplar| Arc::clone(&exemplar.sample))
+    }
+
     /// A sample that is held and has been written, as it is shown.
     pub(super) fn shows(&self, id: SampleId) -> Option<Arc<Sample>> {
-        let sample = &self.state.exemplars.get(&id)?.sample;
-        self.journal.has(&sample.pinned).then(|| Arc::clone(sample))
+        self.holds(id).filter(|sample| sample.pinned.is_written())
     }
 
     /// A sleep set of what is held.

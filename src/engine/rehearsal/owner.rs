@@ -126,6 +126,7 @@ impl Owner {
         held.write();
         match view {
             View::Epoch(_) => Some(displays::all(held)),
+            View::Stream(_) => Some(displays::stream(held)),
             View::Mix(epoch) => Some(displays::mix(held, self.cache.catalog(), epoch)),
             View::TaskMix => Some(displays::mix(held, self.cache.catalog(), held.task().into())),
             // They are there from the beginning.

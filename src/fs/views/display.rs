@@ -66,6 +66,9 @@ pub struct Display {
     pub classes: Vec<(String, Vec<Exhibit>)>,
 }
 
+/// The beginning of the names of streams: they are in a directory of their own.
+pub(super) const STREAMS: &str = "stream/";
+
 /// Which display of a buffer it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
@@ -77,20 +80,26 @@ pub enum View {
     TaskMix,
     /// `sleep-N`: sleep set N of this mount.
     Sleep(u64),
+    /// `stream/K`: what was held when epoch K was first looked at, each sample under the ordinal that
+    /// it gets when that is looked up.
+    Stream(u64),
+}
+
+/// A number as it is written in a name: in decimal, without leading zeros.
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
 
 impl View {
-    /// The view of a name. Each has one name only.
+    /// The view of a name in the directory of its buffer. Each has one name only.
     pub fn of(name: &str) -> Option<View> {
-        let number = |prefix: &str| -> Option<u64> {
-            let text = name.strip_prefix(prefix)?;
-            text.parse().ok().filter(|number: &u64| number.to_string() == text)
-        };
+        let number = |prefix: &str| name.strip_prefix(prefix).and_then(number);
         match name {
             "mix" => Some(View::TaskMix),
             _ => (number("epoch-").map(View::Epoch))
                 .or_else(|| number("mix-").map(View::Mix))
-                .or_else(|| number("sleep-").map(View::Sleep)),
+                .or_else(|| number("sleep-").map(View::Sleep))
+                .or_else(|| number(STREAMS).map(View::Stream)),
         }
     }
 
@@ -101,6 +110,7 @@ impl View {
             View::Mix(number) => format!("mix-{number}"),
             View::TaskMix => "mix".to_owned(),
             View::Sleep(number) => format!("sleep-{number}"),
+            View::Stream(number) => format!("{STREAMS}{number}"),
         }
     }
 

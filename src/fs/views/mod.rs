@@ -8,6 +8,8 @@
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
 //!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
 //!     slots/NNNN          the same, of any class
+//!     stream/K/NNNNNN     what it held when epoch K was first looked at; each sample is under the
+//!                         ordinal that is looked up when it is the next that is ready
 //!     scores              takes lines `path score`
 //! ```
 //!
@@ -16,23 +18,25 @@
 
 mod damage;
 mod display;
+mod names;
 mod place;
 mod slots;
+mod streams;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
 use crate::cache::Pinned;
 use crate::rehearsal::SampleId;
+use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
 use place::Place;
 pub use place::ROOT;
 pub use slots::BufferView;
-use slots::{Class, Dealt, Slots};
+use slots::{Dealt, Slots};
+use streams::Stream;
 
 /// Takes a display; none where it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
@@ -70,6 +74,8 @@ struct Slot {
     view: View,
     /// None once it is over.
     display: Option<Arc<Display>>,
+    /// What gives ordinals to its samples, where it is a stream.
+    stream: Option<Arc<Stream>>,
 }
 
 #[derive(Default)]
@@ -131,9 +137,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes an entry or the errno of its lookup.
-type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
-
 impl Views {
     /// The views of these buffers.
     pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
@@ -159,63 +162,30 @@ impl Views {
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
-    /// Looks a name up. A node that is found is the kernel's until it [forgets](Self::forget) it.
-    pub fn lookup(
-        self: &Arc<Self>,
-        parent: u64,
-        name: &OsStr,
-        reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
-    ) {
-        let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
-        match Place::of(parent) {
-            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "scores") => {
-                self.lookup_view(buffer, name, Box::new(reply));
-            }
-            Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
-            Some(Place::SlotClass(buffer, class)) => {
-                self.lookup_slot(buffer, Some(class), name, Box::new(reply));
-            }
-            Some(place) => reply(self.lookup_known(place, name)),
-            None => reply(Err(Errno::ENOENT)),
-        }
-    }
-
-    fn lookup_view(self: &Arc<Self>, buffer: usize, name: &str, reply: Found) {
-        let Some(view) = View::of(name).filter(|_| buffer < self.buffers.len()) else {
-            return reply(Err(Errno::ENOENT));
-        };
-        let entry = move |slot| {
-            let lasting = view != View::TaskMix;
-            Entry { lasting, ..directory(Place::Display(slot)) }
-        };
-        if let Some(slot) = lock(&self.state).places.get(&(buffer, view)) {
-            return reply(Ok(entry(*slot)));
-        }
-        if matches!(view, View::Sleep(_)) {
-            return reply(Err(Errno::ENOENT));
-        }
-        let views = Arc::clone(self);
-        let made = move |display: Option<Display>| {
-            let slot = display.map(|display| views.keep(buffer, view, display));
-            reply(slot.map(entry).ok_or(Errno::EIO));
-        };
-        (self.ask.make)(buffer, view, Box::new(made));
+    /// What gives ordinals to the samples of a display, where it is a stream.
+    fn stream(&self, slot: usize) -> Option<Arc<Stream>> {
+        lock(&self.state).slots.get(slot)?.stream.clone()
     }
 
     /// Keeps a display, unless there is one, and says its place.
     pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
+        let display = Arc::new(display);
+        let stream = self.buffers.get(buffer).and_then(|of| match view {
+            View::Stream(epoch) => Some(Arc::new(Stream::new(of.seed, epoch, &display))),
+            _ => None,
+        });
         let mut state = lock(&self.state);
         let State { slots, places } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
         if slot == slots.len() {
-            slots.push(Slot { buffer, view, display: Some(Arc::new(display)) });
+            slots.push(Slot { buffer, view, display: Some(display), stream });
         }
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
         };
         while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
             let Some(oldest) = slots.iter().position(own) else { break };
-            slots[oldest].display = None;
+            (slots[oldest].display, slots[oldest].stream) = (None, None);
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }
@@ -225,68 +195,6 @@ impl Views {
     /// A task has begun: the mix of the one before is shown no more.
     pub fn begin_task(&self, buffer: usize) {
         lock(&self.state).places.remove(&(buffer, View::TaskMix));
-    }
-
-    fn lookup_slot(self: &Arc<Self>, buffer: usize, class: Class, name: &str, reply: Found) {
-        if let Some(entry) = self.slot(buffer, class, name) {
-            // The buffer goes on meanwhile: nobody waits for it.
-            if lock(&self.slots).is_due(buffer) {
-                self.renew(buffer, |_| ());
-            }
-            return reply(Ok(entry));
-        }
-        if lock(&self.slots).is_current(buffer) {
-            return reply(Err(Errno::ENOENT));
-        }
-        let name = name.to_owned();
-        self.renew(buffer, move |views| {
-            reply(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
-        });
-    }
-
-    /// Looks at what a buffer holds, has its slots find it from now on, and does what comes then.
-    fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
-        let views = Arc::clone(self);
-        let made = move |held: Option<Display>| {
-            lock(&views.slots).renew(buffer, changes, held.as_ref());
-            then(&views);
-        };
-        (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
-    }
-
-    fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
-        let mut slots = lock(&self.slots);
-        if class.is_none()
-            && let Some(class) = slots.class(buffer, name)
-        {
-            return Some(directory(Place::SlotClass(buffer, class)));
-        }
-        if !slots.has(buffer, name) {
-            return None;
-        }
-        slots.deal(buffer, class).map(|(node, dealt)| sample(node, &dealt.sample, false))
-    }
-
-    fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
-        let place = match parent {
-            Place::Root => self.place(name).map(Place::Buffer),
-            Place::Buffer(buffer) if name == "scores" => Some(Place::Scores(buffer)),
-            Place::Buffer(buffer) => Some(Place::Slots(buffer)),
-            Place::Display(slot) => {
-                let display = self.display(slot)?;
-                let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
-                found.ok().map(|class| Place::Class(slot, class))
-            }
-            Place::Class(slot, class) => {
-                let display = self.display(slot)?;
-                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
-                let found = files.binary_search_by(|file| file.name.as_str().cmp(name));
-                found.ok().map(|file| Place::File(slot, class, file))
-            }
-            _ => None,
-        };
-        self.entry(place.ok_or(Errno::ENOENT)?.node())
     }
 
     /// The kernel has forgotten a node.
@@ -311,7 +219,11 @@ impl Views {
             }
             Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
             Place::Scores(buffer) => return Ok(scores(buffer)),
-            Place::Root | Place::Buffer(_) | Place::Slots(_) | Place::SlotClass(..) => {}
+            Place::Root
+            | Place::Buffer(_)
+            | Place::Slots(_)
+            | Place::SlotClass(..)
+            | Place::Streams(_) => {}
         }
         Ok(directory(place))
     }
@@ -328,71 +240,6 @@ impl Views {
 
     fn dealt<T>(&self, node: u64, of: impl FnOnce(&Dealt) -> T) -> Result<T, Errno> {
         lock(&self.slots).get(node).map(of).ok_or(Errno::ESTALE)
-    }
-
-    /// What is in a directory.
-    pub fn list(
-        self: &Arc<Self>,
-        node: u64,
-        reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
-    ) {
-        match Place::of(node) {
-            // Who lists them wants to see what is there now.
-            Some(Place::Slots(buffer)) => self.renew(buffer, move |views| {
-                reply(Ok(views.list_slots(buffer, None)));
-            }),
-            Some(Place::SlotClass(buffer, class)) => {
-                reply(Ok(self.list_slots(buffer, Some(class))));
-            }
-            Some(place) => reply(self.list_known(place)),
-            None => reply(Err(Errno::ENOENT)),
-        }
-    }
-
-    /// Slots: what is behind their names is found when one is looked up.
-    fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
-        let mut slots = lock(&self.slots);
-        let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
-        let classes = classes.into_iter().map(|(name, place)| {
-            let place = Place::SlotClass(buffer, place);
-            (name, directory(place))
-        });
-        let kind = EntryKind::File(0, Access::default());
-        let unknown = Entry { node: place::DEALT, kind, lasting: false };
-        let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
-        classes.chain(names).collect()
-    }
-
-    fn list_known(&self, place: Place) -> Result<Vec<(String, Entry)>, Errno> {
-        let entry = |name: &str, place: Place| (name.to_owned(), directory(place));
-        Ok(match place {
-            Place::Root => {
-                let buffers = self.buffers.iter().enumerate();
-                buffers.map(|(at, buffer)| entry(&buffer.name, Place::Buffer(at))).collect()
-            }
-            Place::Buffer(buffer) => {
-                let state = lock(&self.state);
-                let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
-                let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
-                let slots = entry("slots", Place::Slots(buffer));
-                views.chain([slots, ("scores".to_owned(), scores(buffer))]).collect()
-            }
-            Place::Display(slot) => {
-                let display = self.display(slot)?;
-                let classes = display.classes.iter().enumerate();
-                classes.map(|(at, (name, _))| entry(name, Place::Class(slot, at))).collect()
-            }
-            Place::Class(slot, class) => {
-                let display = self.display(slot)?;
-                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
-                let entry = |(at, exhibit): (usize, &Exhibit)| {
-                    let node = Place::File(slot, class, at).node();
-                    (exhibit.name.clone(), self.shows(node, exhibit))
-                };
-                files.iter().enumerate().map(entry).collect()
-            }
-            _ => return Err(Errno::ENOTDIR),
-        })
     }
 
     fn exhibit(
@@ -458,17 +305,6 @@ impl Views {
             Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
             _ => done(0),
         }
-    }
-
-    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` at the end of
-    /// a path.
-    pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
-        let mut parts = path.rsplitn(4, '/');
-        let (file, class, view) = (parts.next()?, parts.next()?, View::of(parts.next()?)?);
-        let slot = *lock(&self.state).places.get(&(buffer, view))?;
-        let class = self.lookup_known(Place::Display(slot), class).ok()?;
-        let file = self.lookup_known(Place::of(class.node)?, file).ok()?;
-        self.label(file.node).ok().map(|(_, source)| source)
     }
 
     /// Where a link leads.

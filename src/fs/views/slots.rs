@@ -25,7 +25,7 @@ pub(super) type Class = Option<usize>;
 pub struct BufferView {
     /// Its name.
     pub name: String,
-    /// Where the chance of its slots comes from.
+    /// Where the chance of its slots and streams comes from.
     pub seed: u64,
     /// Openings that follow each other and find different samples.
     pub distance: usize,

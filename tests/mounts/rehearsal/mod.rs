@@ -6,6 +6,7 @@
 
 mod scores;
 mod slots;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -127,7 +128,7 @@ fn what_was_read_is_kept_and_shown_as_it_was_frozen() {
     let mut names: Vec<_> =
         fs::read_dir(&view).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["epoch-0", "epoch-1", "epoch-2", "scores", "slots"]);
+    assert_eq!(names, ["epoch-0", "epoch-1", "epoch-2", "scores", "slots", "stream"]);
     let listed = fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(listed.into_iter().all(|name| name == "train" || name == "val"));
     for missing in ["epoch-01", "epoch--1", "epoch-", "other", "epoch-2/d", "epoch-2/a/x.jpg"] {
@@ -426,25 +427,35 @@ fn views_show_to_nobody_what_the_source_hides() {
     mounted.umount();
 }
 
-/// What is decided then is shown when there is room again, and in the next mount.
-#[test]
-fn a_full_disk_is_waited_for() {
-    let ground = ground();
-    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
+/// Mounts with a buffer of the latest 30 samples on a small disk of its own.
+fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
     let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
     let sets = sets.iter().flat_map(|set| ["--set", set]);
-    let options: Vec<&str> = cache.into_iter().chain(sets).collect();
-    let mounted = Mounted::new(&ground, &options);
-    read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
-    let view = mounted.path("rehearsal/old");
-    assert_eq!(counts(&epoch(&view, 0)), [("a", 30)]);
+    Mounted::new(ground, &cache.into_iter().chain(sets).collect::<Vec<_>>())
+}
+
+/// Takes all that is left of a disk, for as long as the file is not cut.
+fn fill(tiny: &Tmpfs) -> fs::File {
     let other = fs::File::create(tiny.0.join("other")).unwrap();
     let mut end = 0;
     while other.write_all_at(&[1; 4096], end).is_ok() {
         end += 4096;
     }
+    other
+}
+
+/// What is decided then is shown when there is room again, and in the next mount.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let ground = ground();
+    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&ground, &tiny);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    assert_eq!(counts(&epoch(&view, 0)), [("a", 30)]);
+    let other = fill(&tiny);
     read_class(&mounted, "train/b");
     wait_for_offers(&ground, 2 * FILES);
     // A page may have had room for some.
@@ -453,7 +464,7 @@ fn a_full_disk_is_waited_for() {
     other.set_len(0).unwrap();
     assert_eq!(counts(&epoch(&view, 2)), [("b", 30)]);
     mounted.umount();
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = on_tiny_disk(&ground, &tiny);
     assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("b", 30)]);
     mounted.umount();
 }

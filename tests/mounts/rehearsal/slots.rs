@@ -11,11 +11,11 @@ use std::sync::Mutex;
 use super::*;
 
 /// Which sample these bytes are.
-fn which(known: &HashMap<Vec<u8>, String>, bytes: &[u8]) -> String {
+pub(super) fn which(known: &HashMap<Vec<u8>, String>, bytes: &[u8]) -> String {
     known.get(bytes).unwrap_or_else(|| panic!("{} torn bytes", bytes.len())).clone()
 }
 
-fn planted() -> HashMap<Vec<u8>, String> {
+pub(super) fn planted() -> HashMap<Vec<u8>, String> {
     let file = |class: &str, number: u64| {
         let seed = u64::from(class.as_bytes()[0]) << 16;
         let bytes = content(seed + number, 500 + 1000 * (number as usize % 7));
@@ -25,7 +25,7 @@ fn planted() -> HashMap<Vec<u8>, String> {
 }
 
 /// Reads a slot by one descriptor, and says what the kernel takes for its size.
-fn read_slot(path: &Path) -> Vec<u8> {
+pub(super) fn read_slot(path: &Path) -> Vec<u8> {
     let mut file = fs::File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
     let mut bytes = Vec::new();
@@ -34,7 +34,7 @@ fn read_slot(path: &Path) -> Vec<u8> {
     bytes
 }
 
-fn filled(ground: &Ground, sets: &[&str]) -> Mounted {
+pub(super) fn filled(ground: &Ground, sets: &[&str]) -> Mounted {
     let mounted = mount(ground, sets);
     ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
     wait_for_offers(ground, 3 * FILES);

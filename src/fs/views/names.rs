@@ -1,0 +1,229 @@
+//! Names: what is looked up and listed, and which nodes they stand for.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+
+use super::place::{self, Place};
+use super::slots::Class;
+use super::{
+    Access, Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, lock, sample,
+    scores,
+};
+
+/// Takes an entry or the errno of its lookup.
+type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
+
+impl Views {
+    /// Looks a name up. A node that is found is the kernel's until it [forgets](Self::forget) it.
+    pub fn lookup(
+        self: &Arc<Self>,
+        parent: u64,
+        name: &OsStr,
+        reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
+    ) {
+        let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
+        match Place::of(parent) {
+            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "stream" | "scores") => {
+                self.lookup_view(buffer, View::of(name), Box::new(reply));
+            }
+            Some(Place::Streams(buffer)) => {
+                self.lookup_view(buffer, View::of(&format!("{STREAMS}{name}")), Box::new(reply));
+            }
+            Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
+            Some(Place::SlotClass(buffer, class)) => {
+                self.lookup_slot(buffer, Some(class), name, Box::new(reply));
+            }
+            Some(place) => reply(self.lookup_known(place, name)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    fn lookup_view(self: &Arc<Self>, buffer: usize, view: Option<View>, reply: Found) {
+        let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
+            return reply(Err(Errno::ENOENT));
+        };
+        let entry = move |slot| {
+            let lasting = view != View::TaskMix;
+            Entry { lasting, ..directory(Place::Display(slot)) }
+        };
+        if let Some(slot) = lock(&self.state).places.get(&(buffer, view)) {
+            return reply(Ok(entry(*slot)));
+        }
+        if matches!(view, View::Sleep(_)) {
+            return reply(Err(Errno::ENOENT));
+        }
+        let views = Arc::clone(self);
+        let made = move |display: Option<Display>| {
+            let slot = display.map(|display| views.keep(buffer, view, display));
+            reply(slot.map(entry).ok_or(Errno::EIO));
+        };
+        (self.ask.make)(buffer, view, Box::new(made));
+    }
+
+    fn lookup_slot(self: &Arc<Self>, buffer: usize, class: Class, name: &str, reply: Found) {
+        if let Some(entry) = self.slot(buffer, class, name) {
+            // The buffer goes on meanwhile: nobody waits for it.
+            if lock(&self.slots).is_due(buffer) {
+                self.renew(buffer, |_| ());
+            }
+            return reply(Ok(entry));
+        }
+        if lock(&self.slots).is_current(buffer) {
+            return reply(Err(Errno::ENOENT));
+        }
+        let name = name.to_owned();
+        self.renew(buffer, move |views| {
+            reply(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
+        });
+    }
+
+    /// Looks at what a buffer holds, has its slots find it from now on, and does what comes then.
+    fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
+        let views = Arc::clone(self);
+        let made = move |held: Option<Display>| {
+            lock(&views.slots).renew(buffer, changes, held.as_ref());
+            then(&views);
+        };
+        (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
+    }
+
+    fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
+        let mut slots = lock(&self.slots);
+        if class.is_none()
+            && let Some(class) = slots.class(buffer, name)
+        {
+            return Some(directory(Place::SlotClass(buffer, class)));
+        }
+        if !slots.has(buffer, name) {
+            return None;
+        }
+        slots.deal(buffer, class).map(|(node, dealt)| sample(node, &dealt.sample, false))
+    }
+
+    fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
+        let place = match parent {
+            Place::Root => self.place(name).map(Place::Buffer),
+            Place::Buffer(buffer) => match name {
+                "scores" => Some(Place::Scores(buffer)),
+                "stream" => Some(Place::Streams(buffer)),
+                _ => Some(Place::Slots(buffer)),
+            },
+            Place::Display(slot) => {
+                if let Some(stream) = self.stream(slot) {
+                    return self.entry(stream.lookup(slot, name)?.node());
+                }
+                let display = self.display(slot)?;
+                let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
+                found.ok().map(|class| Place::Class(slot, class))
+            }
+            Place::Class(slot, class) => {
+                let display = self.display(slot)?;
+                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+                let found = files.binary_search_by(|file| file.name.as_str().cmp(name));
+                found.ok().map(|file| Place::File(slot, class, file))
+            }
+            _ => None,
+        };
+        self.entry(place.ok_or(Errno::ENOENT)?.node())
+    }
+
+    /// What is in a directory.
+    pub fn list(
+        self: &Arc<Self>,
+        node: u64,
+        reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
+    ) {
+        match Place::of(node) {
+            // Who lists them wants to see what is there now.
+            Some(Place::Slots(buffer)) => self.renew(buffer, move |views| {
+                reply(Ok(views.list_slots(buffer, None)));
+            }),
+            Some(Place::SlotClass(buffer, class)) => {
+                reply(Ok(self.list_slots(buffer, Some(class))));
+            }
+            Some(place) => reply(self.list_known(place)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    /// Slots: what is behind their names is found when one is looked up.
+    fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
+        let mut slots = lock(&self.slots);
+        let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
+        let classes = classes.into_iter().map(|(name, place)| {
+            let place = Place::SlotClass(buffer, place);
+            (name, directory(place))
+        });
+        let kind = EntryKind::File(0, Access::default());
+        let unknown = Entry { node: place::DEALT, kind, lasting: false };
+        let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
+        classes.chain(names).collect()
+    }
+
+    fn list_known(&self, place: Place) -> Result<Vec<(String, Entry)>, Errno> {
+        let entry = |name: &str, place: Place| (name.to_owned(), directory(place));
+        Ok(match place {
+            Place::Root => {
+                let buffers = self.buffers.iter().enumerate();
+                buffers.map(|(at, buffer)| entry(&buffer.name, Place::Buffer(at))).collect()
+            }
+            Place::Buffer(buffer) => {
+                let state = lock(&self.state);
+                let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
+                let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
+                let views = views.filter(|(name, _)| !name.starts_with(STREAMS));
+                let directories =
+                    [entry("slots", Place::Slots(buffer)), entry("stream", Place::Streams(buffer))];
+                let scores = [("scores".to_owned(), scores(buffer))];
+                views.chain(directories).chain(scores).collect()
+            }
+            Place::Streams(buffer) => {
+                let state = lock(&self.state);
+                let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
+                let epoch = |((_, view), slot): (&(usize, View), &usize)| {
+                    Some(entry(view.name().strip_prefix(STREAMS)?, Place::Display(*slot)))
+                };
+                own.filter_map(epoch).collect()
+            }
+            Place::Display(slot) => {
+                if let Some(stream) = self.stream(slot) {
+                    return Ok(stream.list(slot));
+                }
+                let display = self.display(slot)?;
+                let classes = display.classes.iter().enumerate();
+                classes.map(|(at, (name, _))| entry(name, Place::Class(slot, at))).collect()
+            }
+            Place::Class(slot, class) => {
+                let display = self.display(slot)?;
+                let (_, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+                let entry = |(at, exhibit): (usize, &Exhibit)| {
+                    let node = Place::File(slot, class, at).node();
+                    (exhibit.name.clone(), self.shows(node, exhibit))
+                };
+                files.iter().enumerate().map(entry).collect()
+            }
+            _ => return Err(Errno::ENOTDIR),
+        })
+    }
+
+    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` or
+    /// `stream/K/ORDINAL` at the end of a path.
+    pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
+        let mut parts = path.rsplitn(4, '/');
+        let (file, above, top) = (parts.next()?, parts.next()?, parts.next()?);
+        let slot = |view| lock(&self.state).places.get(&(buffer, view)).copied();
+        let node = if let Some(view) = View::of(&format!("{top}/{above}")) {
+            let slot = slot(view)?;
+            self.stream(slot)?.found(slot, file)?.node()
+        } else {
+            let view = Place::Display(slot(View::of(top)?)?);
+            let class = self.lookup_known(view, above).ok()?;
+            self.lookup_known(Place::of(class.node)?, file).ok()?.node
+        };
+        self.label(node).ok().map(|(_, source)| source)
+    }
+}

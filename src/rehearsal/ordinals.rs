@@ -1,0 +1,177 @@
+//! The samples of a stream: each under one ordinal, in an order that bends to what is ready.
+//!
+//! The set of an epoch is fixed, and so is the order in which its samples are due: a random
+//! permutation, known ahead. The ordinals are numbers from 0, as many as there are samples. One that
+//! is asked for is *bound* to the first sample that is due, is ready and has no ordinal yet; what is
+//! not ready is skipped, and due again for the next one that is asked for. So readers wait for no
+//! sample as long as any other can be had, and each sample is read once nonetheless.
+
+use super::luck::{Luck, Purpose};
+use super::members::SampleId;
+
+/// The ordinals of an epoch.
+///
+/// Which samples are due when is a function of the seed, the epoch and the samples alone; which
+/// ordinal a sample has depends on the order in which ordinals are asked for, and on what is ready.
+pub struct Ordinals {
+    bound: Vec<Option<SampleId>>,
+    /// Samples without an ordinal, the one that is due first at the end.
+    due: Vec<SampleId>,
+}
+
+impl Ordinals {
+    /// The ordinals of an epoch, none of which is bound.
+    pub fn new(seed: u64, epoch: u64, samples: impl IntoIterator<Item = SampleId>) -> Ordinals {
+        let mut due: Vec<SampleId> = samples.into_iter().collect();
+        due.sort_unstable();
+        due.dedup();
+        Luck::new(seed, Purpose::Stream, epoch).shuffle(&mut due);
+        due.reverse();
+        Ordinals { bound: vec![None; due.len()], due }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bound.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bound.is_empty()
+    }
+
+    /// The sample of an ordinal that is bound.
+    pub fn get(&self, ordinal: usize) -> Option<SampleId> {
+        self.bound.get(ordinal).copied().flatten()
+    }
+
+    /// The sample of an ordinal, which is bound from now on; none where no sample that is left is
+    /// ready, or there is no such ordinal.
+    ///
+    /// Takes O(1), and O(1) for each sample that is skipped.
+    pub fn bind(&mut self, ordinal: usize, ready: impl Fn(SampleId) -> bool) -> Option<SampleId> {
+        let place = self.bound.get_mut(ordinal)?;
+        if place.is_none() {
+            let first = self.due.iter().rposition(|sample| ready(*sample))?;
+            *place = Some(self.due.remove(first));
+        }
+        *place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::super::tests::chi_square::uniform;
+    use super::*;
+
+    fn ordinals(n: u32, epoch: u64) -> Ordinals {
+        Ordinals::new(11, epoch, (0..n).map(SampleId))
+    }
+
+    /// The samples as they are due.
+    fn order(n: u32, epoch: u64) -> Vec<SampleId> {
+        let mut ordinals = ordinals(n, epoch);
+        (0..n as usize).map(|ordinal| ordinals.bind(ordinal, |_| true).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_order_is_known_ahead_and_another_one_in_another_epoch() {
+        let first = order(200, 3);
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq((0..200).map(SampleId)) && !first.is_sorted());
+        assert_eq!(order(200, 3), first);
+        assert_ne!(order(200, 4), first);
+        let mut other = Ordinals::new(12, 3, (0..200).rev().map(SampleId));
+        assert!(first.iter().enumerate().any(|(at, s)| other.bind(at, |_| true) != Some(*s)));
+        let none = ordinals(0, 3).bind(0, |_| true);
+        assert_eq!((none, ordinals(0, 3).is_empty()), (None, true));
+    }
+
+    #[test]
+    fn what_is_not_ready_is_skipped_and_come_back_to() {
+        let order = order(5, 0);
+        let mut ordinals = ordinals(5, 0);
+        let late = [order[0], order[2]];
+        let ready = |sample| !late.contains(&sample);
+        assert_eq!(ordinals.bind(4, ready), Some(order[1]));
+        assert_eq!(ordinals.bind(0, ready), Some(order[3]));
+        assert_eq!(ordinals.bind(4, ready), Some(order[1]), "it is bound");
+        assert_eq!(ordinals.bind(1, |sample| sample != late[1]), Some(order[0]));
+        assert_eq!(ordinals.bind(2, ready), Some(order[4]));
+        assert_eq!((ordinals.bind(3, ready), ordinals.get(3)), (None, None), "none is left");
+        assert_eq!(ordinals.bind(5, |_| true), None, "no such ordinal");
+        assert_eq!(ordinals.bind(3, |_| true), Some(order[2]));
+        assert_eq!((ordinals.get(3), ordinals.len()), (Some(order[2]), 5));
+    }
+
+    #[test]
+    fn each_sample_is_as_likely_at_each_ordinal() {
+        for place in [0, 4, 9] {
+            let mut counts = vec![0; 10];
+            (0..5000).for_each(|epoch| counts[order(10, epoch)[place].0 as usize] += 1);
+            uniform(&format!("ordinal {place} of 10"), &counts);
+        }
+    }
+
+    /// What may happen to a stream.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Somebody asks for an ordinal.
+        Ask(usize),
+        /// A sample is ready from now on.
+        Ready(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = (u32, Vec<Step>)> {
+        (1..40_u32).prop_flat_map(|n| {
+            // Some are no ordinals.
+            let ask = (0..n as usize + 2).prop_map(Step::Ask);
+            let step = prop_oneof![ask, (0..n).prop_map(Step::Ready)];
+            (Just(n), prop::collection::vec(step, 0..200))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whoever asks when for what, and whatever is ready when.
+        #[test]
+        fn each_sample_gets_one_ordinal((n, steps) in steps(), epoch in any::<u64>()) {
+            let order = order(n, epoch);
+            let mut ordinals = ordinals(n, epoch);
+            let (mut ready, mut taken) = (HashSet::new(), HashSet::new());
+            let mut bound = vec![None; n as usize];
+            for step in steps {
+                let ordinal = match step {
+                    Step::Ready(sample) => {
+                        ready.insert(SampleId(sample));
+                        continue;
+                    }
+                    Step::Ask(ordinal) => ordinal,
+                };
+                let found = ordinals.bind(ordinal, |sample| ready.contains(&sample));
+                let Some(place) = bound.get_mut(ordinal) else {
+                    prop_assert_eq!(found, None);
+                    continue;
+                };
+                if place.is_none() {
+                    let free = |s: &&SampleId| ready.contains(*s) && !taken.contains(*s);
+                    *place = order.iter().find(free).copied();
+                    taken.extend(*place);
+                }
+                prop_assert_eq!(found, *place, "ordinal {}", ordinal);
+                prop_assert_eq!(ordinals.get(ordinal), found);
+            }
+            // All are bound in the end, each to one of its own.
+            let all = (0..n as usize).map(|ordinal| ordinals.bind(ordinal, |_| true));
+            let all: HashSet<SampleId> = all.map(|sample| sample.unwrap()).collect();
+            prop_assert_eq!(all.len(), n as usize);
+            prop_assert!(bound.iter().zip(0..).all(|(b, at)| b.is_none() || ordinals.get(at) == *b));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Streams: the samples of an epoch under ordinals that they get as they are asked for.
+//!
+//! Goal: each sample under exactly one ordinal, with its own bytes, whoever asks for which ordinal at
+//! the same time, whatever is on the disk yet, and whatever becomes of the daemon. Method: eight
+//! threads read streams of a buffer of 30 samples; each reading says by its content which sample it
+//! was.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::slots::{filled, planted, read_slot, which};
+use super::*;
+
+/// Samples that the buffers of these tests hold.
+const HELD: usize = 30;
+
+fn ordinal(stream: &Path, ordinal: usize) -> PathBuf {
+    stream.join(format!("{ordinal:06}"))
+}
+
+/// The samples of a stream whose ordinals are asked for from the first to the last.
+fn in_order(stream: &Path, known: &HashMap<Vec<u8>, String>) -> Vec<String> {
+    (0..HELD).map(|at| which(known, &read_slot(&ordinal(stream, at)))).collect()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[track_caller]
+fn all_once(samples: impl IntoIterator<Item = String>) {
+    let samples: Vec<String> = samples.into_iter().collect();
+    let once: HashSet<&String> = samples.iter().collect();
+    assert_eq!((samples.len(), once.len()), (HELD, HELD), "{samples:?}");
+}
+
+#[test]
+fn eight_readers_find_each_sample_under_one_ordinal() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let (known, root) = (planted(), mounted.path("rehearsal/old/stream"));
+    // Each ordinal is read once, by whoever comes to it.
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= HELD {
+                        break;
+                    }
+                    let bytes = read_slot(&ordinal(&root.join("0"), at));
+                    found.lock().unwrap().push(which(&known, &bytes));
+                }
+            });
+        }
+    });
+    all_once(found.into_inner().unwrap());
+    // All readers read all of them, each in another order.
+    let found: Mutex<HashMap<usize, HashSet<String>>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for reader in 0..8 {
+            let (found, known, stream) = (&found, &known, root.join("1"));
+            scope.spawn(move || {
+                for turn in 0..HELD {
+                    let at = (turn * [1, 7, 11, 13][reader % 4] + reader) % HELD;
+                    let path = ordinal(&stream, at);
+                    let size = fs::metadata(&path).unwrap().len();
+                    let bytes = read_slot(&path);
+                    assert_eq!(bytes.len() as u64, size);
+                    let sample = which(known, &bytes);
+                    found.lock().unwrap().entry(at).or_default().insert(sample);
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.values().all(|samples| samples.len() == 1), "{found:?}");
+    all_once(found.into_values().flatten());
+    wait_until("each opening is counted", || stats(&ground)["replays"] == 9 * HELD);
+    mounted.umount();
+}
+
+#[test]
+fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let known = planted();
+    let root = mounted.path("rehearsal/old/stream");
+    assert!(names(&root).is_empty());
+    let stream = root.join("5");
+    let expected: Vec<String> = (0..HELD).map(|at| format!("{at:06}")).collect();
+    (0..20).for_each(|_| assert_eq!(names(&stream), expected));
+    let order = in_order(&stream, &known);
+    all_once(order.clone());
+    assert_eq!((in_order(&stream, &known), names(&stream)), (order.clone(), expected));
+    let other = in_order(&root.join("6"), &known);
+    assert_ne!(other, order, "another epoch has another order");
+    assert_eq!(names(&root), ["5", "6"]);
+    mounted.umount();
+    // The same buffer gives the same samples in the same order, whichever ordinals are asked for.
+    let mounted = mount(&ground, &[]);
+    let stream = mounted.path("rehearsal/old/stream/5");
+    let ordinals: Vec<usize> = (0..HELD).map(|at| (at * 7 + 3) % HELD).collect();
+    for (at, expected) in ordinals.iter().zip(&order) {
+        assert_eq!(&which(&known, &read_slot(&ordinal(&stream, *at))), expected);
+    }
+    mounted.umount();
+}
+
+#[test]
+fn a_stream_is_what_was_held_when_it_was_first_looked_at() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    let (known, root) = (planted(), mounted.path("rehearsal/old/stream"));
+    assert!(names(&root.join("0")).is_empty());
+    fails(fs::metadata(ordinal(&root.join("0"), 0)), Errno::ENOENT as i32);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    assert_eq!(names(&root.join("1")).len(), HELD);
+    read_class(&mounted, "train/b");
+    read_class(&mounted, "train/c");
+    wait_for_offers(&ground, 3 * FILES);
+    let frozen = in_order(&root.join("1"), &known);
+    assert!(frozen.iter().all(|sample| sample.starts_with("a/")), "{frozen:?}");
+    all_once(frozen);
+    let later = in_order(&root.join("2"), &known);
+    assert_eq!(later.iter().filter(|sample| sample.starts_with("c/")).count(), 10, "{later:?}");
+    for missing in [
+        "01",
+        "+1",
+        "-1",
+        "x",
+        "1.0",
+        "18446744073709551616",
+        "epoch-1",
+        "2/000030",
+        "2/00000",
+        "2/0000000",
+        "2/+00001",
+        "2/000001.jpg",
+        "2/a",
+        "0/000000",
+    ] {
+        let error = fs::metadata(root.join(missing)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "{missing}");
+    }
+    assert!(fs::write(root.join("2/000030"), b"x").is_err());
+    mounted.umount();
+}
+
+/// Where a file came from is in its attributes, and what a trainer says of it finds it.
+#[test]
+fn a_sample_of_a_stream_is_known_by_its_ordinal() {
+    let ground = ground();
+    let mounted = filled(&ground, &["rehearsal.old.policy=max-loss"]);
+    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/3"));
+    let script = "import os, sys\n\
+        for name in sorted(os.listdir(sys.argv[1])):\n    \
+            of = lambda key: os.getxattr(os.path.join(sys.argv[1], name), 'user.belady.' + key).decode()\n    \
+            print(name, of('label'), of('source'))";
+    let mut program = Program::python(script, &[stream.to_str().unwrap()]);
+    for at in 0..HELD {
+        let sample = which(&known, &read_slot(&ordinal(&stream, at)));
+        let (label, _) = sample.split_once('/').unwrap();
+        assert_eq!(program.line(), format!("{at:06} {label} train/{sample}"));
+    }
+    let scored = ordinal(&stream, 7);
+    let line = format!("{} 2.5\n", scored.display());
+    fs::OpenOptions::new()
+        .append(true)
+        .open(mounted.path("rehearsal/old/scores"))
+        .and_then(|mut scores| scores.write_all(line.as_bytes()))
+        .unwrap();
+    let show = || rehearse(&ground, "show", &["old", scored.to_str().unwrap(), "--json"], "");
+    let known_of = || serde_json::from_str::<Value>(&show().1).unwrap();
+    wait_until("the score is taken", || known_of()["score"] == 2.5);
+    let path = format!("train/{}", which(&known, &read_slot(&scored)));
+    assert_eq!(known_of()["path"], path.as_str());
+    mounted.umount();
+}
+
+#[test]
+fn samples_of_a_stream_outlive_their_daemon() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let known = planted();
+    let stream = mounted.path("rehearsal/old/stream/0");
+    let before: Vec<String> = (0..HELD / 2)
+        .map(|at| which(&known, &read_slot(&ordinal(&stream, HELD - 1 - at))))
+        .collect();
+    signal(mounted.pid, Signal::SIGKILL);
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    fs::remove_dir_all(ground.source("train")).unwrap();
+    let again = mount(&ground, &[]);
+    drop(mounted);
+    let after = in_order(&again.path("rehearsal/old/stream/0"), &known);
+    assert_eq!(after[..HELD / 2], before, "the order is known ahead");
+    all_once(after);
+    again.umount();
+}
+
+/// What the disk does not take yet has its ordinal later; nobody reads it before.
+#[test]
+fn what_is_not_on_the_disk_is_skipped() {
+    let ground = ground();
+    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&ground, &tiny);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let other = fill(&tiny);
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, 2 * FILES);
+    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+    assert_eq!(names(&stream).len(), HELD);
+    let mut found = HashMap::new();
+    for at in 0..HELD {
+        match fs::metadata(ordinal(&stream, at)) {
+            Ok(_) => drop(found.insert(at, which(&known, &read_slot(&ordinal(&stream, at))))),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(Errno::EAGAIN as i32)),
+        }
+    }
+    // A page may have had room for some.
+    assert!(found.len() < 10, "{found:?}");
+    other.set_len(0).unwrap();
+    wait_until("all are there", || (0..HELD).all(|at| fs::metadata(ordinal(&stream, at)).is_ok()));
+    let samples = in_order(&stream, &known);
+    assert!(found.iter().all(|(at, sample)| samples[*at] == *sample), "{found:?} {samples:?}");
+    assert!(samples.iter().all(|sample| sample.starts_with("b/")), "{samples:?}");
+    all_once(samples);
+    mounted.umount();
+}
