@@ -19,7 +19,7 @@ use crate::ids::BlockId;
 
 /// So many of so many reads are second reads of an epoch where another one has begun: fewer are put
 /// down to a file looked at twice, or to an indexer.
-const AGAIN: u32 = 24;
+const AGAIN: usize = 24;
 const RECENT: u32 = u32::BITS;
 
 /// Another one has begun, too, only after so many such reads for what was left of this one, and for
@@ -47,7 +47,7 @@ const GUESSES_MIN: u32 = 64;
 pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
-    /// Of the latest [`RECENT`] reads, whether they were second ones of the epoch: a bit for each.
+    /// Of the latest reads, whether they were second ones of the epoch, the latest in the lowest bit.
     recent: u32,
     /// The latest second reads, as long as there is hardly another: those of the next epoch.
     again: Vec<BlockId>,
@@ -119,11 +119,11 @@ impl Unread {
         if again {
             self.again.push(block);
         }
-        let dense = self.recent.count_ones();
+        let dense = self.recent.count_ones() as usize;
         if dense < AGAIN {
-            self.again.drain(..self.again.len() - dense as usize);
+            self.again.drain(..self.again.len() - dense);
         }
-        let needed = (AGAIN as usize).max((self.left / LEFT_PART) as usize).max(self.blocks_part());
+        let needed = AGAIN.max((self.left / LEFT_PART) as usize).max(self.blocks_part());
         if self.again.len() >= needed {
             self.begin();
             return true;
@@ -271,12 +271,12 @@ mod tests {
             _ = unread.read(BlockId(block));
             assert_eq!(unread.next_epoch(BlockId(block)), 2);
         }
-        for block in 0..=AGAIN {
+        for block in 0..=AGAIN as u32 {
             _ = unread.read(BlockId(block));
         }
         assert_eq!(unread.next_epoch(BlockId(50)), 2, "unread in the second epoch");
         assert_eq!(unread.next_epoch(BlockId(0)), 3, "read in it");
-        assert_eq!(unread.next_epoch(BlockId(AGAIN - 1)), 3, "read in it");
+        assert_eq!(unread.next_epoch(BlockId(AGAIN as u32 - 1)), 3, "read in it");
     }
 
     #[test]

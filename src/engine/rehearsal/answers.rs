@@ -80,7 +80,8 @@ impl Owner {
                 let view = View::Sleep(self.nights);
                 self.nights += 1;
                 self.views.keep(at, view, displays::in_order(held, &chosen));
-                let paths: Vec<&str> = chosen.iter().map(|sample| held.path(*sample)).collect();
+                let paths: Vec<&str> =
+                    chosen.iter().map(|(_, sample)| sample.source.as_str()).collect();
                 Ok(json!({ "view": view.name(), "samples": paths }))
             }
         }

@@ -69,15 +69,13 @@ fn each(held: &Held, of: impl Fn(&Held, SampleId) -> Option<Arc<Sample>>) -> Dis
 }
 
 /// Samples in an order: their place begins their names.
-pub(super) fn in_order(held: &Held, samples: &[SampleId]) -> Display {
+pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Display {
     // There may be millions, and their names are sorted already.
     let mut classes = BTreeMap::<ClassId, Vec<Exhibit>>::new();
-    for (place, id) in samples.iter().enumerate() {
-        let Some(member) = held.buffer().get(*id) else { continue };
-        let Some(sample) = held.shows(*id) else { continue };
+    for (place, (class, sample)) in samples.iter().enumerate() {
         let name = format!("{place:0IN_ORDER$}-{}", name_of(&sample.source));
-        let content = Content::Held(sample);
-        classes.entry(member.class).or_default().push(Exhibit { name, content });
+        let content = Content::Held(Arc::clone(sample));
+        classes.entry(*class).or_default().push(Exhibit { name, content });
     }
     let named = |(class, files)| (held.class(class).to_owned(), files);
     let mut classes: Vec<(String, Vec<Exhibit>)> = classes.into_iter().map(named).collect();

@@ -383,8 +383,17 @@ impl Held {
         self.holds(id).filter(|sample| sample.pinned.is_written())
     }
 
-    /// A sleep set of what is held.
-    pub(super) fn sleep(&self, set: &SleepSet) -> Vec<SampleId> {
-        sleep_set(self.buffer().members(), set)
+    /// A sleep set of what is held and has been written, with the class of each sample.
+    pub(super) fn sleep(&self, set: &SleepSet) -> Vec<(ClassId, Arc<Sample>)> {
+        let chosen = sleep_set(self.buffer().members(), set);
+        // There may be millions: neighbours are found faster one after the other.
+        let mut places: Vec<(SampleId, usize)> = chosen.into_iter().zip(0..).collect();
+        places.sort_unstable();
+        let mut found = vec![None; places.len()];
+        for (id, place) in places {
+            let class = self.buffer().get(id).map(|member| member.class);
+            found[place] = class.zip(self.shows(id));
+        }
+        found.into_iter().flatten().collect()
     }
 }
