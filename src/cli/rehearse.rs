@@ -251,6 +251,15 @@ fn for_people(stats: &Value) {
     for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         say(format!("    {why}"));
     }
+    let latent = &stats["latent"];
+    if let (Some(codes), Some(each)) = (latent["codes"].as_u64(), latent["bytes_each"].as_u64()) {
+        let disk = Bytes(latent["bytes_on_disk"].as_u64().unwrap_or(0)).human();
+        say(format!("  latent: {codes} codes of {each} bytes, {disk} on the disk"));
+        say(format!("  appended: {} codes, {} refused", latent["appended"], latent["refused"]));
+        for why in latent["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            say(format!("    {why}"));
+        }
+    }
     for (what, counts) in [("class", &stats["classes"]), ("task", &stats["tasks"])] {
         for (name, count) in counts.as_object().into_iter().flatten() {
             say(format!("  {what} {name:<24} {count:>8}"));

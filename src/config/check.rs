@@ -33,6 +33,9 @@ const SLOTS: RangeInclusive<u32> = 0..=10_000;
 /// Samples of a batch.
 const BATCH: RangeInclusive<u32> = 1..=u32::MAX;
 
+/// Bytes of a code.
+const CODE_BYTES: RangeInclusive<u32> = 0..=1 << 20;
+
 /// Names of buffers are names of directories.
 const NAME_BYTES: usize = 64;
 
@@ -131,7 +134,7 @@ pub(super) fn rehearsal(
                 .hint("its views are a directory of this name: use letters, digits, '-' and '_'"));
         }
         let capacity = buffer.size.0;
-        if capacity.limit() == 0 {
+        if capacity.limit() == 0 && buffer.latent == 0 {
             return Err(wrong(format!("{key} has no size"))
                 .hint("write size = 5000 for samples, or size = \"2GiB\""));
         }
@@ -149,6 +152,7 @@ pub(super) fn rehearsal(
             ))
             .hint("make the buffer smaller, or cache.disk larger"));
         }
+        let offer_rate = within(&format!("{key}.offer-rate"), buffer.offer_rate, &OFFER_RATE)?;
         if let Classes::Labels(file) = &buffer.classes {
             path(&format!("{key}.classes"), file)?;
         }
@@ -157,11 +161,13 @@ pub(super) fn rehearsal(
             rules: Rules { policy: buffer.policy, capacity, seed: u64::from(buffer.seed) },
             classes: buffer.classes.clone(),
             root: inside(&format!("{key}.root"), &buffer.root)?,
-            offer_rate: within(&format!("{key}.offer-rate"), buffer.offer_rate, &OFFER_RATE)?,
+            // A buffer that holds nothing takes no offers.
+            offer_rate: if capacity.limit() == 0 { 0.0 } else { offer_rate },
             distance: buffer.distance as usize,
             slots: within(&format!("{key}.slots"), buffer.slots, &SLOTS)?,
             batch: within(&format!("{key}.batch"), buffer.batch, &BATCH)?,
             replay: buffer.replay,
+            latent: within(&format!("{key}.latent"), buffer.latent, &CODE_BYTES)?,
         })
     };
     buffers.iter().map(resolve).collect()

@@ -126,6 +126,11 @@ pub(super) const REHEARSAL_KEYS: &[Key] = &[
         "In mix/ there are `replay` samples of the buffer for so many of the task, 1 or more.",
     ),
     key("replay", "See `batch`; what is of the task itself is not drawn."),
+    key(
+        "latent",
+        "Bytes of a code in latent/, where a trainer keeps what its network made of samples, 1 to\n\
+         1048576; 0: there is no latent/. A buffer of codes alone needs no size.",
+    ),
 ];
 
 /// The leaf of a key `rehearsal.NAME.leaf`.

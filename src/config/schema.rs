@@ -97,7 +97,7 @@ pub struct OrderConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RehearsalConfig {
-    /// How much it holds. There is no default.
+    /// How much it holds. There is no default, but for none where there is `latent`.
     pub size: BufferSize,
     /// Who is kept. Default: `class-balanced`.
     pub policy: Policy,
@@ -117,6 +117,8 @@ pub struct RehearsalConfig {
     pub batch: u32,
     /// See `batch`. Default: 7.
     pub replay: u32,
+    /// Bytes of a code in `latent/`, which is there where this is not 0. Default: 0.
+    pub latent: u32,
 }
 
 /// `[mount]`: how the filesystem appears on the host.
@@ -332,6 +334,7 @@ impl Default for RehearsalConfig {
             slots: 64,
             batch: 56,
             replay: 7,
+            latent: 0,
         }
     }
 }

@@ -124,7 +124,7 @@ pub struct LearnSettings {
 pub struct RehearsalSettings {
     /// Its name: letters, digits, `-` and `_`.
     pub name: String,
-    /// Who is kept, how much, and by which chance; the capacity is not 0.
+    /// Who is kept, how much, and by which chance; the capacity may be 0 where there are codes.
     pub rules: Rules,
     /// How the class of a sample is known.
     pub classes: Classes,
@@ -140,6 +140,8 @@ pub struct RehearsalSettings {
     pub batch: u32,
     /// Samples of the buffer in `mix/` for each `batch` of the task.
     pub replay: u32,
+    /// Bytes of a code in `latent/`; 0: there is none.
+    pub latent: u32,
 }
 
 /// The kernel's side.

@@ -53,7 +53,7 @@ pub use order::{resolve as resolve_order, with_listing};
 use planning::Published;
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use rehearsal::Question;
-use rehearsal::Rehearsal;
+use rehearsal::{Opening, Rehearsal};
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use warmup::Warmups;
 pub use warmup::{Chosen, Pace, Progress, Tally};
@@ -283,7 +283,9 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
         return Ok(None);
     };
     let place = |buffer: &RehearsalSettings| {
-        Ok((buffer.clone(), home::buffer(&disk.dir, owner, &buffer.name)?))
+        let latent = (buffer.latent > 0).then(|| home::latent(&disk.dir, owner, &buffer.name));
+        let directory = home::buffer(&disk.dir, owner, &buffer.name)?;
+        Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()? })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
     Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)

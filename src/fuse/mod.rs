@@ -23,6 +23,7 @@ mod probe;
 mod push;
 mod requests;
 mod views;
+mod writing;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;

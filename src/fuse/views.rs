@@ -1,6 +1,7 @@
 //! The views of rehearsal buffers: a connection of its own where every open is seen. Nothing can be
-//! written but scores: lines, taken as they are whole, wherever in the file they are written. The
-//! close fails with `EINVAL` where some were refused.
+//! written but scores and codes, wherever in the file they are written. Scores are lines, taken as
+//! they are whole; the close fails with `EINVAL` where some were refused. Codes are taken at the close,
+//! all or none, and it fails where they are not.
 //!
 //! What a file holds never changes, so the kernel keeps its pages; bytes are read from the disk and
 //! compared with their checksum only when the kernel asks for some it has not.
@@ -19,7 +20,8 @@ use fuser::{
 };
 
 use super::convert;
-use crate::cache::Pinned;
+use super::writing::Writing;
+use crate::cache::{CodeFile, Pinned};
 use crate::fs::views::{Entry, EntryKind, Views};
 use crate::source::{Pool, Urgency};
 
@@ -51,49 +53,11 @@ impl Open {
     }
 }
 
-/// The file of scores that somebody writes to.
-#[derive(Default)]
-struct Writing {
-    begun: Mutex<Begun>,
-    refused: Arc<AtomicU64>,
-}
-
-/// The beginning of a line that is not whole.
-#[derive(Default)]
-struct Begun {
-    line: Vec<u8>,
-    /// Who wrote it.
-    writer: Option<LockOwner>,
-}
-
-impl Writing {
-    fn begun(&self) -> MutexGuard<'_, Begun> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lines that are whole with this.
-    fn add(&self, data: &[u8], writer: Option<LockOwner>) -> Vec<u8> {
-        let mut begun = self.begun();
-        begun.writer = writer;
-        let line = &mut begun.line;
-        line.extend_from_slice(data);
-        let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let rest = line.split_off(whole);
-        std::mem::replace(line, rest)
-    }
-
-    /// The last line, where whoever closes a descriptor has written to it: each process that was
-    /// forked meanwhile closes its copy as well, in the middle of a line.
-    fn end(&self, closer: LockOwner) -> Option<Vec<u8>> {
-        let mut begun = self.begun();
-        let ends = begun.writer.is_some_and(|writer| writer == closer);
-        ends.then(|| std::mem::take(&mut begun.line))
-    }
-}
-
 #[derive(Clone)]
 enum Handle {
     Scores(Arc<Writing>),
+    Append(Arc<Writing>),
+    Codes(Arc<CodeFile>),
     Listing(Arc<Vec<(String, Entry)>>),
     File(Arc<Open>),
 }
@@ -161,6 +125,29 @@ impl ViewOps {
         };
         self.readers.submit(Urgency::Demand, move || views.score(ino.0, lines, Box::new(done)));
     }
+
+    /// Has codes taken, which may need a while, and does `then` with what came of them.
+    fn append(
+        &self,
+        ino: INodeNo,
+        codes: Vec<u8>,
+        then: impl FnOnce(Result<usize, nix::errno::Errno>) + Send + 'static,
+    ) {
+        if codes.is_empty() {
+            return then(Ok(0));
+        }
+        let views = Arc::clone(&self.views);
+        self.readers.submit(Urgency::Demand, move || views.append(ino.0, codes, Box::new(then)));
+    }
+
+    /// Whether a file takes what is written.
+    fn takes(&self, ino: INodeNo) -> Option<Handle> {
+        match self.views.entry(ino.0).ok()?.kind {
+            EntryKind::Scores => Some(Handle::Scores(Arc::default())),
+            EntryKind::Append => Some(Handle::Append(Arc::default())),
+            _ => None,
+        }
+    }
 }
 
 /// What the kernel is told of a node.
@@ -172,8 +159,9 @@ fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
         }
         EntryKind::Directory => (FileType::Directory, 0o555, owner, 0),
         EntryKind::Link(length) => (FileType::Symlink, 0o777, owner, length),
-        // Who may look at the views may say something of samples.
-        EntryKind::Scores => (FileType::RegularFile, 0o222, owner, 0),
+        // Who may look at the views may say something of samples, and keep codes.
+        EntryKind::Codes(size) => (FileType::RegularFile, 0o444, owner, size),
+        EntryKind::Scores | EntryKind::Append => (FileType::RegularFile, 0o222, owner, 0),
     };
     FileAttr {
         ino: INodeNo(entry.node),
@@ -207,9 +195,8 @@ impl Filesystem for ViewOps {
         });
     }
 
-    /// The kernel forgets a node that it was told of once, and has lost at the end.
-    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.views.forget(ino.0);
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.views.forget(ino.0, lookups);
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -252,8 +239,8 @@ impl Filesystem for ViewOps {
         let listed = listed.iter().map(|(name, entry)| {
             let kind = match entry.kind {
                 EntryKind::Directory => FileType::Directory,
-                EntryKind::File(..) | EntryKind::Scores => FileType::RegularFile,
                 EntryKind::Link(_) => FileType::Symlink,
+                _ => FileType::RegularFile,
             };
             (INodeNo(entry.node), kind, name.as_str())
         });
@@ -280,15 +267,17 @@ impl Filesystem for ViewOps {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        let takes = self.views.entry(ino.0).is_ok_and(|entry| entry.kind == EntryKind::Scores);
-        match (takes, flags.acc_mode()) {
-            (true, OpenAccMode::O_WRONLY) => {
-                let handle = self.handles.keep(Handle::Scores(Arc::default()));
-                return reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO);
+        match (self.takes(ino), flags.acc_mode()) {
+            (Some(writing), OpenAccMode::O_WRONLY) => {
+                return reply.opened(self.handles.keep(writing), FopenFlags::FOPEN_DIRECT_IO);
             }
-            (true, _) => return reply.error(Errno::EACCES),
-            (false, _) if writes => return reply.error(Errno::EROFS),
-            (false, _) => {}
+            (Some(_), _) => return reply.error(Errno::EACCES),
+            (None, _) if writes => return reply.error(Errno::EROFS),
+            (None, _) => {}
+        }
+        if let Some(codes) = self.views.codes(ino.0) {
+            let handle = self.handles.keep(Handle::Codes(codes));
+            return reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE);
         }
         match self.views.open(ino.0) {
             Ok(pinned) => {
@@ -313,9 +302,19 @@ impl Filesystem for ViewOps {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(Handle::File(open)) = self.handles.open().get(&fh.0).cloned() else {
-            return reply.error(Errno::EBADF);
-        };
+        let handle = self.handles.open().get(&fh.0).cloned();
+        if let Some(Handle::Codes(codes)) = handle {
+            return self.readers.submit(Urgency::Demand, move || {
+                match codes.read(offset, size as usize) {
+                    Ok(bytes) => reply.data(&bytes),
+                    Err(error) => {
+                        tracing::warn!(%error, "codes of a rehearsal buffer cannot be read");
+                        reply.error(Errno::EIO);
+                    }
+                }
+            });
+        }
+        let Some(Handle::File(open)) = handle else { return reply.error(Errno::EBADF) };
         if let Some(bytes) = open.bytes.get() {
             return reply.data(part(bytes, offset, size));
         }
@@ -344,14 +343,22 @@ impl Filesystem for ViewOps {
         lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
-            return reply.error(Errno::EBADF);
-        };
-        let (written, lines) = (data.len() as u32, writing.add(data, lock_owner));
-        if lines.is_empty() {
-            return reply.written(written);
+        let written = data.len() as u32;
+        let handle = self.handles.open().get(&fh.0).cloned();
+        match handle {
+            Some(Handle::Scores(writing)) => {
+                let lines = writing.add_lines(data, lock_owner);
+                if lines.is_empty() {
+                    return reply.written(written);
+                }
+                self.score(ino, lines, &writing, move |_| reply.written(written));
+            }
+            Some(Handle::Append(writing)) if writing.add(data, lock_owner) => {
+                reply.written(written);
+            }
+            Some(Handle::Append(_)) => reply.error(Errno::EFBIG),
+            _ => reply.error(Errno::EBADF),
         }
-        self.score(ino, lines, &writing, move |_| reply.written(written));
     }
 
     fn flush(
@@ -362,17 +369,27 @@ impl Filesystem for ViewOps {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let Some(Handle::Scores(writing)) = self.handles.open().get(&fh.0).cloned() else {
+        let handle = self.handles.open().get(&fh.0).cloned();
+        let Some(Handle::Scores(writing) | Handle::Append(writing)) = &handle else {
             return reply.ok();
         };
         let Some(last) = writing.end(lock_owner) else { return reply.ok() };
-        self.score(ino, last, &writing, |refused| match refused.swap(0, Ordering::Relaxed) {
+        if writing.is_over() {
+            return reply.error(Errno::EFBIG);
+        }
+        if let Some(Handle::Append(_)) = handle {
+            return self.append(ino, last, |came| match came {
+                Ok(_) => reply.ok(),
+                Err(errno) => reply.error(convert::errno(errno)),
+            });
+        }
+        self.score(ino, last, writing, |refused| match refused.swap(0, Ordering::Relaxed) {
             0 => reply.ok(),
             _ => reply.error(Errno::EINVAL),
         });
     }
 
-    /// Opening with truncation is all that a shell does to the file of scores.
+    /// Opening with truncation is all that a shell does to a file that takes what is written.
     fn setattr(
         &self,
         _request: &Request,
@@ -392,7 +409,7 @@ impl Filesystem for ViewOps {
         reply: ReplyAttr,
     ) {
         match self.views.entry(ino.0) {
-            Ok(entry) if entry.kind == EntryKind::Scores && size == Some(0) => {
+            Ok(entry) if self.takes(ino).is_some() && size == Some(0) => {
                 reply.attr(&VALID, &attr(&entry, self.owner, self.mounted));
             }
             _ => reply.error(Errno::EROFS),
@@ -410,10 +427,10 @@ impl Filesystem for ViewOps {
         reply: ReplyEmpty,
     ) {
         let closed = self.handles.open().remove(&fh.0);
-        if let Some(Handle::Scores(writing)) = closed {
-            // Whoever wrote it may have left its closing to others.
-            let last = std::mem::take(&mut writing.begun().line);
-            self.score(ino, last, &writing, |_| ());
+        match closed {
+            Some(Handle::Scores(writing)) => self.score(ino, writing.rest(), &writing, |_| ()),
+            Some(Handle::Append(writing)) => self.append(ino, writing.rest(), |_| ()),
+            _ => {}
         }
         reply.ok();
     }

@@ -17,7 +17,7 @@ use crate::mounted::{Mounted, mounts_at};
 
 /// Mounting with these options must end with this exit code, say this, and leave nothing.
 #[track_caller]
-fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &[&str]) {
+pub(crate) fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &[&str]) {
     let (source, mount) = (ground.path("source"), ground.path("mount"));
     let paths = ["mount", source.to_str().unwrap(), mount.to_str().unwrap()];
     let said = ground.ends(code, &[&paths[..], options].concat());

@@ -89,6 +89,27 @@ impl Pinned {
         self.end() <= self.log.written.load(Ordering::Acquire)
     }
 
+    /// A part of them that has a checksum of its own.
+    pub(super) fn part(&self, from: u32, length: u32, checksum: u32) -> Pinned {
+        let (log, offset) = (Arc::clone(&self.log), self.offset + u64::from(from));
+        Pinned { log, offset, length, checksum }
+    }
+
+    /// Their checksum, CRC-32C.
+    pub(super) fn checksum(&self) -> u32 {
+        self.checksum
+    }
+
+    /// Reads them as they are, damaged or not. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(super) fn read_unchecked(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.length as usize];
+        self.log.blob.read_at(&mut bytes, self.offset)?;
+        Ok(bytes)
+    }
+
     /// Reads them. Blocks.
     ///
     /// # Errors
@@ -317,6 +338,14 @@ impl Journal {
             self.pending.shrink_to(PENDING_MAX);
         }
         Ok(())
+    }
+
+    /// Takes back what was added and could not be written.
+    pub(super) fn discard(&mut self) {
+        self.pending.clear();
+        self.pending.shrink_to(PENDING_MAX);
+        // What a failed write has left behind the end costs space, and is written over.
+        let _ = self.log.blob.cut(self.end());
     }
 
     /// Makes what was written last.

@@ -10,6 +10,7 @@
 //!         journal                     what was learnt of the orders in which loaders read
 //! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
 //!                                     what is in them may be nowhere else
+//!         NAME/latent                 the codes beside a buffer
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
@@ -39,6 +40,7 @@ const VERSION: u32 = 3;
 const STORES: &str = "belady-store-v";
 /// Buffers are not thrown away with stores of older formats.
 const BUFFERS: &str = "belady-rehearsal-v1";
+const LATENT: &str = "latent";
 const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const CATALOG: &str = "catalog";
@@ -174,6 +176,16 @@ pub fn buffer(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
         path.push(part);
         make_own(cache, &path)?;
     }
+    Ok(path)
+}
+
+/// The directory of the codes beside one of these buffers; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn latent(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
+    let path = buffer(cache, owner, name)?.join(LATENT);
+    make_own(cache, &path)?;
     Ok(path)
 }
 

@@ -58,6 +58,19 @@ fn the_example_of_the_file_of_defaults_is_a_buffer() {
 }
 
 #[test]
+fn a_buffer_of_codes_alone_needs_no_size() {
+    let only = settings(&[DIR, "rehearsal.a.latent=1568"]).unwrap().rehearsal.remove(0);
+    assert_eq!((only.latent, only.rules.capacity.limit(), only.offer_rate), (1568, 0, 0.0));
+    let both = settings(&[DIR, "rehearsal.a.latent=8", "rehearsal.a.size=3"]).unwrap();
+    let both = &both.rehearsal[0];
+    assert_eq!((both.latent, both.rules.capacity.limit(), both.offer_rate), (8, 3, 1.0));
+    let error = settings(&[DIR, "rehearsal.a.latent=1048577"]).unwrap_err();
+    assert_eq!(error.message(), "rehearsal.a.latent 1048577 is not from 0 to 1048576");
+    let none = settings(&[DIR, "rehearsal.a.latent=0"]).unwrap_err();
+    assert_eq!(none.message(), "rehearsal.a has no size");
+}
+
+#[test]
 fn buffers_share_the_disk() {
     let two = [DIR, "cache.disk=10GiB", "rehearsal.a.size=6GiB", "rehearsal.b.size=6GiB"];
     assert_eq!(settings(&two[..3]).unwrap().rehearsal.len(), 1);

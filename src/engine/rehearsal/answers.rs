@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Question;
 use super::displays;
 use super::held::Held;
+use super::latent::Latent;
 use super::owner::{Owner, Place};
 use super::queue::Bytes;
 use crate::catalog::NodeId;
@@ -184,7 +185,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    fn note(&mut self, what: &str, why: &str) {
+    pub(super) fn note(&mut self, what: &str, why: &str) {
         self.count += 1;
         if self.why.len() < NAMED_MAX {
             self.why.push(format!("{what}: {why}"));
@@ -223,7 +224,7 @@ fn feed(held: &mut Held, lines: &str) -> Result<Value> {
 
 /// How full a buffer is.
 fn stats(place: &Place) -> Value {
-    let Place { held, queue } = place;
+    let Place { held, latent, queue } = place;
     let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
     let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());
@@ -256,6 +257,7 @@ fn stats(place: &Place) -> Value {
         "why": held.refused.why,
         "age_median": ages.get(ages.len() / 2),
         "age_max": ages.last(),
+        "latent": latent.as_ref().map(Latent::stats),
     })
 }
 

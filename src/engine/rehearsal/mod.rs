@@ -6,12 +6,14 @@
 //! 2. The owner (`owner`) has the bytes of what may be kept fetched where they are not at hand
 //!    (`queue`). Each buffer decides in the order of the offers (`held`), and writes what it keeps to
 //!    its journal, with the bytes.
-//! 3. Views and commands ask the owner; their answers follow, and no request thread waits.
+//! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
+//! 4. Views and commands ask the owner; their answers follow, and no request thread waits.
 
 mod answers;
 mod displays;
 mod export;
 mod held;
+mod latent;
 mod offers;
 mod owner;
 mod queue;
@@ -19,28 +21,31 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lock;
-use crate::cache::Cache;
-use crate::cache::store::disk::Directory;
+use crate::cache::store::disk::{Directory, Disk};
+use crate::cache::{Cache, CodeStore};
 use crate::catalog::NodeId;
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{Ask, BufferView, Made, Scored, View, Views};
+use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use held::Held;
+use latent::Latent;
 pub(super) use offers::Offers;
 use offers::Waiting;
-use owner::Owner;
+use owner::{Owner, Place};
+use queue::Queue;
 
 /// Notes that wait for the owner at most.
 const NOTES_MAX: usize = 1 << 14;
@@ -128,10 +133,20 @@ enum Note {
     Damaged { buffer: usize, sample: SampleId },
     /// Lines `path score` were written for a buffer.
     Scored { buffer: usize, lines: Vec<u8>, done: Scored },
+    /// Codes were written for a buffer.
+    Appended { buffer: usize, bytes: Vec<u8>, done: Appended },
     /// A command asks.
     Asked { question: Question, answer: SyncSender<Result<Value>> },
     /// There is something to look at: bytes that were fetched, or the end.
     Wake,
+}
+
+/// A buffer that is to be opened, and where it lies.
+pub(super) struct Opening {
+    pub(super) settings: RehearsalSettings,
+    pub(super) directory: PathBuf,
+    /// The directory of its codes, if it has any.
+    pub(super) latent: Option<PathBuf>,
 }
 
 /// The owner's thread, from outside.
@@ -143,32 +158,17 @@ pub(super) struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Opens the buffers, each with the directory that it lies in, and starts their thread. It ends
-    /// by [`stop`](Self::stop).
+    /// Opens the buffers, and starts their thread. It ends by [`stop`](Self::stop).
     ///
     /// # Errors
     /// Where a buffer or the labels of one cannot be read, or no thread be had.
-    pub(super) fn start(
-        buffers: Vec<(RehearsalSettings, PathBuf)>,
-        cache: &Arc<Cache>,
-        min_free: u64,
-    ) -> Result<Self> {
-        let open = |(settings, directory): (RehearsalSettings, PathBuf)| {
-            let name = format!("rehearsal.{}", settings.name);
-            let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
-            let disk = Directory::open(&directory, false);
-            let held = disk.and_then(|disk| Held::open(settings, labels, Arc::new(disk), min_free));
-            held.map_err(|error| {
-                let message = format!("{name}: {}: {error}", directory.display());
-                Error::new(ErrorKind::Cache, message)
-                    .hint("move the directory away to begin the buffer anew")
-            })
-        };
-        let held = buffers.into_iter().map(open).collect::<Result<Vec<Held>>>()?;
+    pub(super) fn start(buffers: Vec<Opening>, cache: &Arc<Cache>, min_free: u64) -> Result<Self> {
+        let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
+        let places = places.collect::<Result<Vec<_>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(held.iter().map(view).collect(), &notes);
-        let owner = Owner::new(held, Arc::clone(cache), Arc::clone(&views), notes.clone());
+        let views = views(places.iter().map(view).collect(), &notes);
+        let owner = Owner::new(places, Arc::clone(cache), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
         Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
     }
@@ -231,15 +231,40 @@ fn labels(classes: &Classes) -> Result<Labels> {
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 
+/// Opens a buffer and its codes.
+fn open(opening: Opening, min_free: u64) -> Result<Place> {
+    let Opening { settings, directory, latent } = opening;
+    let name = format!("rehearsal.{}", settings.name);
+    let cannot = |directory: &Path, error: std::io::Error| {
+        let message = format!("{name}: {}: {error}", directory.display());
+        Error::new(ErrorKind::Cache, message)
+            .hint("move the directory away to begin what is in it anew")
+    };
+    let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
+    let disk = |directory: &Path| -> std::io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(Directory::open(directory, false)?))
+    };
+    let codes = latent.map(|directory| {
+        let codes = disk(&directory);
+        let codes = codes.and_then(|disk| CodeStore::open(disk, settings.latent, min_free));
+        codes.map(Latent::new).map_err(|error| cannot(&directory, error))
+    });
+    let codes = codes.transpose()?;
+    let held = disk(&directory).and_then(|disk| Held::open(settings, labels, disk, min_free));
+    let held = held.map_err(|error| cannot(&directory, error))?;
+    Ok(Place { held, latent: codes, queue: Queue::default() })
+}
+
 /// A buffer as it is served.
-fn view(held: &Held) -> BufferView {
-    let settings = &held.settings;
+fn view(place: &Place) -> BufferView {
+    let settings = &place.held.settings;
     BufferView {
         name: settings.name.clone(),
         seed: settings.rules.seed,
         distance: settings.distance,
         slots: settings.slots,
-        changes: Arc::clone(&held.changes),
+        changes: Arc::clone(&place.held.changes),
+        latent: place.latent.as_ref().map(|latent| Arc::clone(latent.shelf())),
     }
 }
 
@@ -247,7 +272,7 @@ fn view(held: &Held) -> BufferView {
 /// its note, the request fails or the opening is not counted.
 fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
     let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
-    let damaging = notes.clone();
+    let (damaging, appending) = (notes.clone(), notes.clone());
     let make = move |buffer, view, made: Made| {
         let unsent = match making.try_send(Note::Make { buffer, view, made }) {
             Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
@@ -265,6 +290,14 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
             tracing::warn!("scores came after the end of the mount");
         }
     };
+    let append = move |buffer, bytes, done: Appended| {
+        if let Err(SendError(Note::Appended { done, .. })) =
+            appending.send(Note::Appended { buffer, bytes, done })
+        {
+            done(Err(Errno::EIO));
+        }
+    };
     let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
-    Views::new(buffers, Ask { make, shown, damaged: Box::new(damaged), score })
+    let (damaged, append) = (Box::new(damaged), Box::new(append));
+    Views::new(buffers, Ask { make, shown, damaged, score, append })
 }

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+
 use super::Note;
 use super::displays;
 use super::held::{Held, Newcomer, hash_of};
+use super::latent::Latent;
 use super::offers::Waiting;
 use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
@@ -26,7 +29,23 @@ const BATCH: usize = 256;
 /// A buffer, and what is offered to it.
 pub(super) struct Place {
     pub(super) held: Held,
+    /// The codes beside it, if it has any.
+    pub(super) latent: Option<Latent>,
     pub(super) queue: Queue,
+}
+
+impl Place {
+    fn sync(&mut self) {
+        self.held.sync();
+        if let Some(latent) = &mut self.latent {
+            latent.sync();
+        }
+    }
+
+    /// Whether everything that happened has been written and lasts.
+    fn lasts(&self) -> bool {
+        self.held.lasts() && self.latent.as_ref().is_none_or(Latent::lasts)
+    }
 }
 
 /// Owner of the buffers.
@@ -41,13 +60,11 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn new(
-        held: Vec<Held>,
+        places: Vec<Place>,
         cache: Arc<Cache>,
         views: Arc<Views>,
         notes: SyncSender<Note>,
     ) -> Self {
-        let place = |held| Place { held, queue: Queue::default() };
-        let places = held.into_iter().map(place).collect();
         Owner { places, views, nights: 0, cache, notes }
     }
 
@@ -64,25 +81,21 @@ impl Owner {
                     self.take(note);
                     notes.try_iter().take(BATCH).for_each(|note| self.take(note));
                     self.decide();
-                    self.held().for_each(Held::write);
+                    self.places.iter_mut().for_each(|place| place.held.write());
                     due.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if due.is_some_and(|due| due <= Instant::now()) {
-                self.held().for_each(Held::sync);
+                self.places.iter_mut().for_each(Place::sync);
                 // What waits for the disk is tried again.
-                let lasts = self.held().all(|held| held.lasts());
+                let lasts = self.places.iter().all(Place::lasts);
                 due = (!lasts).then(|| Instant::now() + SYNC_EVERY);
                 self.decide();
             }
         }
-        self.held().for_each(Held::sync);
-    }
-
-    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
-        self.places.iter_mut().map(|place| &mut place.held)
+        self.places.iter_mut().for_each(Place::sync);
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -109,6 +122,10 @@ impl Owner {
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
                 done(self.score(buffer, &lines).map_or(0, |came| came.count));
+            }
+            Note::Appended { buffer, bytes, done } => {
+                let latent = self.places.get_mut(buffer).and_then(|place| place.latent.as_mut());
+                done(latent.map_or(Err(Errno::ENOENT), |latent| latent.append(&bytes)));
             }
             Note::Asked { question, answer } => {
                 self.decide();
@@ -153,7 +170,7 @@ impl Owner {
         named: bool,
     ) -> bool {
         let Ok(attr) = self.catalog().getattr(node) else { return false };
-        let Some(Place { held, queue }) = self.places.get_mut(buffer) else { return false };
+        let Some(Place { held, queue, .. }) = self.places.get_mut(buffer) else { return false };
         let taken = attr.stat.kind == Kind::File && held.takes(path, attr.stat.size, named);
         taken
             && queue.push(Offer { node, hash: hash_of(path.as_os_str().as_encoded_bytes()), bytes })
@@ -161,7 +178,7 @@ impl Owner {
 
     /// Decides what can be decided, and fetches what the next decisions need.
     fn decide(&mut self) {
-        for Place { held, queue } in &mut self.places {
+        for Place { held, queue, .. } in &mut self.places {
             let catalog = self.cache.catalog();
             while held.has_room()
                 && let Some(offer) = queue.first()

@@ -11,6 +11,9 @@
 //!     stream/K/NNNNNN     what it held when epoch K was first looked at; each sample is under the
 //!                         ordinal that is looked up when it is the next that is ready
 //!     scores              takes lines `path score`
+//!     latent/ID           a code that a trainer made of a sample
+//!     latent/all          all of them, in the order of latent/ids
+//!     latent/append       takes codes
 //! ```
 //!
 //! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
@@ -18,6 +21,7 @@
 
 mod damage;
 mod display;
+mod latent;
 mod names;
 mod place;
 mod slots;
@@ -32,6 +36,7 @@ use crate::cache::Pinned;
 use crate::rehearsal::SampleId;
 use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
+pub use latent::{Append, Appended};
 use place::Place;
 pub use place::ROOT;
 pub use slots::BufferView;
@@ -63,6 +68,8 @@ pub struct Ask {
     pub damaged: Shown,
     /// Takes scores.
     pub score: Score,
+    /// Takes codes.
+    pub append: Append,
 }
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
@@ -105,8 +112,12 @@ pub enum EntryKind {
     File(u64, Access),
     /// A link, with the length of its target.
     Link(u64),
-    /// A file that only takes what is written.
+    /// A file of codes, with its bytes.
+    Codes(u64),
+    /// A file that only takes what is written: scores.
     Scores,
+    /// The same: codes.
+    Append,
 }
 
 /// The views of all buffers.
@@ -114,6 +125,7 @@ pub struct Views {
     buffers: Vec<BufferView>,
     state: Mutex<State>,
     slots: Mutex<Slots>,
+    codes: Mutex<latent::Files>,
     /// Where links lead: the dataset, with a slash at its end.
     dataset: OnceLock<String>,
     ask: Ask,
@@ -141,8 +153,8 @@ impl Views {
     /// The views of these buffers.
     pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
-        let (state, dataset) = (Mutex::default(), OnceLock::new());
-        Arc::new(Views { buffers, state, slots, dataset, ask })
+        let (state, codes, dataset) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        Arc::new(Views { buffers, state, slots, codes, dataset, ask })
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first
@@ -197,10 +209,13 @@ impl Views {
         lock(&self.state).places.remove(&(buffer, View::TaskMix));
     }
 
-    /// The kernel has forgotten a node.
-    pub fn forget(&self, node: u64) {
-        if let Some(Place::Dealt(node)) = Place::of(node) {
-            lock(&self.slots).forget(node);
+    /// The kernel has forgotten so many lookups of a node.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        match Place::of(node) {
+            // It was told of it once.
+            Some(Place::Dealt(node)) => lock(&self.slots).forget(node),
+            Some(Place::Codes(node)) => lock(&self.codes).forget(node, lookups),
+            _ => {}
         }
     }
 
@@ -219,11 +234,14 @@ impl Views {
             }
             Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
             Place::Scores(buffer) => return Ok(scores(buffer)),
+            Place::Append(buffer) => return Ok(latent::append(buffer)),
+            Place::Codes(node) => return self.code_entry(node),
             Place::Root
             | Place::Buffer(_)
             | Place::Slots(_)
             | Place::SlotClass(..)
-            | Place::Streams(_) => {}
+            | Place::Streams(_)
+            | Place::Latent(_) => {}
         }
         Ok(directory(place))
     }

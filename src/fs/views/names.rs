@@ -13,6 +13,9 @@ use super::{
     scores,
 };
 
+/// Names in the directory of a buffer that are no displays.
+const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
+
 /// Takes an entry or the errno of its lookup.
 type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
 
@@ -26,7 +29,7 @@ impl Views {
     ) {
         let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
         match Place::of(parent) {
-            Some(Place::Buffer(buffer)) if !matches!(name, "slots" | "stream" | "scores") => {
+            Some(Place::Buffer(buffer)) if !OWN.contains(&name) => {
                 self.lookup_view(buffer, View::of(name), Box::new(reply));
             }
             Some(Place::Streams(buffer)) => {
@@ -110,8 +113,10 @@ impl Views {
             Place::Buffer(buffer) => match name {
                 "scores" => Some(Place::Scores(buffer)),
                 "stream" => Some(Place::Streams(buffer)),
+                "latent" => self.latent(buffer),
                 _ => Some(Place::Slots(buffer)),
             },
+            Place::Latent(buffer) => return self.lookup_code(buffer, name),
             Place::Display(slot) => {
                 if let Some(stream) = self.stream(slot) {
                     return self.entry(stream.lookup(slot, name)?.node());
@@ -178,9 +183,11 @@ impl Views {
                 let views = views.filter(|(name, _)| !name.starts_with(STREAMS));
                 let directories =
                     [entry("slots", Place::Slots(buffer)), entry("stream", Place::Streams(buffer))];
-                let scores = [("scores".to_owned(), scores(buffer))];
-                views.chain(directories).chain(scores).collect()
+                let latent = self.latent(buffer).map(|place| entry("latent", place));
+                let scores = ("scores".to_owned(), scores(buffer));
+                views.chain(directories).chain(latent).chain([scores]).collect()
             }
+            Place::Latent(buffer) => Self::list_codes(buffer),
             Place::Streams(buffer) => {
                 let state = lock(&self.state);
                 let own = state.places.iter().filter(|((of, _), _)| *of == buffer);

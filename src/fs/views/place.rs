@@ -1,5 +1,6 @@
 //! What the numbers of nodes stand for: places are made of numbers and back, so that nothing has to
-//! be remembered for the kernel. Samples that are dealt are the exception; their nodes are counted.
+//! be remembered for the kernel. Samples that are dealt and codes are the exception; their nodes are
+//! counted.
 
 /// The node of the root.
 pub const ROOT: u64 = 1;
@@ -10,6 +11,9 @@ const CLASS_BITS: u32 = 20;
 
 /// Nodes from here on are samples that were dealt.
 pub(super) const DEALT: u64 = 1 << 63;
+
+/// Nodes from here on are files of codes.
+pub(super) const LATENT: u64 = 3 << 62;
 
 /// What a node stands for. A slot is the place of a display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +27,15 @@ pub(super) enum Place {
     Scores(usize),
     /// The streams of a buffer.
     Streams(usize),
+    /// The codes of a buffer, and the file that takes them.
+    Latent(usize),
+    Append(usize),
     Display(usize),
     Class(usize, usize),
     File(usize, usize, usize),
     /// The number of the node is all there is.
     Dealt(u64),
+    Codes(u64),
 }
 
 impl Place {
@@ -41,15 +49,20 @@ impl Place {
             Place::Slots(buffer) => of(0, 1, buffer),
             Place::Scores(buffer) => of(0, 2, buffer),
             Place::Streams(buffer) => of(0, 3, buffer),
-            Place::SlotClass(buffer, class) => of(0, class + 4, buffer),
+            Place::Latent(buffer) => of(0, 4, buffer),
+            Place::Append(buffer) => of(0, 5, buffer),
+            Place::SlotClass(buffer, class) => of(0, class + 6, buffer),
             Place::Display(slot) => of(slot + 1, 0, 0),
             Place::Class(slot, class) => of(slot + 1, class + 1, 0),
             Place::File(slot, class, file) => of(slot + 1, class + 1, file + 1),
-            Place::Dealt(node) => node,
+            Place::Dealt(node) | Place::Codes(node) => node,
         }
     }
 
     pub(super) fn of(node: u64) -> Option<Place> {
+        if node >= LATENT {
+            return Some(Place::Codes(node));
+        }
         if node >= DEALT {
             return Some(Place::Dealt(node));
         }
@@ -63,7 +76,9 @@ impl Place {
             (0, 1, _) => Some(Place::Slots(file)),
             (0, 2, _) => Some(Place::Scores(file)),
             (0, 3, _) => Some(Place::Streams(file)),
-            (0, ..) => Some(Place::SlotClass(file, class - 4)),
+            (0, 4, _) => Some(Place::Latent(file)),
+            (0, 5, _) => Some(Place::Append(file)),
+            (0, ..) => Some(Place::SlotClass(file, class - 6)),
             (_, 0, _) => Some(Place::Display(slot - 1)),
             (_, _, 0) => Some(Place::Class(slot - 1, class - 1)),
             _ => Some(Place::File(slot - 1, class - 1, file - 1)),
@@ -84,6 +99,8 @@ mod tests {
             Place::Slots(0),
             Place::Scores(0),
             Place::Streams(0),
+            Place::Latent(3),
+            Place::Append(3),
             Place::SlotClass(3, 0),
             Place::SlotClass(0, 70_000),
             Place::Display(0),
@@ -91,6 +108,7 @@ mod tests {
             Place::File(0, 0, 0),
             Place::File(9, 70_000, 9_000_000),
             Place::Dealt(DEALT + 4),
+            Place::Codes(LATENT),
         ];
         let nodes: Vec<u64> = places.iter().map(|place| place.node()).collect();
         for (place, node) in places.into_iter().zip(&nodes) {

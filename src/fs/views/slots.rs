@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::place::DEALT;
 use super::{Display, Exhibit, Sample};
+use crate::cache::Shelf;
 use crate::rehearsal::{SampleId, Supply};
 
 /// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
@@ -21,7 +22,7 @@ const RENEW_SHARE: usize = 16;
 pub(super) type Class = Option<usize>;
 
 /// A buffer, as it is served.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BufferView {
     /// Its name.
     pub name: String,
@@ -33,6 +34,8 @@ pub struct BufferView {
     pub slots: u32,
     /// Counts the changes of what it holds.
     pub changes: Arc<AtomicU64>,
+    /// The codes beside it, if it has any.
+    pub latent: Option<Arc<Shelf>>,
 }
 
 /// The supplies of one buffer.
@@ -243,7 +246,8 @@ mod tests {
     fn what_has_not_changed_is_not_looked_at_again() {
         let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let (name, changing) = ("old".to_owned(), Arc::clone(&changes));
-        let view = BufferView { name, seed: 1, distance: 4, slots: 2, changes: changing };
+        let view =
+            BufferView { name, seed: 1, distance: 4, slots: 2, changes: changing, latent: None };
         let looking = Arc::clone(&looks);
         let views = Views::new(
             vec![view],
@@ -255,6 +259,7 @@ mod tests {
                 shown: Box::new(|_, _| ()),
                 damaged: Box::new(|_, _| ()),
                 score: Box::new(|_, _, done| done(0)),
+                append: Box::new(|_, _, done| done(Ok(0))),
             },
         );
         let slots = Place::Slots(0).node();
