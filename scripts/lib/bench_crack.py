@@ -4,7 +4,8 @@ Goal: tell how long the 2^32 seeds take, what more hypotheses cost, and how much
 Method: a small compiled program searches a range on one thread; the kinds take turns, and with each turn goes a
 measurement of the most that the core does: the same vector operations in the same proportions, none waiting for
 another.  A share is the search's operations a second over that, turn by turn.  Besides, how many opens a second are
-taken of a loader whose order is known.  A figure is a median over the turns.
+taken of a loader whose order is known, and how long an order file of 10^7 samples takes to be understood, its text in
+memory already.  A figure is a median over the turns.
 """
 
 import json
@@ -19,7 +20,9 @@ from report import publish, quartiles, row
 SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
 HYPOTHESES = (1, 4, 16, 64)
 # Of the best instructions that are there.
-BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2}
+BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2, "order.binary_s": 1,
+        "order.numbers_s": 1, "order.bytes_per_entry": 8}
+WRITTEN = ("binary", "numbers", "paths")
 AT_LEAST = ("share", "observations")
 
 
@@ -34,8 +37,9 @@ def run(*args):
 
 
 def measure(turns, scale):
-    """By path: seeds a second by number of hypotheses, and the shares of the peak.  And opens a second, in millions."""
-    found, observed = {}, []
+    """By path: seeds a second by number of hypotheses, and the shares of the peak.  And opens a second, in millions,
+    and what order files take, by what stands in them."""
+    found, observed, loaded = {}, [], {written: [] for written in WRITTEN}
     elapsed = stopwatch()
     for turn in range(turns):
         for path, seeds in SEEDS.items():
@@ -50,11 +54,13 @@ def measure(turns, scale):
                     done = speed["seeds_per_second"] * speed["operations_per_seed"]
                     one["share"].append(done / peak["operations_per_second"])
         observed.append(run("observe")["opens_per_second"] / 1e6)
+        for written, runs in loaded.items():
+            runs.append(run("load", written, "--entries", 10_000_000 // scale))
         say(f"{elapsed():5.0f} s  turn {turn + 1} of {turns}")
-    return found, observed
+    return found, observed, loaded
 
 
-def rows_of(found, observed):
+def rows_of(found, observed, loaded):
     """The figures of every path, then what the fastest one comes to."""
     rows = []
     for path, one in found.items():
@@ -72,16 +78,24 @@ def rows_of(found, observed):
     if found[best]["share"]:
         bar("share", found[best]["share"], "", note="of the core's vector operations")
     bar("observations", observed, "M/s", note="opens of a loader whose order is known")
+    for written, runs in loaded.items():
+        seconds = [one["seconds"] for one in runs]
+        note = f"{runs[0]['entries']:,} samples"
+        rows.append(row(f"order.{written}_s", seconds, "s", BARS.get(f"order.{written}_s"), note=note, at_least=False,
+                        **quartiles(seconds)))
+    bar("order.bytes_per_entry", [max(ones) for ones in zip(*([one["bytes_per_entry"] for one in runs]
+                                                              for runs in loaded.values()))], "B",
+        note="of memory, the worst of these")
     return rows
 
 
 def main():
     args = arguments(__doc__, "15 turns instead of 5", "a tenth of the seeds, 2 turns")
     try:
-        found, observed = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
+        found, observed, loaded = measure(15 if args.full else 2 if args.quick else 5, 10 if args.quick else 1)
     except FAILURES as e:
         sys.exit(f"crack: {e}")
-    publish("crack", rows_of(found, observed), [], args.json, keep=not args.quick)
+    publish("crack", rows_of(found, observed, loaded), [], args.json, keep=not args.quick)
 
 
 if __name__ == "__main__":

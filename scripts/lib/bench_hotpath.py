@@ -6,6 +6,9 @@ then the same files are read there and locally in turns, in the order that belad
 that times each sample.  A figure is the median over the turns of the ratio of the medians (p50), one reader, unless it
 says otherwise.  x_ext4 is over the faster of two local fills: files just written, and files evicted and read again.
 The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
+What of a figure is the kernel's own, whatever a userspace filesystem does, is measured beside it: `open` (and fstat and
+close) and `pages` (only read) of files whose pages are there, of which nothing is asked; tmpfs, whose files are in
+single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.
 """
 
 import os
@@ -71,22 +74,29 @@ class Bench(Parts):
                 if dog.bitten:
                     raise RunError("a mount hung")
 
-    def simple(self, name, shape):
+    def simple(self, name, shape, parts):
         """Whole files of another size."""
-        site = Site(os.path.join(self.top, name), shape)
+        site = Site(os.path.join(self.top, name), shape, self.tmpfs)
         try:
             with site.mount("--order", ORDER) as mount:
                 wait_until_staged(mount)
-                found = self.guarded(lambda: Turns(site, mount).reads(self.pairs), mount)
-            self.ratio(f"{name}.x_ext4", found, files=site.shape.files)
+                turns = Turns(site, mount)
+                found = self.guarded(lambda: turns.reads(self.pairs), mount)
+                self.ratio(f"{name}.x_ext4", found, files=site.shape.files)
+                self.guarded(lambda: self.parts_of(name, turns, parts), mount)
         finally:
             site.clean()
 
+    def parts_of(self, name, turns, parts):
+        """What parts of a sample's reading cost by themselves, in the order that belady expects."""
+        for part in parts:
+            self.ratio(f"{name}.{part}.x_ext4", turns.reads(self.pairs, part))
+
     def small(self):
-        self.simple("4k", self.shape("4k", 18_000, 4_096, 90))
+        self.simple("4k", self.shape("4k", 18_000, 4_096, 90), ["open"])
 
     def large(self):
-        self.simple("1m", self.shape("1m", 1_000, MIB, 10))
+        self.simple("1m", self.shape("1m", 1_000, MIB, 10), ["pages"])
 
     def middle(self):
         """110 KB: the files that belady is for."""
@@ -116,11 +126,13 @@ class Bench(Parts):
         found = turns.in_order(self.pairs, counted)
         mode = mount.status()["mode"]
         self.ratio("110k.x_ext4", found, files=site.shape.files, mode=mode)
+        self.parts_of("110k", turns, ["open", "pages"])
         self.add("requests_per_sample", [readers for readers, _ in counts], "")
         self.add("own_requests_per_sample", [own for _, own in counts], "")
         turns.ways.pop("tmpfs", None)
-        self.ratio("walk.x_ext4", turns.run(self.pairs, lambda top: time_reads("walk", top)))
+        self.walk(turns, mount)
         self.ratio("python.x_ext4", turns.in_order(self.pairs, lambda top, names: time_python("open", top, names)))
+        self.parts_of("python", turns, ["isatty"])
         few = max(2, self.pairs // 3)
         self.ratio("python.os.x_ext4", turns.in_order(few, lambda top, names: time_python("os", top, names)))
         self.ratio("110k.mmap.x_ext4", turns.reads(few, "mmap"))
@@ -129,6 +141,19 @@ class Bench(Parts):
             self.ratio(f"110k.readers{readers}.x_ext4", found)
             self.ratio(f"110k.readers{readers}.wall.x_ext4", found, lambda one: one["seconds"] * 1e9)
         self.compare(site, mount)
+
+    def walk(self, turns, mount):
+        """A walk with stat, and how many requests it takes."""
+        asked = []
+
+        def walk(top):
+            before = sum(requests(mount.status()))
+            found = time_reads("walk", top)
+            if top == mount.mountpoint:
+                asked.append((sum(requests(mount.status())) - before) / found["samples"])
+            return found
+        self.ratio("walk.x_ext4", turns.run(self.pairs, walk))
+        self.add("walk.requests_per_entry", asked, "")
 
     def compare(self, site, mount):
         """The bytes are those of the source."""

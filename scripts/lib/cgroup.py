@@ -1,4 +1,4 @@
-"""A memory cgroup of a daemon's own: what the kernel charges to it, page cache included.
+"""A memory cgroup of a process's own: what the kernel charges to it, page cache included.
 
 Works with cgroup v1's memory controller and with v2; where neither can be used, create() gives None.
 """
@@ -59,6 +59,14 @@ class MemoryGroup:
         """The most bytes that were charged at once."""
         with open(self.peak_file) as f:
             return int(f.read())
+
+    def limit_more(self, more):
+        """From now on at most `more` bytes beyond what is charged now."""
+        is_v2 = self.peak_file.endswith("memory.peak")
+        with open(os.path.join(self.path, "memory.current" if is_v2 else "memory.usage_in_bytes")) as f:
+            charged = int(f.read())
+        with open(os.path.join(self.path, "memory.max" if is_v2 else "memory.limit_in_bytes"), "w") as f:
+            f.write(str(charged + more))
 
     def remove(self):
         """Removes the group once its processes have ended."""

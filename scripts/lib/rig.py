@@ -20,6 +20,7 @@ LATE_US = 10_000
 TRIES = 4                                    # the first, and three repetitions of late ones
 SHAPES = {"A": [], "B": ["--step-ms", 50], "C": ["--decode"]}
 MIB = 1 << 20
+WORKER = 48 * MIB                            # what a worker of the loader takes for itself, about
 
 
 class Run:
@@ -73,8 +74,11 @@ class Rig:
                 while f.read(MIB):
                     pass
 
-    def load(self, path, shape, epochs, workers, slow, mounts):
-        """Runs the loader over `path`; gives its epochs, with the counters of `slow` if there is one."""
+    def load(self, path, shape, epochs, workers, slow, mounts, group=None, room=0):
+        """Runs the loader over `path`; gives its epochs, with the counters of `slow` if there is one.
+
+        In `group`, a memory cgroup, it has room for so many bytes once its imports are done.
+        """
         zero = {"open": 0, "bytes": 0, "cpu_us": 0}
         last, meter = slow.stats() if slow else zero, IdleMeter()
 
@@ -88,10 +92,15 @@ class Rig:
                 raise RunError(f"{line['wrong']:.0f} wrong samples, {line['images']:.0f} of {self.files} read")
             return {**line, **counted}
 
+        def start():
+            meter.percent()
+            if group:
+                group.limit_more(room)
+
         script = os.path.join(TOP, "scripts", "lib", "loader.py")
         with Watchdog(self.longest, mounts) as dog:
             done = run_program([script, path, "--epochs", epochs, "--workers", workers, *SHAPES[shape]],
-                               border, at_start=meter.percent)
+                               border, start, group.enter if group else None)
         if dog.bitten or len(done) != epochs:
             raise RunError(f"only {len(done)} of {epochs} epochs")
         return done
@@ -131,13 +140,25 @@ class Rig:
                 return Run(done, slow.stats()["held_late_us_max"])
         return self.on_time(once)
 
-    def direct(self, workers, epochs, client_cache=False):
-        """The slow source itself."""
+    def direct(self, workers, epochs, client_cache=False, share=None):
+        """The slow source itself; its caching client may have memory for `share` of the data alone."""
         def once():
-            with Slowpfs(self.data, os.path.join(self.work, "source"), client_cache) as slow:
-                done = self.load(slow.mountpoint, "A", epochs, workers, slow, [slow])
-                return Run(done, slow.stats()["held_late_us_max"])
+            group = share and self.group()
+            if share and not group:
+                raise RunError("no memory cgroup could be made here")
+            try:
+                with Slowpfs(self.data, os.path.join(self.work, "source"), client_cache) as slow:
+                    room = int((share or 0) * self.pages) + workers * WORKER
+                    done = self.load(slow.mountpoint, "A", epochs, workers, slow, [slow], group, room)
+                    return Run(done, slow.stats()["held_late_us_max"])
+            finally:
+                if group:
+                    group.remove()
         return self.on_time(once)
+
+    def group(self):
+        """A memory cgroup of one process's own, or None."""
+        return MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
 
     def staged(self, copiers, epochs):
         """Copies the source with `copiers` processes; the first epoch is the copying, `epochs` more read the copy."""
@@ -193,7 +214,7 @@ class Rig:
             disk_options = []
             if disk:
                 disk_options = ["--cache-dir", fresh_dir(os.path.join(self.work, "cache")), "--nvme", disk]
-            group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
+            group = self.group()
             self.no_cgroup = self.no_cgroup or group is None
             mountpoint = os.path.join(self.work, "mount")
             try:

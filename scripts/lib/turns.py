@@ -1,7 +1,8 @@
 """One set of files, local in several fills and behind a mount, read in turns.
 
 Goal: both sides of a ratio saw the same machine.  Method: each turn reads every way once, the same files in the order
-that belady was told, and another way begins each turn.
+that belady was told, and another way begins each turn.  Memory is compacted before files are written and before a
+mount: else what is filled last would get the scattered pages.
 """
 
 import os
@@ -24,6 +25,7 @@ class Site:
     def __init__(self, top, shape, tmpfs=None):
         self.top, self.shape = fresh_dir(top), fitting(shape, 4 if tmpfs else 3)
         say(f"making {self.shape.files:,} files of {self.shape.size:,} bytes")
+        compact_memory()
         self.source = write_files(os.path.join(top, "reread"), self.shape)
         self.fills = {"reread": evict_and_read(self.source, self.shape)}
         self.fills["written"] = write_files(os.path.join(top, "written"), self.shape)
@@ -47,6 +49,7 @@ class Site:
 
     def mount(self, *options):
         """A mount with memory for everything."""
+        compact_memory()
         ram = pages(self.shape) + pages(self.shape) // 8 + 64 * MIB
         return Belady(self.source, self.mountpoint, ["--ram", ram, *options])
 
@@ -54,6 +57,16 @@ class Site:
         shutil.rmtree(self.top, ignore_errors=True)
         if "tmpfs" in self.fills:
             shutil.rmtree(self.fills["tmpfs"], ignore_errors=True)
+
+
+def compact_memory():
+    """Has the kernel put its free pages together, where it lets us: pages that lie side by side are copied faster, and
+    all sides are to get such."""
+    try:
+        with open("/proc/sys/vm/compact_memory", "w") as f:
+            f.write("1")
+    except OSError:
+        pass
 
 
 def wait_until_staged(mount, longest=STAGED_WITHIN):

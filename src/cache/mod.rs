@@ -25,6 +25,7 @@ mod flight;
 mod gears;
 mod inbox;
 mod journal;
+mod landing;
 mod local;
 pub mod store;
 #[cfg(test)]
@@ -40,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::ids::{BLOCK_BYTES, BlockId};
+use crate::ids::BlockId;
 use crate::plan::{Event, Place};
 use crate::source::{Pool, ReadError, ReadRequest, Urgency};
 pub use backlog::Arrival;
@@ -392,98 +393,5 @@ impl Cache {
             }),
         };
         self.catalog.source().read(vec![request]);
-    }
-
-    /// The bytes of a flight are here.
-    fn arrived(
-        self: &Arc<Self>,
-        block: BlockId,
-        located: Located,
-        bytes: Buffer,
-        from: Place,
-        urgency: Urgency,
-    ) {
-        if from == Place::Source {
-            self.catalog.seen(located.node);
-        }
-        let bytes = Arc::new(bytes);
-        let key = (block, located.node);
-        let Some(fetching) = self.take_off(key, &bytes) else { return };
-        for waiter in fetching.waiters {
-            waiter(Ok(Arc::clone(&bytes)));
-        }
-        if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
-            let settled = self.catalog.is_settled(located.node);
-            let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
-            local.put(block, arrival, placed);
-        }
-        if !fetching.to_ram {
-            return;
-        }
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
-        if whole && urgency == Urgency::Prefetch {
-            return self.push(block, &located, bytes, from);
-        }
-        let (cache, flight) = (Arc::clone(self), InCare::new(self, key));
-        self.push_pool.submit(Urgency::Prefetch, move || {
-            let _flight = flight.taken();
-            cache.push(block, &located, bytes, from);
-        });
-    }
-
-    /// Puts a block into the page cache and ends its flight. Blocks.
-    fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
-        let pushed = match self.pages.get() {
-            Some(pages) => pages.store(located, &bytes),
-            None => Err(Errno::ENOTCONN),
-        };
-        self.lock().remove(&(block, located.node));
-        match pushed {
-            Ok(()) => {
-                self.checked.note(block);
-                // What comes from the store is not written to it.
-                let settled = || self.catalog.is_settled(located.node);
-                let new = self.local.is_some() && from == Place::Source && settled();
-                let arrival = new.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
-                self.tell(located.node, Event::Arrived { block, from }, arrival);
-            }
-            Err(errno) => {
-                tracing::debug!(?block, %errno, "the kernel did not take a block");
-                self.traffic.push_errors.fetch_add(1, Ordering::Relaxed);
-                self.tell(located.node, Event::Failed { block }, None);
-            }
-        }
-    }
-
-    /// Tells the planner how a flight ended, unless its version of the file is past: then the
-    /// planner is told, or will be, that nothing of the file is left.
-    fn tell(&self, node: NodeId, event: Event, arrival: Option<Arrival>) {
-        if self.catalog.getattr(node).is_ok() {
-            self.inbox.put(event, arrival);
-        }
-    }
-
-    fn fail(&self, key: Key, errno: Errno) {
-        let before = self.lock().remove(&key);
-        let Some(Flight::Fetching(fetching)) = before else {
-            return self.tell(key.1, Event::Failed { block: key.0 }, None);
-        };
-        if fetching.to_ram {
-            self.tell(key.1, Event::Failed { block: key.0 }, None);
-        }
-        self.traffic.read_errors.fetch_add(fetching.waiters.len() as u64, Ordering::Relaxed);
-        for waiter in fetching.waiters {
-            waiter(Err(errno));
-        }
-    }
-
-    /// The file is another version than the catalog thinks: its readers get `ESTALE`, and the
-    /// next open the new version.
-    fn changed(&self, block: BlockId, node: NodeId) {
-        self.traffic.changed.fetch_add(1, Ordering::Relaxed);
-        if let Some(recheck) = self.recheck.get() {
-            recheck(node, Urgency::Demand);
-        }
-        self.fail((block, node), Errno::ESTALE);
     }
 }

@@ -1,8 +1,8 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] takes up the catalog of an earlier mount or scans the source, and starts the planner's thread, the only one that ever
-//!    touches the planner: it takes what is in the inbox, applies it, and has the cache do what
-//!    comes out.
+//! 1. [`Engine::start`] takes up the catalog of an earlier mount or scans the source, and starts the
+//!    planner's thread, the only one that ever touches the planner: it takes what is in the inbox,
+//!    applies it, and has the cache do what comes out.
 //! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
 //! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
 //!    nothing could take what is fetched ahead.
@@ -19,6 +19,7 @@ mod order;
 mod planning;
 mod record;
 mod rehearsal;
+mod serving;
 mod status;
 mod warmup;
 
@@ -37,11 +38,11 @@ use crate::cache::store::{Limits, Store};
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Catalog, Changes};
 use crate::config::{
-    Budget, Control, DiskSettings, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start,
+    Budget, DiskSettings, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
-use crate::fuse::{Connection, KNOWN_BYTES, MountSettings, Mounted, OwnThreads, Pusher};
+use crate::fs::Dataset;
+use crate::fuse::{Connection, KNOWN_BYTES, Mounted, OwnThreads, Pusher};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use disk::DiskBudget;
@@ -59,9 +60,6 @@ pub use warmup::{Chosen, Pace, Progress, Tally};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
-
-/// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
-const LINK_TO_DATASET: &str = "../../../../";
 
 /// Everything that serves one source.
 pub struct Engine {
@@ -176,49 +174,6 @@ impl Engine {
         }))
     }
 
-    /// Mounts the dataset.
-    ///
-    /// # Errors
-    /// What stands in the way of the mount.
-    pub fn serve(&self, mountpoint: &Path, allow_other: bool) -> Result<()> {
-        let settings = MountSettings {
-            source_name: self.source_path.to_string_lossy().replace(',', "_"),
-            allow_other,
-            pushes: self.settings.mount.mode != Mode::Plain,
-            passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
-            threads: self.settings.mount.threads as usize,
-            options: self.settings.mount.options.clone(),
-        };
-        let connection = Connection::mount(Arc::clone(&self.dataset), mountpoint, &settings)?;
-        let pages: Arc<Pusher> = Arc::clone(connection.pusher());
-        let dataset = Arc::clone(&self.dataset);
-        self.cache.connect(pages, Box::new(move |node, urgency| dataset.check(node, urgency)));
-        let pusher = Arc::clone(connection.pusher());
-        lock(&self.connections).push(connection);
-        self.stop_asking(&pusher)
-    }
-
-    /// Has the kernel open files without asking, if that is the mode.
-    fn stop_asking(&self, pusher: &Pusher) -> Result<()> {
-        if self.dataset.sees_opens() {
-            return Ok(());
-        }
-        let file = self.catalog.any_file();
-        let goes_along = pusher.stop_asking(file.as_deref());
-        match self.settings.mount.mode {
-            Mode::Push if !goes_along => Err(Error::new(
-                ErrorKind::Mount,
-                "this kernel asks for every open: mount.mode = push is not possible",
-            )
-            .hint("set mount.mode to \"auto\" or \"keep-cache\"")),
-            _ if goes_along => Ok(()),
-            _ => {
-                self.dataset.see_opens();
-                Ok(())
-            }
-        }
-    }
-
     /// The files of the source.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
@@ -233,114 +188,6 @@ impl Engine {
             (_, true) => "keep-cache",
             (_, false) => "push",
         }
-    }
-
-    /// Mounts the control files: inside the first mount as root, or where the settings say.
-    ///
-    /// # Errors
-    /// Where they cannot be mounted at the place that the settings name.
-    pub fn serve_control(self: &Arc<Self>) -> Result<()> {
-        let Some((place, asked)) = self.place(&self.settings.mount.control, CONTROL_NAME) else {
-            return Ok(());
-        };
-        match Mounted::control(self.control_files(), &place) {
-            Ok(mounted) => lock(&self.beside).push(mounted),
-            Err(error) if asked => return Err(error),
-            // The commands work without them.
-            Err(error) => tracing::warn!(%error, "no control files"),
-        }
-        Ok(())
-    }
-
-    /// Mounts the views of the rehearsal buffers, if there are any: inside the first mount as root,
-    /// or where the settings say.
-    ///
-    /// # Errors
-    /// Where they cannot be mounted at the place that the settings name.
-    pub fn serve_views(&self) -> Result<()> {
-        let place = || self.place(&self.settings.mount.rehearsal, VIEWS_NAME);
-        let Some((rehearsal, (place, asked))) = self.rehearsal.as_ref().zip(place()) else {
-            return Ok(());
-        };
-        if !asked && !self.dataset.show_views() {
-            tracing::warn!("no views: the dataset has a directory `{VIEWS_NAME}` of its own");
-            return Ok(());
-        }
-        let views = Arc::clone(rehearsal.views());
-        views.lead_to(self.dataset_seen_from(&place));
-        match Mounted::views(views, &place, self.settings.mount.allow_other) {
-            Ok(mounted) => lock(&self.beside).push(mounted),
-            Err(error) if asked => return Err(error),
-            Err(error) => tracing::warn!(%error, "no views of the rehearsal buffers"),
-        }
-        Ok(())
-    }
-
-    /// The dataset as links in views at this place lead to it.
-    fn dataset_seen_from(&self, place: &Path) -> String {
-        let mountpoint = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
-        match mountpoint {
-            Some(path) if place.starts_with(&path) => LINK_TO_DATASET.to_owned(),
-            Some(path) => format!("{}/", path.display()),
-            None => String::new(),
-        }
-    }
-
-    /// Where something is mounted beside the dataset, and whether the settings name the place; none
-    /// where it is not.
-    fn place(&self, wish: &Control, name: &str) -> Option<(PathBuf, bool)> {
-        let inside = lock(&self.connections).first().map(|c| c.mountpoint().join(name));
-        match (wish, inside) {
-            (Control::Dir(path), _) => Some((path.clone(), true)),
-            (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => Some((path, false)),
-            _ => None,
-        }
-    }
-
-    /// Unmounts every connection; with `force` also those whose files are in use.
-    ///
-    /// # Errors
-    /// `Busy` where files of a mount are in use; that mount stays.
-    pub fn unmount(self: &Arc<Self>, force: bool) -> Result<()> {
-        for mountpoint in self.attached() {
-            self.detach(&mountpoint, force)?;
-        }
-        self.unmount_beside(force)?;
-        loop {
-            let mut connections = lock(&self.connections);
-            let Some(connection) = connections.last_mut() else { return Ok(()) };
-            let unmounted = connection.unmount(force);
-            if unmounted.is_ok() {
-                connections.pop();
-                continue;
-            }
-            drop(connections);
-            self.serve_control()?;
-            self.serve_views()?;
-            return unmounted;
-        }
-    }
-
-    /// Unmounts what is mounted beside the dataset: all of it or nothing.
-    fn unmount_beside(&self, force: bool) -> Result<()> {
-        let mut beside = lock(&self.beside);
-        let all = beside.len();
-        while let Some(last) = beside.last_mut() {
-            let unmounted = last.unmount(force);
-            if unmounted.is_err() {
-                // The control files are the first, and the views the last.
-                let without_views = beside.len() < all;
-                drop(beside);
-                return if without_views { self.serve_views().and(unmounted) } else { unmounted };
-            }
-            beside.pop();
-        }
-        Ok(())
-    }
-
-    /// Whether no connection is left: all have been unmounted from outside.
-    pub fn is_over(&self) -> bool {
-        lock(&self.connections).iter().all(Connection::is_over)
     }
 
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.

@@ -184,6 +184,11 @@ pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
     })
 }
 
+/// Whether something is mounted at exactly this path.
+pub fn is_mounted(path: &Path) -> bool {
+    mounted_at(path).is_some()
+}
+
 /// The device that is mounted at exactly this path.
 fn device_at(mountpoint: &Path) -> Option<String> {
     mounted_at(mountpoint)?.split(' ').nth(2).map(str::to_owned)

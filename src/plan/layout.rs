@@ -22,6 +22,9 @@ struct Extent {
 pub struct Layout {
     files: Vec<Extent>,
     file_of: Vec<FileId>,
+    /// What all files together have: bytes of page cache, and blocks.
+    pages_bytes: u64,
+    counted: u64,
     /// Counts the changes: of two layouts the one with more is the later.
     changes: u64,
 }
@@ -49,6 +52,9 @@ impl Layout {
         self.changes += 1;
         let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
         let extent = &mut self.files[file.index()];
+        let pages = |size: u64| size.next_multiple_of(PAGE_BYTES);
+        self.pages_bytes = self.pages_bytes - pages(extent.size) + pages(size);
+        self.counted = self.counted - u64::from(extent.count) + u64::from(count);
         if count > extent.count {
             extent.first = self.file_of.len() as u32;
             self.file_of.extend(std::iter::repeat_n(file, count as usize));
@@ -131,7 +137,7 @@ impl Layout {
 
     /// Bytes of page cache that all files take.
     pub fn pages_bytes_of_all(&self) -> u64 {
-        self.files.iter().map(|extent| extent.size.next_multiple_of(PAGE_BYTES)).sum()
+        self.pages_bytes
     }
 
     /// Bytes that all blocks would take in a tier below RAM.
@@ -145,9 +151,7 @@ impl Layout {
 
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
     pub fn mean_pages_bytes(&self) -> u64 {
-        let total = self.pages_bytes_of_all();
-        let count: u64 = self.files.iter().map(|e| u64::from(e.count)).sum();
-        total.checked_div(count).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
+        self.pages_bytes.checked_div(self.counted).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
     }
 }
 
@@ -174,6 +178,17 @@ mod tests {
         assert_eq!(blocks(BLOCK_BYTES - 1, 2), [0, 1]);
         assert_eq!(blocks(2 * BLOCK_BYTES, u64::MAX), [2]);
         assert!(blocks(3 * BLOCK_BYTES, 1).is_empty());
+    }
+
+    #[test]
+    fn the_whole_is_the_sum_of_its_files() {
+        let mut layout = Layout::new([10, BLOCK_BYTES + 1, 0]);
+        assert_eq!(layout.pages_bytes_of_all(), BLOCK_BYTES + 2 * PAGE_BYTES);
+        assert_eq!(layout.mean_pages_bytes(), (BLOCK_BYTES + 2 * PAGE_BYTES) / 3);
+        layout.resize(FileId(1), 5 * PAGE_BYTES);
+        layout.resize(FileId(0), 0);
+        assert_eq!(layout.pages_bytes_of_all(), 5 * PAGE_BYTES);
+        assert_eq!(layout.mean_pages_bytes(), 5 * PAGE_BYTES);
     }
 
     #[test]

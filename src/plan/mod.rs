@@ -18,8 +18,9 @@
 //! 5. When the last handle of a file is closed and no staged read of it is left, the policy weighs
 //!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
 //!
-//! 6. Where no order is followed, what this epoch has not read yet is fetched in place of what it
-//!    has, in no particular order (`unread`).
+//! 6. Where no order is followed, or only those of a small part of what is read (a validation's,
+//!    say), what this epoch has not read yet is fetched in place of what it has, in no particular
+//!    order (`unread`).
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
@@ -92,6 +93,8 @@ pub struct Planner {
     /// Whether a stream is at the end of what is known of its order.
     ending: bool,
     unread: Unread,
+    /// Whether `unread` says what is read next, and not the orders.
+    blind: bool,
     window: u64,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
     arrivals: VecDeque<BlockId>,
@@ -120,6 +123,7 @@ impl Planner {
             trusted_files: 0,
             ending: false,
             unread: Unread::new(layout.blocks()),
+            blind: true,
             window: 0,
             arrivals: VecDeque::new(),
             mirrored: false,
@@ -324,7 +328,7 @@ impl Planner {
     }
 
     fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
-        if !self.streams.iter().flatten().any(Stream::is_following) {
+        if self.blind {
             return NextUse::At(self.unread.next_epoch(block));
         }
         self.streams
@@ -398,13 +402,23 @@ impl Planner {
         self.window = wanted.min(self.settings.tiers[RAM].capacity);
     }
 
+    /// Whether the orders that are followed say too little of what is read: none, or of less than
+    /// half of what an epoch reads. What else is read is not what is never read.
+    fn is_blind(&self) -> bool {
+        let following = self.streams.iter().flatten().filter(|stream| stream.is_following());
+        let none = following.clone().next().is_none();
+        none || 2 * following.map(|stream| u64::from(stream.len())).sum::<u64>()
+            < u64::from(self.unread.size())
+    }
+
     /// Settles on a policy for what is known, and shows it everything that is kept.
     fn choose_policy(&mut self) {
+        self.blind = self.is_blind();
         let following: Vec<&Stream> =
             self.streams.iter().flatten().filter(|stream| stream.is_following()).collect();
         let before = self.policy;
         self.policy = match (self.settings.policy, following.as_slice()) {
-            (PolicyKind::Auto, []) => PolicyKind::UnreadFirst,
+            (PolicyKind::Auto, _) if self.blind => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, [one]) if one.is_permutation() => PolicyKind::UnreadFirst,
             (PolicyKind::Auto, _) => PolicyKind::Belady,
             (set, _) => set,

@@ -44,8 +44,8 @@ impl Planner {
 
     /// Counts a read for the epoch.
     fn count(&mut self, block: BlockId) {
-        let blind = !self.streams.iter().flatten().any(Stream::is_following);
-        if self.unread.read(block) && blind && self.policy == PolicyKind::UnreadFirst {
+        let changed = self.unread.read(block);
+        if changed && (self.blind || self.is_blind()) && self.policy == PolicyKind::UnreadFirst {
             self.choose_policy();
         }
     }

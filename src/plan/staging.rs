@@ -4,7 +4,6 @@ use super::Planner;
 use super::event::{Action, Place, PolicyKind};
 use super::policy::NextUse;
 use super::residency::RAM;
-use super::stream::Stream;
 use crate::ids::{BlockId, FileId};
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end.
@@ -221,11 +220,10 @@ impl Planner {
             && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
     }
 
-    /// Where no order is followed, fetches what this epoch has not read, in place of what it has.
+    /// Where hardly an order is followed, fetches what this epoch has not read, in place of what it
+    /// has.
     fn stage_unread(&mut self, actions: &mut Vec<Action>) {
-        if self.policy != PolicyKind::UnreadFirst
-            || self.streams.iter().flatten().any(Stream::is_following)
-        {
+        if self.policy != PolicyKind::UnreadFirst || !self.blind {
             return;
         }
         while self.may_fetch_more()

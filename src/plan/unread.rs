@@ -20,7 +20,7 @@ use crate::ids::BlockId;
 /// So many of so many reads are second reads of an epoch where another one has begun: fewer are put
 /// down to a file looked at twice, or to an indexer.
 const AGAIN: usize = 24;
-const RECENT: usize = 32;
+const RECENT: u32 = u32::BITS;
 
 /// Another one has begun, too, only after so many such reads for what was left of this one, and for
 /// all blocks there are: a validation is read several times in an epoch, and each new epoch has all
@@ -29,7 +29,7 @@ const LEFT_PART: u32 = 4;
 const BLOCKS_PART: usize = 256;
 
 /// Reads out of line that are overlooked, and one for so many others.
-const OVERLOOKED: u32 = 2 * RECENT as u32;
+const OVERLOOKED: u32 = 2 * RECENT;
 const OVERLOOKED_PART: u32 = 8;
 
 /// Reads that found nothing, until somebody counts as going through the files.
@@ -47,8 +47,8 @@ const GUESSES_MIN: u32 = 64;
 pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
-    /// Of the latest reads, whether they were second ones of the epoch.
-    recent: VecDeque<bool>,
+    /// Of the latest reads, whether they were second ones of the epoch, the latest in the lowest bit.
+    recent: u32,
     /// The latest second reads, as long as there is hardly another: those of the next epoch.
     again: Vec<BlockId>,
     /// First reads of this epoch: of blocks that were expected, and of others; and second ones.
@@ -58,6 +58,8 @@ pub(super) struct Unread {
     /// Blocks of the epoch before that are still to be read in this one; in the first, how many
     /// have been.
     left: u32,
+    /// Blocks that the epoch before has read.
+    before: u32,
     /// Whether files have been read once in this epoch, and were in the one before, but for a few.
     regular: [bool; 2],
     /// Whether something was read of each run of [`AROUND`] blocks.
@@ -75,12 +77,13 @@ impl Unread {
         let mut unread = Unread {
             last_read: Vec::new(),
             epoch: 1,
-            recent: VecDeque::new(),
+            recent: 0,
             again: Vec::new(),
             expected: 0,
             unexpected: 0,
             second: 0,
             left: 0,
+            before: 0,
             regular: [true; 2],
             known: Vec::new(),
             missed: 0,
@@ -112,14 +115,11 @@ impl Unread {
         } else {
             self.left = self.left.saturating_sub(u32::from(expected));
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(again);
+        self.recent = self.recent << 1 | u32::from(again);
         if again {
             self.again.push(block);
         }
-        let dense = self.recent.iter().filter(|again| **again).count();
+        let dense = self.recent.count_ones() as usize;
         if dense < AGAIN {
             self.again.drain(..self.again.len() - dense);
         }
@@ -131,6 +131,11 @@ impl Unread {
         let regular = self.is_regular();
         self.regular[0] &= self.is_once();
         regular != self.is_regular()
+    }
+
+    /// Blocks that an epoch reads: the one before, or this one so far.
+    pub(super) fn size(&self) -> u32 {
+        self.before.max(self.expected + self.unexpected)
     }
 
     fn blocks_part(&self) -> usize {
@@ -146,7 +151,8 @@ impl Unread {
             self.forget();
         }
         self.epoch += 1;
-        self.left = self.expected + self.unexpected;
+        self.before = self.expected + self.unexpected;
+        self.left = self.before;
         (self.expected, self.unexpected, self.second) = (0, 0, 0);
         for block in begun {
             let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
@@ -154,7 +160,7 @@ impl Unread {
             self.expected += first;
             self.left = self.left.saturating_sub(first);
         }
-        self.recent.clear();
+        self.recent = 0;
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
         self.runs = known.map(|(run, _)| run).collect();
         self.within = 0;

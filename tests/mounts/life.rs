@@ -189,12 +189,19 @@ fn a_source_mounted_twice_has_one_daemon() {
         assert!(ground.ends(0, &words).contains("shares the daemon"));
         check_many(&second, "d", 20, 10_000);
         assert!(ground.daemons().iter().all(|pid| *pid == first.pid));
+        let status = fs::read_to_string(second.join(".belady/status.json")).unwrap();
+        assert!(status.contains(second.to_str().unwrap()), "{status}");
         if end == "SIGTERM" {
             signal(first.pid, Signal::SIGTERM);
             break;
         }
+        let held = fs::File::open(second.join("d/0003")).unwrap();
+        assert!(ground.ends(8, &["umount", second.to_str().unwrap()]).contains("is in use"));
+        assert!(second.join(".belady/order").exists(), "it is there again");
+        drop(held);
         ground.ends(0, &["umount", second.to_str().unwrap()]);
         assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 1));
+        assert!(first.path(".belady/status.json").exists());
         check_many(&first.path(""), "d", 20, 10_000);
     }
     first.is_gone();

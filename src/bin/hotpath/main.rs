@@ -26,7 +26,7 @@ use reads::Samples;
 struct Cli {
     /// How they are read.
     mode: Mode,
-    /// A file with one path a line (read, mmap), a directory (walk), or a big file (shard-...).
+    /// A directory (walk), a big file (shard-...), or for all else a file with one path a line.
     path: PathBuf,
     /// Threads that read, each taking every Nth sample.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = 1..=256)]
@@ -43,6 +43,12 @@ enum Mode {
     Read,
     /// open, fstat, map, touch every page, unmap, close.
     Mmap,
+    /// open, fstat, close, and nothing is read.
+    Open,
+    /// Read to the end; opened before and closed after it is timed.
+    Pages,
+    /// The question whether it is a terminal, as Python's open() asks it of each file.
+    Isatty,
     /// Every directory is listed, every entry's attributes are asked for; a sample is an entry.
     Walk,
     /// 128 KiB pieces of one file, one after the other.
@@ -167,6 +173,10 @@ mod tests {
                 let found = measured(mode, list.clone(), readers);
                 assert_eq!((&found["samples"], &found["bytes"]), (&json!(3), &json!(305_001)));
                 assert!(found["p50_ns"].as_u64() > Some(0));
+            }
+            for (mode, bytes) in [(Mode::Pages, 305_001), (Mode::Open, 0), (Mode::Isatty, 0)] {
+                let found = measured(mode, list.clone(), readers);
+                assert_eq!((&found["samples"], &found["bytes"]), (&json!(3), &json!(bytes)));
             }
             for mode in [Mode::ShardSeq, Mode::ShardRandom] {
                 let found = measured(mode, files[2].clone(), readers);

@@ -1,7 +1,7 @@
 //! The ways to read a sample.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -24,8 +24,8 @@ const PAGE: usize = 4096;
 
 /// The samples of a run.
 pub(super) enum Samples {
-    /// Whole files.
-    Files { paths: Vec<PathBuf>, map: bool },
+    /// Whole files, and what is done with each.
+    Files { paths: Vec<PathBuf>, mode: Mode },
     /// Directories, each with what is in it.
     Directories(Vec<PathBuf>),
     /// Offsets in one file.
@@ -36,11 +36,6 @@ impl Samples {
     /// Finds the samples of a mode.
     pub(super) fn find(mode: Mode, path: &Path, seed: u64) -> io::Result<Self> {
         match mode {
-            Mode::Read | Mode::Mmap => {
-                let list = fs::read_to_string(path)?;
-                let paths = list.lines().map(PathBuf::from).collect();
-                Ok(Samples::Files { paths, map: mode == Mode::Mmap })
-            }
             Mode::Walk => Ok(Samples::Directories(directories(path)?)),
             Mode::ShardSeq | Mode::ShardRandom => {
                 let shard = File::open(path)?;
@@ -50,6 +45,10 @@ impl Samples {
                 }
                 Ok(Samples::Pieces { shard, offsets })
             }
+            Mode::Read | Mode::Mmap | Mode::Open | Mode::Pages | Mode::Isatty => {
+                let list = fs::read_to_string(path)?;
+                Ok(Samples::Files { paths: list.lines().map(PathBuf::from).collect(), mode })
+            }
         }
     }
 
@@ -58,12 +57,9 @@ impl Samples {
         let mut timings = Timings::default();
         let mut buffer = vec![0; (2 << 20) + PAGE];
         match self {
-            Samples::Files { paths, map } => {
+            Samples::Files { paths, mode } => {
                 for path in paths.iter().skip(first).step_by(step) {
-                    timings.time(|| {
-                        let read = if *map { map_file(path) } else { read_file(path, &mut buffer) };
-                        Ok((1, read?))
-                    })?;
+                    time_file(*mode, path, &mut buffer, &mut timings)?;
                 }
             }
             Samples::Directories(directories) => {
@@ -98,11 +94,34 @@ fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads a file as a loader does, and gives its bytes.
-fn read_file(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
-    let mut file = File::open(path)?;
+/// Times what a mode does with a file.
+fn time_file(mode: Mode, path: &Path, buffer: &mut [u8], timings: &mut Timings) -> io::Result<()> {
+    match mode {
+        Mode::Mmap => timings.time(|| Ok((1, map_file(path)?))),
+        Mode::Open => timings.time(|| open(path).map(|_| (1, 0))),
+        Mode::Pages => {
+            let mut file = open(path)?;
+            timings.time(|| Ok((1, read_to_end(&mut file, buffer)?)))
+        }
+        Mode::Isatty => {
+            let file = open(path)?;
+            timings.time(|| Ok((1, u64::from(file.is_terminal()))))
+        }
+        // As a loader does.
+        _ => timings.time(|| Ok((1, read_to_end(&mut open(path)?, buffer)?))),
+    }
+}
+
+/// Opens a file and asks for its attributes.
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
     // The standard library would ask for the time of birth too, which nobody else does.
     fstat(&file)?;
+    Ok(file)
+}
+
+/// Reads a file to its end, and gives its bytes.
+fn read_to_end(file: &mut File, buffer: &mut [u8]) -> io::Result<u64> {
     let mut total = 0;
     loop {
         match file.read(buffer)? {

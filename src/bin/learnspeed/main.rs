@@ -2,6 +2,7 @@
 //!
 //! A tool for measurements, on one thread. One line of JSON says what came out.
 
+mod load;
 mod observe;
 mod peak;
 
@@ -41,6 +42,14 @@ enum What {
         #[arg(long, default_value_t = 1_000_000, value_parser = 1_000..=10_000_000)]
         samples: i64,
     },
+    /// An order file that is understood.
+    Load {
+        /// What stands in it.
+        written: load::Written,
+        /// Its samples.
+        #[arg(long, default_value_t = 10_000_000, value_parser = 1..=100_000_000)]
+        entries: i64,
+    },
     /// The most vector operations of the search's kinds that a core does.
     Peak {
         /// The instructions.
@@ -72,6 +81,7 @@ fn main() -> ExitCode {
             path_of(path).map(|path| crack(path, hypotheses, seeds))
         }
         What::Peak { path } => path_of(path).map(measure_peak),
+        What::Load { written, entries } => load::run(written, entries as u32),
         What::Observe { samples } => Ok(observe::run(samples as u32)),
     };
     match result {
@@ -130,6 +140,14 @@ mod tests {
         assert_eq!(found["followed"], json!(true));
         let predicted = found["predicted"].as_u64();
         assert!((39_000..=40_000).contains(&predicted.unwrap()), "{found}");
+    }
+
+    #[test]
+    fn every_order_file_is_understood() {
+        for written in load::Written::value_variants() {
+            let found = load::run(*written, 10_000).unwrap();
+            assert_eq!(found["entries"], json!(10_000), "{written:?}");
+        }
     }
 
     #[test]

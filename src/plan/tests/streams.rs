@@ -204,3 +204,28 @@ fn workers_that_read_in_the_order_of_names_are_followed() {
         }
     }
 }
+
+/// The order of a validation says nothing of a training's: of what that has not read yet as much is
+/// found as if no order were known.
+#[test]
+fn the_order_of_a_part_does_not_blind_the_rest() {
+    let (train, all) = (1_800, 2_000);
+    let mut world = untold(all, settings(u64::from(all) / 2 * 4096, None, PolicyKind::Auto));
+    let validation: Arc<[u32]> = (train..all).collect();
+    let hits = |world: &World| world.planner.counters().hits;
+    let mut found = 0;
+    for epoch in 0..4 {
+        let before = hits(&world);
+        read_all(&mut world, 1, shuffled(train, epoch).iter().copied());
+        found = hits(&world) - before;
+        if epoch == 0 {
+            let epochs = vec![Arc::clone(&validation); 4];
+            let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+            world.tell(Event::Ordered { stream: StreamId(0), order });
+        }
+        read_all(&mut world, 2, validation.iter().copied());
+    }
+    assert!(found > u64::from(train) * 3 / 4, "{found} of {train} in the last epoch");
+    let status = world.planner.streams().next().unwrap().1;
+    assert!(status.following && status.opens_predicted > 3 * 200, "{status:?}");
+}

@@ -1,0 +1,75 @@
+//! How long an order file takes to be understood, and what it takes in memory then.
+
+use std::time::Instant;
+
+use belady::ids::FileId;
+use belady::order::file::parse;
+use belady::order::{Entry, Listing, Order};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// What stands in an order file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Written {
+    /// 4-byte places of the index order.
+    Binary,
+    /// Such places in decimal, one a line.
+    Numbers,
+    /// Paths, one a line.
+    Paths,
+}
+
+/// Understands an order of so many samples, each once, in an order that looks like a random one.
+pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
+    let names: Vec<String> = match written {
+        Written::Paths => {
+            (0..entries).map(|n| format!("train/n{:05}/{n:08}.JPEG", n / 1_300)).collect()
+        }
+        Written::Binary | Written::Numbers => Vec::new(),
+    };
+    let entry = |n: u32| {
+        let path = names.get(n as usize).map_or("", String::as_str);
+        Entry { path: path.as_bytes(), file: FileId(n), size: 1 }
+    };
+    let listing = Listing::new((0..names.len() as u32).map(entry).collect());
+    let text = text_of(written, entries, &names);
+    let (resident, began) = (resident()?, Instant::now());
+    let parsed =
+        parse(&text, &listing, || Ok((0..entries).map(FileId).collect()), Some(entries.into()));
+    let order = parsed.and_then(|parsed| Order::listed("file", parsed.epochs, parsed.samples));
+    let seconds = began.elapsed().as_secs_f64();
+    let order = order.map_err(|error| error.to_string())?;
+    let bytes = self::resident()?.saturating_sub(resident);
+    Ok(json!({
+        "entries": order.epoch_len(0),
+        "seconds": seconds,
+        "bytes_per_entry": bytes as f64 / f64::from(entries),
+        "last": order.epoch(0).last(),
+    }))
+}
+
+/// The order file: every place once. The step has no factor in common with the number of places.
+fn text_of(written: Written, entries: u32, names: &[String]) -> Vec<u8> {
+    let wanted = u64::from(entries) * 618 / 1_000;
+    let step = (wanted.max(1)..).find(|step| gcd(*step, entries.into()) == 1).unwrap_or(1);
+    let places = (0..u64::from(entries)).map(|n| (n * step % u64::from(entries)) as u32);
+    match written {
+        Written::Binary => places.flat_map(u32::to_le_bytes).collect(),
+        Written::Numbers => places.flat_map(|place| format!("{place}\n").into_bytes()).collect(),
+        Written::Paths => {
+            places.flat_map(|place| [names[place as usize].as_bytes(), b"\n"].concat()).collect()
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Bytes of memory of this process.
+fn resident() -> Result<u64, String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| "the kernel does not tell of memory".to_owned())
+}
