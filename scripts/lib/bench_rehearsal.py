@@ -158,7 +158,8 @@ class Bench(Parts):
                 by_kind = [epochs[kind::len(turn)] for kind in range(len(turn))]
                 self.x_local("mix.x_local", by_kind[0], by_kind[1])
                 self.x_local("mix.epoch_view.x_local", by_kind[2], by_kind[1], note="old samples of epoch-0")
-                self.x_local("new.x_local", by_kind[3], by_kind[4], note="no old samples")
+                self.x_local("new.x_local", by_kind[3], by_kind[4],
+                             note="no old samples; Python's open() is a request of its own")
                 self.slots(slots, held)
 
     def x_local(self, name, belady, local, **more):
