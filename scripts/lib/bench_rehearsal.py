@@ -9,12 +9,16 @@ mix: epochs with and without old samples in turns, at .8 of the source's bandwid
 start and the new samples are offered, is a row of its own.  x_local: no pace, all cached, beside local copies of the
 same samples.  many: a buffer of as many tiny files as ImageNet has, so that it is the number that counts.
 b56r7, weighted: order files are read by a small compiled program; hit is 1 - bytes of the source / bytes read.
+latent: as many codes as REMIND keeps of ImageNet, appended in pieces; batches are read by os.pread from `latent/all`,
+all of which was read before.
 """
 
 import json
 import os
 import random
 import subprocess
+
+import numpy
 
 from bench_metadata import make_tree
 from buffers import rehearse, stats_of, view_of, wait_until_offered
@@ -33,6 +37,8 @@ OLD_SHARE = .4               # old samples for each new one: a tenth of what fou
 CACHED = .2                  # of the bytes of a dataset, where hits are counted
 STEADY = 4                   # epochs in which they are
 MANY = 1_280_000
+CODES, CODE = 960_000, 1_568 # and bytes of one
+APPEND = 20_000              # codes at once
 LONGEST = 400                # seconds until a mount counts as hung
 TOLD = "torch-distributed:seed=0,index=imagefolder,root=new,ext=.bin"
 
@@ -63,12 +69,23 @@ def buffer_of(size, **more):
     return options
 
 
+def code_of(number):
+    """The code of a number: all of its bytes depend on it."""
+    return (number * 2_654_435_761 % 2**64).to_bytes(8, "little") * (CODE // 8)
+
+
+def disk_bytes(top):
+    """Bytes that the files below a directory take on the disk."""
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
+    return sum(os.lstat(file).st_blocks * 512 for file in files)
+
+
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("mix", "cached", "many", "b56r7", "weighted")
+    PARTS = ("mix", "cached", "many", "b56r7", "weighted", "latent")
     BARS = {"mix.wait_share": .02, "mix.x_local": 1.1, "mix.growth": 1.155, "sleep_s": 5, "scores.lines_per_s": 100_000,
-            "b56r7.hit": .25, "weighted.hit": .65}
+            "b56r7.hit": .25, "weighted.hit": .65, "latent.x_payload": 1.05, "latent.batch512_ms": 5}
     AT_LEAST = ("scores.lines_per_s", "b56r7.hit", "weighted.hit")
 
     def __init__(self, top, quick, turns):
@@ -269,6 +286,49 @@ class Bench(Parts):
         simulated = self.simulated(order, source)
         told = ", ".join(f"{policy} {share:.3f}" for policy, share in simulated.items())
         self.add(name, runs[1:], "", simulated=simulated, first=round(runs[0], 4), note=f"simulated: {told}")
+
+    def latent(self):
+        """Codes: how fast they are kept, what they take on the disk, and what a batch of them costs."""
+        count = CODES // 10 if self.quick else CODES
+        source, cache = fresh_dir(os.path.join(self.top, "source")), fresh_dir(os.path.join(self.top, "cache"))
+        with open(os.path.join(source, "file"), "wb") as f:
+            f.write(b"x")
+        options = ["--cache-dir", cache, "--nvme", 16 * MIB, "--set", f"rehearsal.codes.latent={CODE}"]
+        with self.mount(source, 64 * MIB, *options) as mount, Watchdog(LONGEST, [mount]):
+            before, elapsed = disk_bytes(cache), stopwatch()
+            for first in range(0, count, APPEND):
+                codes = b"".join(number.to_bytes(8, "little") + code_of(number)
+                                 for number in range(first, min(first + APPEND, count)))
+                with open(view_of(mount, "codes", "latent/append"), "wb", buffering=0) as f:
+                    f.write(codes)
+            self.add("latent.appends_per_s", [count / elapsed()], "1/s", digits=0, note="what makes them included")
+            os.sync()
+            self.add("latent.x_payload", [(disk_bytes(cache) - before) / (count * CODE)], codes=count)
+            self.batches_of_codes(view_of(mount, "codes", "latent/all"), count)
+
+    def batches_of_codes(self, path, count):
+        """Random batches; codes lie in the order in which they came."""
+        chosen, found = random.Random(5), {"pread": [], "memmap": []}
+        mapped = numpy.memmap(path, dtype="u1", mode="r").reshape(count, CODE)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            while os.read(fd, 8 * MIB):
+                pass
+            for _ in range(8 * self.pairs):
+                numbers = chosen.choices(range(count), k=512)
+                elapsed = stopwatch()
+                codes = [os.pread(fd, CODE, number * CODE) for number in numbers]
+                found["pread"].append(1e3 * elapsed())
+                elapsed = stopwatch()
+                same = mapped[numbers]
+                found["memmap"].append(1e3 * elapsed())
+                if any(code != code_of(number) or code != one.tobytes()
+                       for code, number, one in zip(codes, numbers, same)):
+                    raise RunError("a code is not the one that was appended")
+        finally:
+            os.close(fd)
+        self.add("latent.batch512_ms", found["pread"], "ms", note="by os.pread")
+        self.add("latent.batch512.memmap_ms", found["memmap"], "ms", note="by numpy.memmap, page faults included")
 
     def simulated(self, order, source):
         """What the planner would give in virtual time, and what never evicting would."""
