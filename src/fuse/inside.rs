@@ -4,17 +4,15 @@
 //! the answer comes or the device is closed, and a killed daemon's device is closed when no thread
 //! has it any more. So these threads have descriptors of their own, and none of a device: once the
 //! others have ended the kernel ends the connection, what is waited for here, and what readers wait
-//! for.
+//! for. They begin with none at all: a copy of what another thread has open at that moment, a file in
+//! the mount or a pipe whose end somebody waits for, would stay open for good.
 
-use std::fs;
-use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::close;
+use nix::libc;
 
 use super::own::OwnThreads;
 use crate::source::{Pool, Urgency};
@@ -51,9 +49,7 @@ impl Way {
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
-        let here = mountpoint.clone();
-        let leave = move || leave_devices(&here);
-        let pool = Pool::starting("belady-inside", THREADS, THREADS, leave);
+        let pool = Pool::starting("belady-inside", THREADS, THREADS, leave_descriptors);
         Inside { pool, way: Arc::new(Way { mountpoint, gate: RwLock::new(()) }) }
     }
 
@@ -104,22 +100,40 @@ impl Inside {
     }
 }
 
-/// Gives the thread a table of descriptors of its own, without those of FUSE devices, and without
-/// what another thread has open in the mount at this moment: that would be in use for good.
-fn leave_devices(mountpoint: &Path) {
-    if let Err(errno) = unshare(CloneFlags::CLONE_FILES) {
+/// Gives the thread a table of descriptors of its own, with the three standard ones alone. What it
+/// does needs no other, and it starts no threads, which would share it.
+fn leave_descriptors() {
+    // SAFETY: of the other descriptors none is held by what this thread does, and other threads keep
+    // theirs.
+    let left = unsafe {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
+    };
+    if let Err(errno) = Errno::result(left) {
         tracing::debug!(%errno, "a thread shares its descriptors");
-        return;
     }
-    let Ok(descriptors) = fs::read_dir("/proc/thread-self/fd") else { return };
-    let to_leave = |to: &Path| to.ends_with("dev/fuse") || to.starts_with(mountpoint);
-    let left: Vec<RawFd> = descriptors
-        .filter_map(Result::ok)
-        .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to_leave(&to)))
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
-    for descriptor in left {
-        // In the table of this thread only: nobody else's descriptor goes.
-        let _ = close(descriptor);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    #[test]
+    fn what_others_have_open_when_a_thread_starts_can_be_closed() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pool = Pool::starting("inside", 1, 1, leave_descriptors);
+        let (sender, started) = mpsc::sync_channel(1);
+        pool.submit(Urgency::Demand, move || sender.send(()).unwrap());
+        started.recv().unwrap();
+        drop(writer);
+        let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut ends, PollTimeout::from(30_000_u16)), Ok(1), "the end is seen");
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        // The thread lives as long as its pool.
+        drop(pool);
     }
 }
