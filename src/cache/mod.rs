@@ -53,7 +53,7 @@ pub use codes::{CodeFile, CodeStore, Shelf};
 use flight::{Fetching, Flight};
 pub use gears::Gears;
 pub use inbox::{Inbox, Message, Question};
-pub use journal::{Journal, Pinned};
+pub use journal::{Journal, Pinned, Wear};
 use local::Local;
 use store::{Lent, Store};
 pub use whole::Taken;

@@ -347,7 +347,9 @@ impl Filesystem for ViewOps {
         let handle = self.handles.open().get(&fh.0).cloned();
         match handle {
             Some(Handle::Scores(writing)) => {
-                let lines = writing.add_lines(data, lock_owner);
+                let Some(lines) = writing.add_lines(data, lock_owner) else {
+                    return reply.error(Errno::EFBIG);
+                };
                 if lines.is_empty() {
                     return reply.written(written);
                 }

@@ -34,7 +34,7 @@ impl Writing {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to what is whole at the close. Says whether it was taken: once it is too much, nothing
+    /// Adds to what is not whole yet. Says whether it was taken: once it is too much, nothing
     /// is.
     pub(super) fn add(&self, data: &[u8], writer: Option<LockOwner>) -> bool {
         let mut begun = self.begun();
@@ -53,15 +53,15 @@ impl Writing {
         self.begun().over
     }
 
-    /// Adds to lines, and says those that are whole with this.
-    pub(super) fn add_lines(&self, data: &[u8], writer: Option<LockOwner>) -> Vec<u8> {
-        let mut begun = self.begun();
-        begun.writer = writer;
-        let line = &mut begun.bytes;
-        line.extend_from_slice(data);
+    /// Adds to lines, and says those that are whole with this; none where a line is too long.
+    pub(super) fn add_lines(&self, data: &[u8], writer: Option<LockOwner>) -> Option<Vec<u8>> {
+        if !self.add(data, writer) {
+            return None;
+        }
+        let line = &mut self.begun().bytes;
         let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let rest = line.split_off(whole);
-        std::mem::replace(line, rest)
+        Some(std::mem::replace(line, rest))
     }
 
     /// What is left, where whoever closes a descriptor has written to it.

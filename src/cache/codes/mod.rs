@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::journal::{Journal, Pinned};
+use super::journal::{Journal, Pinned, Wear};
 use super::store::disk::Disk;
 use chunks::Chunks;
 
@@ -26,9 +26,6 @@ const NUMBER_BYTES: usize = 8;
 
 /// Bytes that a text has of each code: its number and its checksum, little-endian.
 const HEAD_BYTES: usize = NUMBER_BYTES + 4;
-
-/// Bytes of the journal beyond twice what is alive, before it is rewritten.
-const DEAD_BYTES: u64 = 64 << 20;
 
 /// Bytes of codes in a record of a journal that is rewritten.
 const BATCH_BYTES: usize = 1 << 20;
@@ -189,10 +186,7 @@ impl Shelf {
 pub struct CodeStore {
     journal: Journal,
     shelf: Arc<Shelf>,
-    /// Bytes of the disk that are left to others.
-    min_free: u64,
-    /// The length of the journal at which it is looked how much of it is dead.
-    length_max: u64,
+    wear: Wear,
 }
 
 impl CodeStore {
@@ -212,8 +206,8 @@ impl CodeStore {
         })?;
         taken?;
         let shelf = Arc::new(Shelf { bytes, held: Mutex::new(held) });
-        let mut store = CodeStore { journal, shelf, min_free, length_max: 0 };
-        store.length_max = 2 * store.live() + DEAD_BYTES;
+        let mut store = CodeStore { journal, shelf, wear: Wear::new(0, min_free) };
+        store.wear = Wear::new(store.live(), min_free);
         Ok(store)
     }
 
@@ -249,8 +243,10 @@ impl CodeStore {
             return Err(error);
         }
         self.shelf.held().take(&record.text, Some(&pinned))?;
-        if self.journal.length() > self.length_max {
-            self.leave_dead_bytes();
+        if self.wear.is_due(&self.journal)
+            && let Err(error) = self.leave_dead_bytes()
+        {
+            tracing::warn!(%error, "the journal of codes cannot be rewritten");
         }
         Ok(count)
     }
@@ -279,23 +275,13 @@ impl CodeStore {
     }
 
     /// Rewrites the journal if most of it is dead.
-    fn leave_dead_bytes(&mut self) {
+    fn leave_dead_bytes(&mut self) -> Result<()> {
         let live = self.live();
-        if self.journal.length() <= 2 * live + DEAD_BYTES {
-            self.length_max = 2 * live + DEAD_BYTES;
-            return;
+        if self.wear.look(&self.journal, live)? {
+            self.rewrite()?;
+            self.wear.rewritten(&self.journal);
         }
-        let free = self.journal.space().map(|space| space.bytes.saturating_sub(self.min_free));
-        let fits = free.and_then(|free| {
-            (live <= free).then_some(()).ok_or_else(|| Error::from(ErrorKind::StorageFull))
-        });
-        match fits.and_then(|()| self.rewrite()) {
-            Ok(()) => self.length_max = 2 * self.journal.length() + DEAD_BYTES,
-            Err(error) => {
-                self.length_max = self.journal.length() + DEAD_BYTES;
-                tracing::warn!(%error, "the journal of codes cannot be rewritten");
-            }
-        }
+        Ok(())
     }
 
     /// Begins the journal anew with the codes that there are. One that is damaged stays so: its

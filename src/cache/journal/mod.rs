@@ -18,6 +18,7 @@
 
 #[cfg(test)]
 mod tests;
+mod wear;
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::store::disk::{Blob, Disk, Space, Use};
+pub use wear::Wear;
 
 /// Tells a journal from other files and other formats.
 const MAGIC: [u8; 4] = *b"blj2";

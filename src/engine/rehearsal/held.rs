@@ -16,16 +16,13 @@ use siphasher::sip::SipHasher24;
 
 use super::answers::Refusals;
 use super::record::{Origin, Record, State};
-use crate::cache::Journal;
 use crate::cache::store::disk::Disk;
+use crate::cache::{Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
     Buffer, Candidate, ClassId, Feature, Labels, Refused, SampleId, SleepSet, sleep_set,
 };
-
-/// Bytes of the journal beyond twice what is held, before it is rewritten.
-const DEAD_BYTES: u64 = 64 << 20;
 
 /// Samples larger than this are never kept: they are read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
@@ -48,10 +45,7 @@ pub(super) struct Held {
     /// Scores that were taken in this mount, and what was not.
     pub(super) scored: u64,
     pub(super) refused: Refusals,
-    /// Bytes of the disk that are left to others.
-    min_free: u64,
-    /// The length of the journal at which it is looked how much of it is dead.
-    length_max: u64,
+    wear: Wear,
     /// It was said that the disk does not take what is written.
     warned: bool,
     /// Counts the changes of what is shown, for those who look at it.
@@ -99,8 +93,7 @@ impl Held {
             journal,
             scored: 0,
             refused: Refusals::default(),
-            min_free,
-            length_max: 0,
+            wear: Wear::new(0, min_free),
             warned: false,
             changes: Arc::default(),
         };
@@ -111,7 +104,7 @@ impl Held {
         if !ruled {
             held.commit(Record::Ruled { rules }, &[]);
         }
-        held.length_max = 2 * held.live() + DEAD_BYTES;
+        held.wear = Wear::new(held.live(), min_free);
         held.write();
         Ok(held)
     }
@@ -259,8 +252,12 @@ impl Held {
     pub(super) fn write(&mut self) {
         let result = self.journal.write();
         self.settle(&result);
-        if result.is_ok() && self.journal.length() > self.length_max {
-            self.leave_dead_bytes();
+        if result.is_ok()
+            && self.wear.is_due(&self.journal)
+            && let Err(error) = self.leave_dead_bytes()
+        {
+            let name = &self.settings.name;
+            tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
         }
     }
 
@@ -303,25 +300,13 @@ impl Held {
     }
 
     /// Rewrites the journal if most of it is dead.
-    fn leave_dead_bytes(&mut self) {
+    fn leave_dead_bytes(&mut self) -> Result<()> {
         let live = self.live();
-        if self.journal.length() <= 2 * live + DEAD_BYTES {
-            self.length_max = 2 * live + DEAD_BYTES;
-            return;
+        if self.wear.look(&self.journal, live)? {
+            self.rewrite()?;
+            self.wear.rewritten(&self.journal);
         }
-        let space = self.journal.space();
-        let free = space.map(|space| space.bytes.saturating_sub(self.min_free));
-        let fits = free.and_then(|free| {
-            (live <= free).then_some(()).ok_or_else(|| Error::from(ErrorKind::StorageFull))
-        });
-        match fits.and_then(|()| self.rewrite()) {
-            Ok(()) => self.length_max = 2 * self.journal.length() + DEAD_BYTES,
-            Err(error) => {
-                self.length_max = self.journal.length() + DEAD_BYTES;
-                let name = &self.settings.name;
-                tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
-            }
-        }
+        Ok(())
     }
 
     /// Begins the journal anew with what is held.

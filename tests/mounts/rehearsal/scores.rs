@@ -67,6 +67,13 @@ fn scores_are_taken_from_a_file() {
     assert!(fs::read(&file).is_err(), "there is nothing to read");
     assert!(fs::write(view.join("new"), b"x").is_err());
     assert!(fs::remove_file(&file).is_err());
+    // A line without an end is not waited for for good.
+    let mut endless = append();
+    let piece = vec![b'x'; 1 << 20];
+    let refused = (0..100).find_map(|_| endless.write_all(&piece).err());
+    assert_eq!(refused.unwrap().raw_os_error(), Some(Errno::EFBIG as i32));
+    let closed = nix::unistd::close(std::os::fd::IntoRawFd::into_raw_fd(endless));
+    assert_eq!(closed, Err(Errno::EFBIG));
     let open = fs::OpenOptions::new().write(true).open(shown);
     assert_eq!(open.unwrap_err().raw_os_error(), Some(Errno::EROFS as i32));
     mounted.umount();
