@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Source,
     /// The cache directory cannot be used.
     Cache,
+    /// The disk of the cache directory fails.
+    Disk,
     /// The mount could not be made or removed.
     Mount,
     /// Something took longer than it may.
@@ -36,7 +38,7 @@ impl ErrorKind {
             ErrorKind::Usage => 2,
             ErrorKind::Config | ErrorKind::Order => 3,
             ErrorKind::Source => 4,
-            ErrorKind::Cache => 5,
+            ErrorKind::Cache | ErrorKind::Disk => 5,
             ErrorKind::Mount => 6,
             ErrorKind::Timeout => 7,
             ErrorKind::Busy => 8,

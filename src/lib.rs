@@ -3,6 +3,7 @@
 //! The pure rooms ([`order`], ids, errors) hold no I/O, clock, lock or task; the others move
 //! bytes as the pure rooms decide. `ARCHITECTURE.md` is the map.
 
+pub mod anchor;
 pub mod cache;
 pub mod catalog;
 pub mod cli;

@@ -183,6 +183,21 @@ fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
 }
 
 #[test]
+fn a_disk_below_the_cache_is_simulated() {
+    let ground = Ground::new();
+    let some = ["--samples", "500", "--cache", "10%", "--policy", "belady"];
+    let run = |more: &[&str]| ground.simulates(&[&some[..], more].concat()).remove(0);
+    let (without, with) = (run(&[]), run(&["--disk", "60%"]));
+    let hits = |row: &Value| row["hits"].as_f64().unwrap();
+    assert!(hits(&without) < 0.2 && hits(&with) > 0.6, "{without} {with}");
+    // At 8450 us and 200 MB/s the source takes 9 ms for a sample.
+    assert_eq!(run(&["--disk", "60%", "--disk-us", "9500"]), without);
+    assert!(hits(&run(&["--disk", "60%", "--disk-us", "8000"])) > 0.6);
+    ground.fails(&["simulate", "--disk", "auto"], 2, &["--disk auto"]);
+    ground.fails(&["simulate", "--disk-us", "1"], 2, &["--disk"]);
+}
+
+#[test]
 fn rehearsed_samples_cost_the_source_reads_too() {
     let ground = Ground::new();
     let workload = ["--workload", "rehearsal", "--samples", "700", "--epochs", "6"];

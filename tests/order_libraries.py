@@ -21,21 +21,32 @@ def once(loader):
     return [int(i) for batch in loader for i in batch]
 
 
+def load(data, key, sampler, **others):
+    """A loader of batches, or of whole batches only."""
+    whole = key("whole_batches", 0)
+    return DataLoader(data, batch_size=whole or 16, drop_last=whole > 0, sampler=sampler, **others)
+
+
+def taken(data, key, sampler):
+    """What is read of a sampler: by a loader only where that leaves something out."""
+    return once(load(data, key, sampler)) if key("whole_batches", 0) else [data[i] for i in sampler]
+
+
 def distributed(data, key, epochs):
     sampler = DistributedSampler(data, num_replicas=key("world", 1), rank=key("rank", 0),
                                  shuffle=key("shuffle", True), seed=key("seed", 0),
                                  drop_last=key("drop_last", False))
     for epoch in range(epochs):
         sampler.set_epoch(key("epoch", 0) + epoch)
-        yield [data[i] for i in sampler]
+        yield taken(data, key, sampler)
 
 
 def explicit(data, key, epochs):
     g = generator(key("seed"))
     persistent = key("persistent_workers", False)
     sampler = RandomSampler(data, replacement=key("replacement", False), generator=g)
-    loader = DataLoader(data, batch_size=16, sampler=sampler, generator=g,
-                        num_workers=int(persistent), persistent_workers=persistent)
+    loader = load(data, key, sampler, generator=g,
+                  num_workers=int(persistent), persistent_workers=persistent)
     for _ in range(epochs):
         yield once(loader)
 
@@ -43,8 +54,7 @@ def explicit(data, key, epochs):
 def default(data, key, epochs):
     torch.manual_seed(key("seed"))
     torch.rand(key("position", 3) - 3)
-    loader = DataLoader(data, batch_size=16,
-                        sampler=RandomSampler(data, replacement=key("replacement", False)))
+    loader = load(data, key, RandomSampler(data, replacement=key("replacement", False)))
     for _ in range(epochs):
         yield once(loader)
         torch.rand(key("stride", 4) - 4)
@@ -54,10 +64,10 @@ def subset(data, key, epochs):
     if key("gap", 2) == 0:
         sampler = SubsetRandomSampler(range(len(data)), generator=generator(key("seed")))
         for _ in range(epochs):
-            yield [data[i] for i in sampler]
+            yield taken(data, key, sampler)
         return
     torch.manual_seed(key("seed"))
-    loader = DataLoader(data, batch_size=16, sampler=SubsetRandomSampler(range(len(data))))
+    loader = load(data, key, SubsetRandomSampler(range(len(data))))
     for _ in range(epochs):
         yield once(loader)
 
@@ -89,7 +99,7 @@ def python_draw(g, order, key):
 
 
 SAMPLERS = {
-    "sequential": lambda data, key, epochs: (list(data) for _ in range(epochs)),
+    "sequential": lambda data, key, epochs: (taken(data, key, range(len(data))) for _ in range(epochs)),
     "torch-distributed": distributed,
     "torch-random": explicit,
     "torch-default": default,

@@ -5,9 +5,9 @@
 
 use std::process::Command;
 
-use belady::order::OrderSpec;
+use belady::ids::FileId;
 use belady::order::samplers::Workers;
-use belady::order::spec::Source;
+use belady::order::{Entry, Listing, OrderSpec};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -41,20 +41,23 @@ fn summary(epoch: &[u32]) -> Summary {
     (epoch.len(), epoch.iter().take(8).copied().collect(), epoch.iter().fold(0, hash))
 }
 
-/// Compares the epochs of these specs, each over so many samples.
+/// Compares the epochs of these specs, each over so many files whose names are in order.
 fn compare(cases: &[(String, u32, u32)]) {
     let asked: Vec<_> = cases.iter().map(|(spec, n, epochs)| json!([spec, n, epochs])).collect();
+    let most = cases.iter().map(|(_, n, _)| *n).max().unwrap_or(0);
+    let names: Vec<String> = (0..most).map(|at| format!("{at:08}")).collect();
     for ((text, n, _), expected) in cases.iter().zip(ask::<Vec<Summary>>(&asked)) {
         let spec: OrderSpec = text.parse().unwrap();
-        let Source::Sampler(sampler) = &spec.source else { panic!("{text}") };
-        let dataset: Vec<u32> = (0..*n).collect();
-        let part = spec.splits.iter().fold(dataset, |dataset, split| {
-            let positions = split.positions(dataset.len() as u32).unwrap();
-            positions.iter().map(|&at| dataset[at as usize]).collect()
+        let entries = names.iter().zip(0..*n).map(|(name, at)| Entry {
+            path: name.as_bytes(),
+            file: FileId(at),
+            size: 1,
         });
-        let epochs = sampler.epochs(part.len() as u32, 0);
-        for (k, (found, expected)) in epochs.zip(expected).enumerate() {
-            let found: Vec<_> = found.iter().map(|&at| part[at as usize]).collect();
+        let Ok(order) = spec.resolve(&Listing::new(entries.collect()), &[]) else {
+            assert!(expected.iter().all(|(length, ..)| *length == 0), "{text} over {n}");
+            continue;
+        };
+        for (k, (found, expected)) in order.epochs(0).zip(expected).enumerate() {
             assert_eq!(summary(&found), expected, "{text} over {n}, epoch {k}");
         }
     }
@@ -129,6 +132,33 @@ fn loaders_agree_with_torch() {
         ));
         cases.push((format!("torch-subset-random:seed={seed}"), n, 3));
         cases.push((format!("torch-subset-random:seed={seed},position=0,gap=0"), n, 3));
+    }
+    compare(&cases);
+}
+
+#[test]
+fn loaders_of_whole_batches_agree_with_torch() {
+    let mut choice = Choice(4);
+    let mut cases = Vec::new();
+    for n in [4, 31, 1000, 1001, 4096] {
+        for batch in [1, 4, 1 + choice.below(n), n] {
+            let (seed, world) = (choice.seed(), 1 + choice.below(n / batch));
+            let (rank, drop_last) = (choice.below(world), choice.boolean());
+            for spec in [
+                "sequential:".to_owned(),
+                format!("torch-random:seed={seed},"),
+                format!("torch-random:seed={seed},replacement=true,"),
+                format!("torch-random:seed={seed},persistent_workers=true,"),
+                format!("torch-default:seed={seed},"),
+                format!("torch-subset-random:seed={seed},"),
+                format!("torch-subset-random:seed={seed},position=0,gap=0,"),
+                format!(
+                    "torch-distributed:seed={seed},world={world},rank={rank},drop_last={drop_last},"
+                ),
+            ] {
+                cases.push((format!("{spec}whole_batches={batch}"), n as u32, 3));
+            }
+        }
     }
     compare(&cases);
 }

@@ -90,7 +90,7 @@ macro_rules! libraries {
 }
 
 libraries! {
-    torch: 90,
+    torch: 100,
     timm: 10,
     huggingface: 20,
     numpy: 100,

@@ -57,7 +57,8 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
         known: ahead == Ahead::Known,
         epochs: EPOCHS,
         settings: Settings {
-            tiers: vec![Tier { capacity: total * share / 100 }],
+            tiers: vec![Tier { capacity: total * share / 100, block_us: 0 }],
+            source_us: Some(BUSY.read_us(SAMPLE_BYTES)),
             policy,
             prefetch: ahead != Ahead::Blind,
             inflight_max: 32,
@@ -66,7 +67,6 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             gears: false,
         },
         source: BUSY,
-        lower_us: vec![100, 100],
         vanish: None,
     }
 }
@@ -158,18 +158,25 @@ fn the_budget_of_ram_is_kept() {
     }
 }
 
+/// One job over RAM for a tenth of the data, a fast tier for 30 % and a third one for 40 %, from which a
+/// block takes so long.
+fn three_tiers(third_us: u64) -> Scenario {
+    let order = workload::permutations(SAMPLES, EPOCHS, 5).expect("samples");
+    let mut scenario = scenario(&[order], PolicyKind::Auto, 10, Ahead::Known);
+    let total = scenario.layout.mean_pages_bytes() * u64::from(SAMPLES);
+    let tier = |share, block_us| Tier { capacity: total * share / 100, block_us };
+    scenario.settings.tiers.extend([tier(30, 100), tier(40, third_us)]);
+    scenario
+}
+
 /// A slow third tier that vanishes midway costs fetches from the source and nothing else.
 #[test]
 fn a_tier_that_vanishes_is_done_without() {
-    let order = workload::permutations(SAMPLES, EPOCHS, 5).expect("samples");
-    let mut with = scenario(&[order], PolicyKind::Auto, 10, Ahead::Known);
-    let total = with.layout.mean_pages_bytes() * u64::from(SAMPLES);
-    with.settings.tiers.push(Tier { capacity: total * 30 / 100 });
-    with.settings.tiers.push(Tier { capacity: total * 40 / 100 });
-    let whole = run(&with);
+    let whole = run(&three_tiers(100));
     assert!(whole.hit_share(1) > 0.75, "three tiers hold 80 %: {}", whole.hit_share(1));
-    with.lower_us = vec![100, 50_000];
+    let mut with = three_tiers(8_000);
     let slow = run(&with);
+    assert!(slow.hit_share(1) > 0.75, "faster than the source all the same");
     assert!(slow.after(1).stall_us > whole.after(1).stall_us, "the third tier is slow");
     with.vanish = Some((2, u64::from(SAMPLES) * 2));
     let broken = run(&with);
@@ -178,4 +185,18 @@ fn a_tier_that_vanishes_is_done_without() {
     assert_eq!(epoch(&broken, 1), epoch(&whole, 1));
     assert!(epoch(&broken, 2) > epoch(&whole, 2) + u64::from(SAMPLES) / 4);
     assert!(epoch(&broken, 3) <= epoch(&whole, 3) + u64::from(SAMPLES) / 10, "it fills again");
+}
+
+/// A tier that is slower than the source is left alone: readers wait less than with it.
+#[test]
+fn a_tier_that_is_slower_than_the_source_is_not_used() {
+    let mut with = three_tiers(50_000);
+    let left_alone = run(&with);
+    with.settings.source_us = None;
+    let used = run(&with);
+    assert!(used.hit_share(1) > 0.75 && left_alone.hit_share(1) < 0.45);
+    let (before, after) = (used.after(1).stall_us, left_alone.after(1).stall_us);
+    assert!(after < before, "{after} us instead of {before}");
+    with.settings.tiers.pop();
+    assert_eq!(run(&with), left_alone, "it is as if it were not there");
 }

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// What only a broken program takes.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A running slowpfs. Whatever becomes of the test, its process and its mount go away.
 struct Mount {

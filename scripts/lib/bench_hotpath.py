@@ -8,7 +8,9 @@ says otherwise.  x_ext4 is over the faster of two local fills: files just writte
 The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
 What of a figure is the kernel's own, whatever a userspace filesystem does, is measured beside it: `open` (and fstat and
 close) and `pages` (only read) of files whose pages are there, of which nothing is asked; tmpfs, whose files are in
-single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.
+single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.  In a
+virtual machine whose idle processors halt at once a request costs two wake-ups by the hypervisor; `polling` are the
+same figures where they wait for work first.
 """
 
 import os
@@ -22,7 +24,7 @@ from hotdata import MIB, Shape, names_of
 from mounts import Watchdog, binary, fresh_dir
 from parts import Parts
 from readers import time_python, time_reads
-from turns import ORDER, Site, Turns, requests, wait_until_staged
+from turns import ORDER, Site, Turns, polling_idle, requests, wait_until_staged
 
 LONGEST = 240                # seconds until a mount counts as hung
 
@@ -134,6 +136,7 @@ class Bench(Parts):
         self.ratio("python.x_ext4", turns.in_order(self.pairs, lambda top, names: time_python("open", top, names)))
         self.parts_of("python", turns, ["isatty"])
         few = max(2, self.pairs // 3)
+        self.polling("python", lambda: turns.in_order(few, lambda top, names: time_python("open", top, names)))
         self.ratio("python.os.x_ext4", turns.in_order(few, lambda top, names: time_python("os", top, names)))
         self.ratio("110k.mmap.x_ext4", turns.reads(few, "mmap"))
         for readers in (2, 4):
@@ -141,6 +144,12 @@ class Bench(Parts):
             self.ratio(f"110k.readers{readers}.x_ext4", found)
             self.ratio(f"110k.readers{readers}.wall.x_ext4", found, lambda one: one["seconds"] * 1e9)
         self.compare(site, mount)
+
+    def polling(self, name, read):
+        """The same where the processors of a virtual machine do not halt between a request and its reply."""
+        with polling_idle() as polls:
+            if polls:
+                self.ratio(f"{name}.polling.x_ext4", read(), note="idle processors wait for work for 0.2 ms")
 
     def walk(self, turns, mount):
         """A walk with stat, and how many requests it takes."""
@@ -169,6 +178,7 @@ class Bench(Parts):
         turns.ways.pop("tmpfs", None)
         turns.reads(1)
         self.ratio("110k.watch.x_ext4", turns.reads(self.pairs), mode=mount.status()["mode"])
+        self.polling("110k.watch", lambda: turns.reads(max(2, self.pairs // 3)))
 
     def pushed(self, site):
         """How fast the pages get there, and the CPU of staging and reading together."""

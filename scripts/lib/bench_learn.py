@@ -116,8 +116,8 @@ class Job:
         self.ranks = 2 if kind == "distributed" else 1
         pages = FILES * PAGE
         self.ram = int(share * pages) + (FILES + VALIDATION) * NODE + (1 << 20)
-        self.epochs, self.cracks, self.loaders, self.held_late_us = [], [], [], 0
-        self.predicted, self.strayed, self.counted = 0, 0, {}
+        self.epochs, self.cracks, self.loaders, self.commits, self.held_late_us = [], [], [], 0, 0
+        self.seen, self.strayed, self.counted = 0, 0, {}
 
     def run(self):
         with Slowpfs(self.rig.data, os.path.join(self.rig.work, "source")) as slow:
@@ -130,7 +130,7 @@ class Job:
                 finally:
                     watch.over.set()
                     watch.join(30)
-                self.cracks = watch.cracks()
+                self.cracks, self.commits = watch.cracks(), len(watch.known)
                 self.held_late_us = slow.stats()["held_late_us_max"]
         return self
 
@@ -202,24 +202,25 @@ class Job:
         self.begin(mount, meter)
 
     def count(self, status):
-        """Opens predicted and strayed since the last look, of all streams; an order withdrawn counts anew."""
+        """Opens predicted and strayed since the last look, of all streams; an order withdrawn counts anew. Of those
+        predicted, the ones that were seen are counted, too: what nobody saw proves nothing."""
         streams = {("order", order["stream"]): order for order in status["orders"]}
         streams |= {("loader", loader["loader"]): loader["progress"] for loader in status["loaders"]}
-        sums = [0, 0]
+        fields, sums = ("opens_predicted", "opens_strayed", "opens_seen"), [0, 0, 0]
         for key, progress in streams.items():
-            now = [(progress or {}).get(field) or 0 for field in ("opens_predicted", "opens_strayed")]
-            last = self.counted.get(key, [0, 0])
+            now = [(progress or {}).get(field) or 0 for field in fields]
+            last = self.counted.get(key, [0, 0, 0])
             fresh = now[0] < last[0]
-            for i in range(2):
+            for i in range(3):
                 sums[i] += now[i] if fresh else now[i] - last[i]
             if progress:
                 self.counted[key] = now
-        self.predicted, self.strayed = self.predicted + sums[0], self.strayed + sums[1]
-        return sums
+        self.seen, self.strayed = self.seen + sums[2], self.strayed + sums[1]
+        return sums[:2]
 
     def exact(self):
-        """The share of the opens of a known order that were where it has them."""
-        return self.predicted / (self.predicted + self.strayed) if self.predicted else None
+        """The share of the opens of a known order, of those that were seen, that were where it has them."""
+        return self.seen / (self.seen + self.strayed) if self.seen else None
 
 
 def training(status):
@@ -271,11 +272,12 @@ class Rows:
                  f" take {2 ** 32 / crack_speed():.0f} s here, so half of that on average", **quartiles(cracks))
         for name in ("a", "a.noioctl"):
             self.add(f"{name}.exact", [job.exact() for job in get(name) if job.exact() is not None], digits=6,
-                     note=f"of {sum(job.predicted + job.strayed for job in get(name)):,} opens in known orders")
+                     note=f"of {sum(job.seen + job.strayed for job in get(name)):,} opens seen in known orders")
         self.add("b.known_before_start", [job.epochs[-1]["foreseen"] for job in get("b")], "epochs")
         firsts = [job.epochs[0]["known_after_opens"] for job in get("c")]
         self.add("c.opens_to_commit", [first for first in firsts if first is not None], "opens")
-        self.add("e.false_commits", [sum(l["known_after"] is not None for l in job.loaders) for job in get("e")])
+        self.add("e.false_commits", [job.commits for job in get("e")],
+                 note="orders that were followed at any time, of any loader")
         for job in get("e"):
             steady = job.epochs[1:]
             kept = min(epoch["kept_share"] for epoch in steady)

@@ -27,6 +27,7 @@ from hotdata import MIB, PAGE, available
 from mounts import TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
 from parts import Parts
 from readers import time_reads, write_list
+from turns import polling_idle
 
 NEW, OLD = 56, 7             # samples of a batch
 SIZE, LINK = 112_283, 200e6  # bytes of a file, bytes a second of the preset busy
@@ -170,14 +171,23 @@ class Bench(Parts):
                 rehearse(mount, "export", "old", held)
                 new, local = os.path.join(mount.mountpoint, "new"), os.path.join(data, "new")
                 pairs = [(new, slots), (local, held), (new, view_of(mount, "old", "epoch-0"))]
-                turn = ["0+", "1+", "2+", "0", "1"]
-                epochs = self.job(pairs, turn * (1 + self.pairs))[len(turn):]
-                by_kind = [epochs[kind::len(turn)] for kind in range(len(turn))]
-                self.x_local("mix.x_local", by_kind[0], by_kind[1])
-                self.x_local("mix.epoch_view.x_local", by_kind[2], by_kind[1], note="old samples of epoch-0")
-                self.x_local("new.x_local", by_kind[3], by_kind[4],
-                             note="no old samples; Python's open() is a request of its own")
+                self.mixes(pairs, self.pairs)
+                with polling_idle() as polls:
+                    if polls:
+                        self.mixes(pairs, max(2, self.pairs // 3), "polling.",
+                                   note="idle processors wait for work for 0.2 ms")
                 self.slots(slots, held)
+
+    def mixes(self, pairs, count, how="", **more):
+        """Rows of epochs of new and old samples in turns, and of new ones alone."""
+        turn = ["0+", "1+", "2+", "0", "1"]
+        epochs = self.job(pairs, turn * (1 + count))[len(turn):]
+        by_kind = [epochs[kind::len(turn)] for kind in range(len(turn))]
+        self.x_local(f"mix.{how}x_local", by_kind[0], by_kind[1], **more)
+        self.x_local(f"mix.epoch_view.{how}x_local", by_kind[2], by_kind[1],
+                     **{"note": "old samples of epoch-0", **more})
+        self.x_local(f"new.{how}x_local", by_kind[3], by_kind[4],
+                     **{"note": "no old samples; Python's open() is a request of its own", **more})
 
     def x_local(self, name, belady, local, **more):
         """A row: seconds of epochs over seconds of local ones, turn by turn."""

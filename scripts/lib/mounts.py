@@ -182,6 +182,14 @@ class Belady:
                               timeout=20, check=True)
         return json.loads(done.stdout)
 
+    def await_scan(self):
+        """Waits until all files of its source are known."""
+        deadline = time.monotonic() + self.patience
+        while self.status()["catalog"] == "scanning":
+            if time.monotonic() > deadline:
+                raise MountError(f"{self.source} was not scanned within {self.patience} s")
+            time.sleep(0.05)
+
     def pids(self):
         """The processes of this mount: those of the belady program that have the mountpoint as an argument."""
         found = []

@@ -5,6 +5,7 @@ that belady was told, and another way begins each turn.  Memory is compacted bef
 mount: else what is filled last would get the scattered pages.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -67,6 +68,26 @@ def compact_memory():
             f.write("1")
     except OSError:
         pass
+
+
+@contextlib.contextmanager
+def polling_idle():
+    """Idle processors of a virtual machine wait for work for a while, as they do by the kernel's default; says whether
+    that is a change that we could make."""
+    path = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
+    try:
+        with open(path) as f:
+            before = f.read()
+        with open(path, "w") as f:
+            f.write("200000")
+    except OSError:
+        yield False
+        return
+    try:
+        yield int(before) == 0
+    finally:
+        with open(path, "w") as f:
+            f.write(before)
 
 
 def wait_until_staged(mount, longest=STAGED_WITHIN):

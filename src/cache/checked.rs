@@ -31,14 +31,14 @@ impl Default for Checked {
 }
 
 impl Checked {
-    fn now(&self) -> u32 {
-        // Wraps after 50 days, which costs one look too many.
-        self.start.elapsed().as_millis() as u32 | 1
+    fn millis(&self, now: Instant) -> u32 {
+        // Wraps after 50 days, which costs one look too many, as does a note later than this.
+        now.saturating_duration_since(self.start).as_millis() as u32 | 1
     }
 
-    /// The block is whole at this moment.
-    pub(super) fn note(&self, block: BlockId) {
-        let now = self.now();
+    /// The block is whole `now`.
+    pub(super) fn note(&self, block: BlockId, now: Instant) {
+        let now = self.millis(now);
         let looks = self.looks.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(look) = looks.get(block.index()) {
             return look.store(now, Ordering::Relaxed);
@@ -50,22 +50,21 @@ impl Checked {
         looks[block.index()].store(now, Ordering::Relaxed);
     }
 
-    /// Whether another look is within what they may cost; it is counted then.
-    pub(super) fn may_look(&self) -> bool {
-        let now = Instant::now();
+    /// Whether another look `now` is within what they may cost; it is counted then.
+    pub(super) fn may_look(&self, now: Instant) -> bool {
         let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
-        let earned = now.duration_since(allowed.1).as_secs_f64() * LOOKS_PER_SECOND;
+        let earned = now.saturating_duration_since(allowed.1).as_secs_f64() * LOOKS_PER_SECOND;
         *allowed = ((allowed.0 + earned).min(LOOKS_MAX), now);
         let may = allowed.0 >= 1.0;
         allowed.0 -= f64::from(u8::from(may));
         may
     }
 
-    /// Whether the last look was long ago.
-    pub(super) fn is_due(&self, block: BlockId) -> bool {
+    /// Whether the last look is long ago `now`.
+    pub(super) fn is_due(&self, block: BlockId, now: Instant) -> bool {
         let looks = self.looks.read().unwrap_or_else(PoisonError::into_inner);
         let last = looks.get(block.index()).map_or(0, |look| look.load(Ordering::Relaxed));
-        last == 0 || self.now().wrapping_sub(last) > TRUSTED_FOR.as_millis() as u32
+        last == 0 || self.millis(now).wrapping_sub(last) > TRUSTED_FOR.as_millis() as u32
     }
 }
 
@@ -76,16 +75,23 @@ mod tests {
     #[test]
     fn looks_in_a_row_are_bounded() {
         let checked = Checked::default();
-        // However fast this machine is, a minute's worth of looks is not taken at once.
-        let taken = (0..240_000).take_while(|_| checked.may_look()).count();
-        assert!(taken >= LOOKS_MAX as usize && taken < 240_000, "{taken}");
+        let mut now = checked.start;
+        let mut taken = || {
+            let taken = std::iter::from_fn(|| checked.may_look(now).then_some(())).count();
+            now += Duration::from_millis(16);
+            taken
+        };
+        assert_eq!([taken(), taken(), taken()], [256, 64, 64]);
     }
 
     #[test]
-    fn a_block_is_due_until_it_is_noted() {
+    fn a_block_is_due_until_it_is_noted_and_when_that_is_long_ago() {
         let checked = Checked::default();
-        assert!(checked.is_due(BlockId(1000)));
-        checked.note(BlockId(1000));
-        assert!(!checked.is_due(BlockId(1000)) && checked.is_due(BlockId(999)));
+        let (noted, other, now) = (BlockId(1000), BlockId(999), checked.start);
+        assert!(checked.is_due(noted, now));
+        checked.note(noted, now);
+        let soon = now + TRUSTED_FOR;
+        assert!(!checked.is_due(noted, soon) && checked.is_due(other, soon));
+        assert!(checked.is_due(noted, soon + Duration::from_millis(2)), "it may be lost by then");
     }
 }

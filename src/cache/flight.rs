@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::care::Owed;
+use super::legs::Route;
 use super::{Buffer, Cache, Key, Waiter};
 
 /// A block on its way. At most one flight brings a block of a version.
@@ -21,6 +22,8 @@ pub(super) struct Fetching {
     pub(super) to_ram: bool,
     /// What the planner is owed for a copy in the local store that it wants.
     pub(super) placed: Option<Owed>,
+    /// Where the bytes are asked for.
+    pub(super) route: Route,
 }
 
 impl Fetching {
@@ -31,12 +34,12 @@ impl Fetching {
 
     /// The planner wants the block in RAM.
     pub(super) fn for_ram() -> Self {
-        Fetching { waiters: Vec::new(), to_ram: true, placed: None }
+        Fetching { waiters: Vec::new(), to_ram: true, placed: None, route: Route::default() }
     }
 
     /// The planner wants a copy in the local store alone.
     pub(super) fn for_store(placed: Owed) -> Self {
-        Fetching { waiters: Vec::new(), to_ram: false, placed: Some(placed) }
+        Fetching { to_ram: false, placed: Some(placed), ..Fetching::for_ram() }
     }
 
     /// The bytes are to go to RAM, too. Whether that is news.

@@ -78,7 +78,9 @@ impl Cache {
 
     /// A flight of a file begins: from now on its opens are to be seen, since there may be pages of it.
     pub(super) fn begin_fetch(self: &Arc<Self>, file: Option<FileId>) {
-        if let Some(file) = file.filter(|file| self.gears.note_fetch(*file)) {
+        if let Some(file) = file.filter(|file| self.gears.note_fetch(*file))
+            && !self.gears.is_trusted(file)
+        {
             self.expire(file);
         }
     }

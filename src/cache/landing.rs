@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::backlog::Arrival;
 use super::buffer::Buffer;
 use super::care::InCare;
-use super::flight::Flight;
+use super::flight::{Fetching, Flight};
 use super::{Cache, Key};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, BlockId};
@@ -62,7 +63,7 @@ impl Cache {
         self.lock().remove(&(block, located.node));
         match pushed {
             Ok(()) => {
-                self.checked.note(block);
+                self.checked.note(block, Instant::now());
                 // What comes from the store is not written to it.
                 let settled = || self.catalog.is_settled(located.node);
                 let new = self.local.is_some() && from == Place::Source && settled();
@@ -90,6 +91,11 @@ impl Cache {
         let Some(Flight::Fetching(fetching)) = before else {
             return self.tell(key.1, Event::Failed { block: key.0 }, None);
         };
+        self.failed(key, fetching, errno);
+    }
+
+    /// What waited for a flight that has ended gets an error.
+    pub(super) fn failed(&self, key: Key, fetching: Fetching, errno: Errno) {
         if fetching.to_ram {
             self.tell(key.1, Event::Failed { block: key.0 }, None);
         }
@@ -97,15 +103,5 @@ impl Cache {
         for waiter in fetching.waiters {
             waiter(Err(errno));
         }
-    }
-
-    /// The file is another version than the catalog thinks: its readers get `ESTALE`, and the
-    /// next open the new version.
-    pub(super) fn changed(&self, block: BlockId, node: NodeId) {
-        self.traffic.changed.fetch_add(1, Ordering::Relaxed);
-        if let Some(recheck) = self.recheck.get() {
-            recheck(node, Urgency::Demand);
-        }
-        self.fail((block, node), Errno::ESTALE);
     }
 }

@@ -2,19 +2,20 @@
 //!
 //! The store knows keys of versions; here is known which block of the catalog has which key.
 //! At start [`Local::adopt`] looks up every block of the catalog; what the store holds beside them
-//! is of files that are gone or changed, and is given up. Afterwards writes and removals queue for
-//! the one thread that writes, in order. Neighbours in the queue are written together. While the disk
-//! hangs nothing is queued for it, and what was queued is not stored.
+//! is of files that are gone or changed, or that only came after the catalog was saved: it is given
+//! up when all files are known. Afterwards writes and removals queue for
+//! the one thread that writes. Neighbours in the queue are done together: first what is given up, for
+//! a full store takes one sample for another, then what is written. While the disk hangs nothing is
+//! queued for it, and what was queued is not stored.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::backlog::Arrival;
 use super::care::Owed;
-use super::store::{Found, Key, Lent, Part, Sample, Store};
+use super::store::{Found, Key, LOOK_EVERY, Lent, Part, Sample, Store, looks_in};
 use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
@@ -30,21 +31,47 @@ const REMOVED_AT_ONCE: usize = 1 << 14;
 /// Niceness of the thread that writes.
 const NICE: i32 = 15;
 
-/// After how long at one batch the disk is said to hang.
-const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// For how many looks in a row the end of a mount waits for a disk that takes nothing.
+const CLOSE_PATIENCE: u64 = looks_in(30);
 
-/// For how long the end of a mount waits for a disk that may hang.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
-
-enum Job {
+pub(super) enum Job {
     /// Store what has arrived, and tell the planner.
     Put(BlockId, Arrival, Owed),
     /// Give up whatever is stored of a block by then.
     Remove(BlockId),
+    /// Give up what was found to be damaged of a block, or has come in its place since, and tell the
+    /// planner: it may have been stored again, and be found damaged by who read it before.
+    Damaged(BlockId, Key, Owed),
     /// Give up what is of no block.
     Forget(Vec<Key>),
+    /// Find what is of files that came to be known, tell the planner, and give up the rest.
+    Adopt(Owed),
     /// Make everything last.
     Sync,
+}
+
+/// Takes the next jobs, so many as are done at once: none gives up what one before it stores.
+pub(super) fn take_batch(queue: &mut VecDeque<Job>) -> Vec<Job> {
+    let (mut jobs, mut bytes) = (Vec::new(), 0);
+    let mut stored: HashSet<BlockId> = HashSet::new();
+    while let Some(job) = queue.pop_front() {
+        let joins = match &job {
+            Job::Put(_, arrival, _) => bytes + arrival.bytes.len() <= BATCH_BYTES,
+            Job::Remove(block) | Job::Damaged(block, ..) => !stored.contains(block),
+            Job::Forget(_) | Job::Sync => true,
+            Job::Adopt(_) => false,
+        };
+        if !jobs.is_empty() && (!joins || matches!(jobs.first(), Some(Job::Adopt(_)))) {
+            queue.push_front(job);
+            break;
+        }
+        if let Job::Put(block, arrival, _) = &job {
+            stored.insert(*block);
+            bytes += arrival.bytes.len();
+        }
+        jobs.push(job);
+    }
+    jobs
 }
 
 #[derive(Default)]
@@ -52,16 +79,30 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Whether a thread is at it.
     working: bool,
-    /// Since when it has been at the same batch.
-    since: Option<Instant>,
     /// Nothing is queued any more.
     closed: bool,
 }
 
-impl Queue {
-    /// Whether the disk hangs.
-    fn hangs(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() > HANGS_AFTER)
+/// Looks that are left of the wait for a disk: as many as at first whenever it has taken something.
+struct Patience {
+    looks: u64,
+    left: u64,
+    answered: u64,
+}
+
+impl Patience {
+    fn new(looks: u64, answered: u64) -> Self {
+        Patience { looks, left: looks, answered }
+    }
+
+    /// Whether to wait for another look at a disk that has answered so many calls.
+    fn lasts(&mut self, answered: u64) -> bool {
+        if std::mem::replace(&mut self.answered, answered) != answered {
+            self.left = self.looks;
+        }
+        let lasts = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        lasts
     }
 }
 
@@ -121,52 +162,79 @@ impl Local {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the blocks that the store holds; what else it holds is given up. In the order of their
-    /// numbers.
-    pub(super) fn adopt(self: &Arc<Self>) -> Vec<BlockId> {
+    /// Finds the blocks that the store holds, in the order of their numbers; what else it holds is
+    /// given up, unless its files may be ones that the catalog does not know yet. To be called
+    /// before anything else.
+    pub(super) fn adopt(self: &Arc<Self>, all_known: bool) -> Vec<BlockId> {
+        let (found, stray) = self.take_up(all_known);
+        self.submit(Job::Forget(stray));
+        found
+    }
+
+    /// As [`adopt`](Self::adopt), of files that the catalog has come to know since, behind what is
+    /// queued. What is found the planner is `owed`.
+    pub(super) fn adopt_again(self: &Arc<Self>, owed: Owed) {
+        self.submit(Job::Adopt(owed));
+    }
+
+    /// Looks every block up. Returns those that were not known to be stored, and the keys of no
+    /// block if `all_known`.
+    fn take_up(&self, all_known: bool) -> (Vec<BlockId>, Vec<Key>) {
         let layout = self.catalog.layout();
         let mut found = Vec::new();
         if self.store.totals().0 == 0 {
-            return found;
+            return (found, Vec::new());
         }
-        let mut keys = vec![None; layout.blocks()];
+        let mut keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        keys.resize(keys.len().max(layout.blocks()), None);
         self.catalog.for_each_file(|path, file, stat| {
             let version = stat.fingerprint();
             for block in layout.blocks_of(file) {
                 let (offset, _) = layout.range(block);
                 let key = self.store.key(path, &version, offset);
-                if self.store.contains(key) {
+                if keys[block.index()] != Some(key) && self.store.holds(key) {
                     keys[block.index()] = Some(key);
                     found.push(block);
                 }
             }
         });
         // No two blocks have the same key.
-        let stray = if found.len() as u64 == self.store.totals().0 {
+        let known = keys.iter().flatten().count() as u64;
+        let stray = if !all_known || known == self.store.totals().0 {
             Vec::new()
         } else {
             let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
             self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect()
         };
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
-        self.submit(Job::Forget(stray));
-        found
+        (found, stray)
     }
 
-    /// Whether the store has this version of a block.
-    pub(super) fn contains(&self, block: BlockId, located: &Located) -> bool {
-        self.known(block).is_some_and(|key| key == self.key(located) && self.store.contains(key))
+    /// Whether the store has this version of a block, be its disk to be used or not.
+    pub(super) fn holds(&self, located: &Located) -> bool {
+        self.store.holds(self.key(located))
     }
 
-    /// A block's bytes. Blocks.
-    pub(super) fn get(self: &Arc<Self>, block: BlockId, located: &Located) -> Option<Buffer> {
-        let key = self.known(block).filter(|key| *key == self.key(located))?;
+    /// Whether the store has this version of a block, and its disk is to be used.
+    pub(super) fn contains(&self, located: &Located) -> bool {
+        self.store.contains(self.key(located))
+    }
+
+    /// A block's bytes. Blocks. What is damaged is given up, of which the `cache`'s planner is told.
+    pub(super) fn get(
+        self: &Arc<Self>,
+        cache: &Arc<Cache>,
+        block: BlockId,
+        located: &Located,
+    ) -> Option<Buffer> {
+        let key = self.key(located);
         match self.store.get(key) {
             Found::Whole(bytes) if bytes.len() == located.length => Some(bytes),
             Found::Nothing => None,
             Found::Whole(_) | Found::Damaged => {
                 tracing::warn!(path = %located.path.display(), "a stored sample is damaged");
-                self.remove(block);
+                let owed = Owed::new(cache, Event::NotHere { block, tier: self.tier });
+                self.submit(Job::Damaged(block, key, owed));
                 None
             }
         }
@@ -205,25 +273,17 @@ impl Local {
     /// Stores a block that has arrived, unless too much waits already; `owed` is what the planner is
     /// told, also where it is not stored.
     pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Option<Arrival>, owed: Owed) {
-        if let Some(arrival) = arrival.filter(|_| !self.lock().hangs()) {
+        if let Some(arrival) = arrival.filter(|_| !self.store.hangs()) {
             self.submit(Job::Put(block, arrival, owed));
         }
     }
 
-    /// `normal`, or what is wrong in words.
-    pub(super) fn state(&self) -> &'static str {
-        if self.lock().hangs() {
-            return "down: the cache disk hangs; nothing is stored there";
-        }
-        self.store.state()
-    }
-
     /// Lets go of what waits for a disk that hangs: the planner waits for it, too.
     pub(super) fn give_up_hanging(&self) {
-        let mut queue = self.lock();
-        if !queue.hangs() {
+        if !self.store.hangs() {
             return;
         }
+        let mut queue = self.lock();
         let jobs = std::mem::take(&mut queue.jobs).into_iter();
         let (lost, kept) = jobs.partition::<Vec<Job>, _>(|job| matches!(job, Job::Put(..)));
         queue.jobs = kept.into();
@@ -240,15 +300,18 @@ impl Local {
 
     /// Waits until everything is written, and lasts; nothing is written afterwards. Says whether
     /// the store is left: a disk that hangs may still be writing, and is not waited for if it is known
-    /// to. Blocks.
+    /// to; one that gets on is waited for. Blocks.
     pub(super) fn close(self: &Arc<Self>) -> bool {
         self.submit(Job::Sync);
+        let looks = if self.store.hangs() { 0 } else { CLOSE_PATIENCE };
+        let mut patience = Patience::new(looks, self.store.writes_answered());
         let mut queue = self.lock();
         queue.closed = true;
-        let busy = |queue: &mut Queue| queue.working;
-        let patience = if queue.hangs() { Duration::ZERO } else { CLOSE_PATIENCE };
-        let waited = self.idle.wait_timeout_while(queue, patience, busy);
-        let hangs = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        while queue.working && patience.lasts(self.store.writes_answered()) {
+            let waited = self.idle.wait_timeout_while(queue, LOOK_EVERY, |queue| queue.working);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let hangs = queue.working;
         if hangs {
             tracing::warn!("the cache disk hangs; what was stored last may be lost");
         }
@@ -274,34 +337,24 @@ impl Local {
         step_back();
         loop {
             let jobs = self.next();
-            match jobs.first() {
-                None => return,
-                Some(Job::Put(..)) => self.store_all(jobs),
-                Some(Job::Remove(_) | Job::Forget(_) | Job::Sync) => self.remove_all(jobs),
+            if jobs.is_empty() {
+                return;
+            }
+            let (puts, others): (Vec<Job>, Vec<Job>) =
+                jobs.into_iter().partition(|job| matches!(job, Job::Put(..)));
+            let last = others.iter().any(|job| matches!(job, Job::Sync));
+            self.remove_all(others);
+            self.store_all(puts);
+            if last && let Err(error) = self.store.sync() {
+                tracing::warn!(%error, "what was stored last may be lost");
             }
         }
     }
 
-    /// The next jobs of one kind, so many as are done at once.
+    /// The next batch of jobs.
     fn next(&self) -> Vec<Job> {
         let mut queue = self.lock();
-        let (mut jobs, mut bytes) = (Vec::new(), 0);
-        while let Some(job) = queue.jobs.pop_front() {
-            let (length, alike) = match (&job, jobs.first()) {
-                (Job::Put(_, arrival, _), Some(Job::Put(..)) | None) => {
-                    (arrival.bytes.len(), bytes + arrival.bytes.len() <= BATCH_BYTES)
-                }
-                (Job::Put(..), _) | (_, Some(Job::Put(..))) => (0, false),
-                _ => (0, true),
-            };
-            if !alike && !jobs.is_empty() {
-                queue.jobs.push_front(job);
-                break;
-            }
-            bytes += length;
-            jobs.push(job);
-        }
-        queue.since = (!jobs.is_empty()).then(Instant::now);
+        let jobs = take_batch(&mut queue.jobs);
         if jobs.is_empty() {
             queue.working = false;
             self.idle.notify_all();
@@ -310,6 +363,9 @@ impl Local {
     }
 
     fn store_all(&self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
         let mut puts: Vec<(BlockId, Key, Located, Arrival, Owed)> = Vec::new();
         for job in jobs {
             let Job::Put(block, arrival, owed) = job else { continue };
@@ -336,25 +392,42 @@ impl Local {
         self.store.remove(&past);
     }
 
+    /// Finds what has come to be known, and gives up what is to go.
     fn remove_all(&self, jobs: Vec<Job>) {
-        let (mut keys, mut last) = (Vec::new(), false);
+        if jobs.is_empty() {
+            return;
+        }
+        let (mut keys, mut told) = (Vec::new(), Vec::new());
         for job in jobs {
             match job {
                 Job::Remove(block) => {
                     keys.extend(self.known(block));
                     self.set(block, None);
                 }
+                Job::Damaged(block, key, owed) => {
+                    keys.push(key);
+                    if self.known(block) == Some(key) {
+                        self.set(block, None);
+                    }
+                    told.push(owed);
+                }
                 Job::Forget(mut stray) => keys.append(&mut stray),
-                Job::Sync => last = true,
-                Job::Put(..) => {}
+                Job::Adopt(mut owed) => {
+                    let (blocks, mut stray) = self.take_up(true);
+                    tracing::debug!(
+                        found = blocks.len(),
+                        given_up = stray.len(),
+                        "all files are known"
+                    );
+                    owed.event = Event::Found { tier: self.tier, blocks };
+                    keys.append(&mut stray);
+                }
+                Job::Put(..) | Job::Sync => {}
             }
         }
         // Readers wait for the index while samples are given up.
         keys.chunks(REMOVED_AT_ONCE).for_each(|keys| self.store.remove(keys));
         self.store.clear_leftovers();
-        if last && let Err(error) = self.store.sync() {
-            tracing::warn!(%error, "what was stored last may be lost");
-        }
     }
 }
 
@@ -371,9 +444,7 @@ struct Working<'a>(&'a Local);
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let mut queue = self.0.lock();
-            (queue.working, queue.since) = (false, None);
-            drop(queue);
+            self.0.lock().working = false;
             self.0.idle.notify_all();
         }
     }
@@ -382,13 +453,19 @@ impl Drop for Working<'_> {
 impl Cache {
     /// State of the local store, if there is one: `normal`, or what is wrong in words.
     pub fn disk_state(&self) -> Option<&'static str> {
-        self.local.as_ref().map(|local| local.state())
+        self.store().map(|store| store.state())
     }
+}
 
-    /// Stores nothing more of what waits for a disk that hangs. To be called once a second.
-    pub fn give_up_hanging(&self) {
-        if let Some(local) = &self.local {
-            local.give_up_hanging();
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_takes_something_now_and_then_is_waited_for() {
+        let mut patience = Patience::new(2, 5);
+        let waits = [5, 5, 6, 6, 7, 7, 7].map(|answered| patience.lasts(answered));
+        assert_eq!(waits, [true, true, true, true, true, true, false]);
+        assert!(!Patience::new(0, 5).lasts(5), "one that is known to hang is not");
     }
 }

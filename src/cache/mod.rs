@@ -4,7 +4,8 @@
 //!
 //! 1. A read that the kernel could not answer from its pages, or the planner's prefetch, starts a
 //!    flight; further reads of the block join it. A reader waits for its own block only.
-//! 2. The bytes come from the local store if it has them whole, else from the source.
+//! 2. The bytes come from the local store if it has them whole, else from the source; from both
+//!    where a reader has waited for the store's disk for long.
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
 //!    cache: a prefetched file of one block by the thread that brought it, other blocks by threads
 //!    that do nothing else. A push waits for pages that a read in flight has locked, and that read
@@ -26,7 +27,9 @@ mod gears;
 mod inbox;
 mod journal;
 mod landing;
+mod legs;
 mod local;
+mod peek;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -37,17 +40,18 @@ use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
-use crate::plan::{Event, Place};
-use crate::source::{Pool, ReadError, ReadRequest, Urgency};
+use crate::plan::Event;
+use crate::source::{Pool, Urgency};
 pub use backlog::Arrival;
 use backlog::Backlog;
 pub use buffer::Buffer;
-use care::{InCare, Owed};
+use care::Owed;
 use checked::Checked;
 pub use codes::{CodeFile, CodeStore, Shelf};
 use flight::{Fetching, Flight};
@@ -57,6 +61,7 @@ pub use journal::{Journal, Pinned, Wear};
 use local::Local;
 use store::{Lent, Store};
 pub use whole::Taken;
+use whole::Wholes;
 
 /// The kernel's page cache as a place to put blocks: the RAM tier.
 pub trait Pages: Send + Sync + 'static {
@@ -69,8 +74,18 @@ pub trait Pages: Send + Sync + 'static {
     /// The kernel's, `ENOENT` where it does not know the file.
     fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Looks whether every page is there.
+    /// Looks whether every page is there; the kernel has looked the name up again then, if it
+    /// could not believe it any more.
     fn look(&self, at: Located, looked: Looked);
+
+    /// Has the kernel look the name up again if it cannot believe it any more.
+    fn renew(&self, at: Located);
+
+    /// Reads bytes of which every page is there. Blocks.
+    ///
+    /// # Errors
+    /// Where one is not, or the pages are of another version.
+    fn read(&self, at: &Located) -> Result<Vec<u8>, Errno>;
 
     /// Makes the kernel look a file's name up at its next open. Its pages stay. Blocks.
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr);
@@ -85,8 +100,8 @@ pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
 /// Takes a block's bytes or the errno of its read.
 pub type Waiter = Box<dyn FnOnce(Result<Arc<Buffer>, Errno>) + Send>;
 
-/// Has a file looked at again at the source, without waiting for it.
-pub type Recheck = Box<dyn Fn(NodeId, Urgency) + Send + Sync>;
+/// Has a file looked at again at the source, without waiting for it; then the last is called.
+pub type Recheck = Box<dyn Fn(NodeId, Urgency, Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 /// A block of one version of its file: bytes of two versions never meet.
 type Key = (BlockId, NodeId);
@@ -113,6 +128,10 @@ pub struct Cache {
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
     flights: Mutex<HashMap<Key, Flight>>,
+    /// Flights so far.
+    departures: AtomicU64,
+    /// Whole files that are read from the local store.
+    wholes: Wholes,
     pages: OnceLock<Arc<dyn Pages>>,
     local: Option<Arc<Local>>,
     backlog: Backlog,
@@ -146,6 +165,8 @@ impl Cache {
             catalog,
             inbox,
             flights: Mutex::default(),
+            departures: AtomicU64::new(0),
+            wholes: Wholes::default(),
             pages: OnceLock::new(),
             local,
             backlog: Backlog::default(),
@@ -183,12 +204,23 @@ impl Cache {
     }
 
     /// Tells the planner what the local store holds already, and gives up what in it is of no file
-    /// any more. Goes through the whole catalog.
-    pub fn adopt(&self) {
+    /// any more, if `all_known`: an earlier mount's catalog may not have the last files that it
+    /// stored. Goes through the whole catalog.
+    pub fn adopt(&self, all_known: bool) {
         if let Some(local) = &self.local {
-            let blocks = local.adopt();
+            let blocks = local.adopt(all_known);
             self.inbox.put(Event::Found { tier: local.tier, blocks }, None);
         }
+    }
+
+    /// As [`adopt`](Self::adopt), once all files are known, without waiting: after what the planner
+    /// has been told until now.
+    pub fn adopt_again(self: &Arc<Self>) {
+        let Some(local) = self.local.as_ref().map(Arc::clone) else { return };
+        let found = Event::Found { tier: local.tier, blocks: Vec::new() };
+        let owed = Owed::new(self, found);
+        // What it has yet to give up, since files have changed, is queued before.
+        self.inbox.ask(Box::new(move |_| local.adopt_again(owed)));
     }
 
     /// A large file that lies in the local store as it is at the source, for the kernel to read by
@@ -294,26 +326,37 @@ impl Cache {
         }
     }
 
-    /// Looks whether a block that will be read soon is still as it should be: its version, where
-    /// the last look at the source was long ago, and its pages. What is not is set right.
-    pub fn check(self: &Arc<Self>, block: BlockId) {
+    /// Looks `now` whether a block that will be read soon is still as it should be: its version, where
+    /// the last look at the source was long ago, and its pages. What is not is set right. The
+    /// kernel hears of the version last, so that its reader need not ask.
+    pub fn check(self: &Arc<Self>, block: BlockId, now: Instant) {
         let Some(located) = self.catalog.locate(block) else { return };
+        let look = self.checked.is_due(block, now) && self.checked.may_look(now);
         if self.catalog.is_check_due(located.node)
             && let Some(recheck) = self.recheck.get()
         {
-            recheck(located.node, Urgency::Prefetch);
+            let cache = Arc::clone(self);
+            let checked = move || cache.look(block, look.then_some(now));
+            return recheck(located.node, Urgency::Prefetch, Box::new(checked));
         }
-        if !self.checked.is_due(block) || !self.checked.may_look() {
-            return;
+        if look {
+            self.look(block, Some(now));
         }
-        let Some(pages) = self.pages.get() else { return };
+    }
+
+    /// Has the kernel know for how long a block's name holds, and where this says as of when looks
+    /// whether its `pages` are there.
+    fn look(self: &Arc<Self>, block: BlockId, pages: Option<Instant>) {
+        let Some(located) = self.catalog.locate(block) else { return };
+        let Some(kernel) = self.pages.get() else { return };
+        let Some(now) = pages else { return kernel.renew(located) };
         let (cache, node) = (Arc::clone(self), located.node);
         let looked = move |whole| match whole {
             Some(false) => cache.tell(node, Event::Lost { block }, None),
             // Where the kernel cannot tell, asking again soon is of no use.
-            Some(true) | None => cache.checked.note(block),
+            Some(true) | None => cache.checked.note(block, now),
         };
-        pages.look(located, Box::new(looked));
+        kernel.look(located, Box::new(looked));
     }
 
     /// Drops a block's pages and tells the planner when that is done.
@@ -346,52 +389,5 @@ impl Cache {
         if let Some(local) = &self.local {
             local.remove(block);
         }
-    }
-
-    fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
-        match &self.local {
-            Some(local) if local.contains(block, &located) => {
-                let (cache, local) = (Arc::clone(self), Arc::clone(local));
-                let flight = InCare::new(self, (block, located.node));
-                self.store_pool.submit(urgency, move || {
-                    let _flight = flight.taken();
-                    match local.get(block, &located) {
-                        Some(bytes) => {
-                            let from = Place::Tier(local.tier);
-                            cache.arrived(block, located, bytes, from, urgency);
-                        }
-                        None => {
-                            cache.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
-                            cache.inbox.put(Event::NotHere { block, tier: local.tier }, None);
-                            cache.fetch_from_source(block, located, urgency);
-                        }
-                    }
-                });
-            }
-            _ => self.fetch_from_source(block, located, urgency),
-        }
-    }
-
-    fn fetch_from_source(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
-        let cache = Arc::clone(self);
-        let flight = InCare::new(self, (block, located.node));
-        let request = ReadRequest {
-            path: Arc::clone(&located.path),
-            fingerprint: located.fingerprint,
-            offset: located.offset,
-            length: located.length,
-            urgency,
-            deliver: Box::new(move |result| {
-                let _flight = flight.taken();
-                match result {
-                    Ok(bytes) => {
-                        cache.arrived(block, located, bytes.into(), Place::Source, urgency);
-                    }
-                    Err(ReadError::Source(errno)) => cache.fail((block, located.node), errno),
-                    Err(ReadError::Changed) => cache.changed(block, located.node),
-                }
-            }),
-        };
-        self.catalog.source().read(vec![request]);
     }
 }

@@ -1,6 +1,6 @@
 //! Whole files, for who keeps copies of his own: past the page cache and the planner.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Cache, Local};
 use crate::catalog::{Located, NodeId};
@@ -10,13 +10,47 @@ use crate::source::{ReadRequest, Urgency};
 /// Takes the bytes of a file; none where they cannot be had.
 pub type Taken = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
-/// The bytes of blocks one after the other, if the store has them all. Blocks.
-fn stored(local: &Arc<Local>, blocks: &[(BlockId, Located)]) -> Option<Vec<u8>> {
+/// A file that is being read from the local store.
+struct Whole {
+    first: Located,
+    length: u64,
+    /// None where the source was asked instead.
+    taken: Mutex<Option<Taken>>,
+}
+
+impl Whole {
+    fn take(&self) -> Option<Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Files that are being read from the local store, and some that were.
+#[derive(Default)]
+pub(super) struct Wholes(Mutex<Vec<Weak<Whole>>>);
+
+impl Wholes {
+    fn note(&self, whole: &Arc<Whole>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|whole| whole.strong_count() > 0);
+        all.push(Arc::downgrade(whole));
+    }
+
+    fn take(&self) -> Vec<Weak<Whole>> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The bytes of blocks one after the other, or the first block that the store does not have. Blocks.
+fn stored(
+    cache: &Arc<Cache>,
+    local: &Arc<Local>,
+    blocks: &[(BlockId, Located)],
+) -> Result<Vec<u8>, BlockId> {
     let mut bytes = Vec::with_capacity(blocks.iter().map(|(_, at)| at.length).sum());
     for (block, located) in blocks {
-        bytes.extend_from_slice(&local.get(*block, located)?);
+        bytes.extend_from_slice(&local.get(cache, *block, located).ok_or(*block)?);
     }
-    Some(bytes)
+    Ok(bytes)
 }
 
 impl Cache {
@@ -30,16 +64,34 @@ impl Cache {
             |block| Some((block, self.catalog.locate(block).filter(|at| at.node == node)?));
         let blocks: Option<Vec<(BlockId, Located)>> = blocks.map(located).collect();
         let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else { return taken(None) };
-        let held =
-            |local: &&Arc<Local>| blocks.iter().all(|(block, at)| local.contains(*block, at));
+        let held = |local: &&Arc<Local>| blocks.iter().all(|(_, at)| local.contains(at));
         let Some(local) = self.local.as_ref().filter(held).map(Arc::clone) else {
             return self.whole_from_source(&blocks[0].1, length, taken);
         };
+        let whole =
+            Arc::new(Whole { first: blocks[0].1.clone(), length, taken: Mutex::new(Some(taken)) });
+        self.wholes.note(&whole);
         let cache = Arc::clone(self);
-        self.store_pool.submit(Urgency::Prefetch, move || match stored(&local, &blocks) {
-            Some(bytes) => taken(Some(bytes)),
-            None => cache.whole_from_source(&blocks[0].1, length, taken),
+        self.store_pool.submit(Urgency::Prefetch, move || {
+            let bytes = stored(&cache, &local, &blocks);
+            if let Err(block) = bytes {
+                cache.lost(block, local.tier);
+            }
+            match (whole.take(), bytes) {
+                (Some(taken), Ok(bytes)) => taken(Some(bytes)),
+                (Some(taken), Err(_)) => cache.whole_from_source(&whole.first, length, taken),
+                (None, _) => {}
+            }
         });
+    }
+
+    /// The source is asked for what waits for a cache disk that hangs.
+    pub(super) fn rescue_wholes(&self) {
+        for whole in self.wholes.take().iter().filter_map(Weak::upgrade) {
+            if let Some(taken) = whole.take() {
+                self.whole_from_source(&whole.first, whole.length, taken);
+            }
+        }
     }
 
     fn whole_from_source(&self, first: &Located, length: u64, taken: Taken) {

@@ -183,26 +183,36 @@ impl Tree {
         true
     }
 
-    /// Takes a directory's names as they are in the version that its row has.
+    /// Takes a directory's names as they are in the version that its row has. Those that were known
+    /// need not tell what they are now.
     pub(super) fn relist(
         &mut self,
         directory: FileId,
-        mut found: Vec<(OsString, Stat)>,
+        mut found: Vec<(OsString, Option<Stat>)>,
         now: u32,
         changes: &mut Changes,
     ) {
+        if !self.is_there(directory) {
+            return;
+        }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         let parent = self.node(directory);
         let Some(known) = self.directory_mut(directory) else { return };
         let before = std::mem::replace(&mut known.children, Children::Unread);
         let mut left = before.iter().peekable();
-        let (mut lost, mut moved, mut told) = (Vec::new(), Vec::new(), false);
+        let (mut lost, mut moved, mut told, mut whole) = (Vec::new(), Vec::new(), false, true);
         let mut children = Vec::with_capacity(found.len());
         for (name, stat) in found {
             while let Some(gone) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
                 lost.push(gone);
             }
             let known = left.next_if(|row| self.name(*row) == name.as_os_str());
+            let Some(stat) = stat else {
+                // Gone since it was looked for: the names are to be read again.
+                whole &= known.is_some();
+                children.extend(known);
+                continue;
+            };
             if let Some(row) = known.filter(|row| !self.is_another(*row, &stat)) {
                 if self.look_again(row, &stat, now, changes) {
                     moved.push(row);
@@ -219,7 +229,10 @@ impl Tree {
             children.extend(self.add(directory, &name, &stat, now));
         }
         lost.extend(left);
-        self.set_children(directory, Children::List(children));
+        self.set_children(directory, Children::of(children));
+        if let Some(known) = self.directory_mut(directory) {
+            known.current = whole;
+        }
         changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
         self.vanish(lost, changes);
         moved.into_iter().for_each(|row| self.go_by(row));

@@ -19,6 +19,9 @@ use crate::source::{Kind, Stat};
 /// Threads that ask the source where links point.
 const LINK_THREADS: usize = 16;
 
+/// Rows that are gone through while nothing can change.
+const ROWS_AT_ONCE: usize = 4096;
+
 /// Links that one path may go through, and its length, as the kernel has them.
 const HOPS_MAX: u32 = 40;
 const PATH_MAX: usize = 4096;
@@ -44,18 +47,28 @@ pub struct Leading<'a> {
 }
 
 impl Catalog {
-    /// Calls `each` with path, file and attributes of every regular file, by one of its names.
+    /// Calls `each` with path, file and attributes of every regular file, by one of its names. What
+    /// changes meanwhile may be seen as before or after.
     pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
-        let tree = self.read();
-        let (mut directory, mut path) = (FileId(0), PathBuf::new());
-        for file in tree.files().filter(|file| is_regular(&tree, *file)) {
-            let parent = tree.row(file).parent;
-            if parent != directory {
-                (directory, path) = (parent, tree.path(parent));
+        let mut from = 0;
+        loop {
+            // Readers wait for whoever waits to change something.
+            let tree = self.read();
+            let (mut directory, mut path) = (FileId(0), PathBuf::new());
+            let portion = tree.files().skip(from).take(ROWS_AT_ONCE);
+            for file in portion.filter(|file| is_regular(&tree, *file)) {
+                let parent = tree.row(file).parent;
+                if parent != directory {
+                    (directory, path) = (parent, tree.path(parent));
+                }
+                path.push(tree.name(file));
+                each(&path, file, &tree.stat(file));
+                path.pop();
             }
-            path.push(tree.name(file));
-            each(&path, file, &tree.stat(file));
-            path.pop();
+            from += ROWS_AT_ONCE;
+            if from >= tree.tables.rows.len() {
+                return;
+            }
         }
     }
 

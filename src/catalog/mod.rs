@@ -1,10 +1,12 @@
 //! What is in the dataset: names, attributes and versions, in memory.
 //!
-//! 1. At the first mount the tree is scanned. Rows are numbered from the root down, directory
-//!    by directory, names sorted: the same tree gives the same numbers after a restart. The catalog
-//!    is saved; a later mount takes it up without asking the source, and has it checked behind its
-//!    readers. What it says counts as seen when that mount began.
-//! 2. Lookups and listings are answered from here, without the source.
+//! 1. At the first mount the tree is scanned, while it may be served already. Rows are numbered
+//!    from the root down, directory by directory, names sorted: the same tree gives the same numbers
+//!    after a restart, but for directories that a reader asks for before the scan is there. The
+//!    catalog is saved when it is whole; a later mount takes it up without asking the source, and
+//!    has it checked behind its readers. What it says counts as seen when that mount began.
+//! 2. Lookups and listings are answered from here, without the source; those of a directory that
+//!    nobody has read yet read it.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
 //!    new [`NodeId`]: the kernel never mixes pages of two versions. Names that appeared get new
@@ -31,12 +33,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
+use crate::anchor::Anchored;
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 pub use files::{Leading, Links};
 pub use node::NodeId;
-pub use scan::give_back;
+use refresh::Turns;
+use scan::Progress;
+pub use scan::{ScanStatus, give_back};
 use tree::{Clock, Tree};
 
 /// A row as the kernel is told of it.
@@ -110,6 +115,8 @@ pub struct Catalog {
     start: Instant,
     /// Whether it comes from an earlier mount.
     reopened: bool,
+    scan: Progress,
+    turns: Turns,
     /// Whether nothing is left of it that only an earlier mount has seen.
     swept: AtomicBool,
     /// Whether it is as it was saved last.
@@ -123,7 +130,18 @@ const TICK: Duration = Duration::from_millis(20);
 pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Catalog {
-    /// Scans the source on `threads` threads, counting names in `seen` as it goes.
+    /// The catalog of a source of which nothing is known but its root. The rest comes by a
+    /// [scan](Self::fill), or is read where a reader asks for it.
+    ///
+    /// # Errors
+    /// The source's own, of its root.
+    pub fn begin(source: Arc<dyn Source>, period: Option<Duration>) -> Result<Self, Errno> {
+        let start = Instant::now();
+        let root = source.stat(Path::new(""))?;
+        Ok(Self::of(Tree::root(&root), source, period, false, start))
+    }
+
+    /// Scans the source on `threads` threads. Blocks.
     ///
     /// # Errors
     /// The source's own, with the path that it could not tell about.
@@ -131,20 +149,13 @@ impl Catalog {
         source: Arc<dyn Source>,
         threads: usize,
         period: Option<Duration>,
-        seen: &AtomicU64,
     ) -> Result<Self, (PathBuf, Errno)> {
-        let start = Instant::now();
-        let root = source.stat(Path::new("")).map_err(|errno| (PathBuf::new(), errno))?;
-        let found = scan::scan(&*source, threads, seen)?;
-        if let Some(errno) =
-            found.iter().find(|d| d.path.as_os_str().is_empty()).and_then(|d| d.error)
-        {
-            return Err((PathBuf::new(), errno));
+        let catalog = Self::begin(source, period).map_err(|errno| (PathBuf::new(), errno))?;
+        catalog.fill(threads, &AtomicBool::new(false), &|_| ());
+        match catalog.scan_status().fault {
+            Some(fault) => Err(fault),
+            None => Ok(catalog),
         }
-        seen.store(found.iter().map(|d| d.entries.len() as u64).sum(), Ordering::Relaxed);
-        let tree = Tree::new(root, found).map_err(|errno| (PathBuf::new(), errno))?;
-        scan::give_back();
-        Ok(Self::of(tree, source, period, false, start))
     }
 
     fn of(
@@ -164,7 +175,9 @@ impl Catalog {
             start,
             renamed: AtomicU64::new(0),
             reopened,
-            swept: AtomicBool::new(!reopened),
+            scan: if reopened { Progress::whole() } else { Progress::default() },
+            turns: Turns::default(),
+            swept: AtomicBool::new(false),
             saved: AtomicBool::new(reopened),
         }
     }
@@ -179,13 +192,16 @@ impl Catalog {
     pub fn open(
         source: Arc<dyn Source>,
         period: Option<Duration>,
-        path: &Path,
+        from: &Anchored,
     ) -> std::io::Result<Self> {
-        let mut tables = saved::read(path)?;
+        let (identity, mut tables) = saved::read(from)?;
         let root = source.stat(Path::new(""))?;
         let wrong = |what| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
         if !tables.rebase(&root) {
             return wrong("it is of another directory");
+        }
+        if identity != source.lasting_identity() {
+            return wrong("it is of another filesystem");
         }
         if tables.is_worn() {
             return wrong("most files in it are gone");
@@ -196,15 +212,15 @@ impl Catalog {
     }
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
-    /// Nothing happens where it is there as it is.
+    /// Nothing happens where it is there as it is, or where the scan is not over.
     ///
     /// # Errors
     /// The disk's.
-    pub fn save(&self, path: &Path) -> std::io::Result<()> {
-        if self.saved.swap(true, Ordering::Relaxed) {
+    pub fn save(&self, to: &Anchored) -> std::io::Result<()> {
+        if !self.scan_status().is_whole || self.saved.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let outcome = self.export(path);
+        let outcome = self.export(to);
         self.saved.fetch_and(outcome.is_ok(), Ordering::Relaxed);
         outcome
     }
@@ -213,17 +229,26 @@ impl Catalog {
     ///
     /// # Errors
     /// The disk's.
-    pub fn export(&self, path: &Path) -> std::io::Result<()> {
+    pub fn export(&self, to: &Anchored) -> std::io::Result<()> {
         // A copy, so that nobody has to wait for the disk.
-        let tables = self.read().tables.clone();
-        saved::write(&tables, path)
+        let tables = {
+            let tree = self.read();
+            let mut tables = tree.tables.clone();
+            for directory in &mut tables.directories {
+                // It may have got names since that its times do not tell of.
+                directory.current &= !tree.is_unsettled(directory.file);
+            }
+            tables
+        };
+        saved::write(self.source.lasting_identity(), &tables, to)
     }
 
-    /// Where it comes from: `scanned` at this mount, or from an earlier one, which is being
-    /// `checking` or is `checked`.
+    /// Where it comes from: from a scan at this mount that is going on (`scanning`) or over
+    /// (`scanned`), or from an earlier mount, of which a check is (`checking`, `checked`).
     pub fn state(&self) -> &'static str {
         match (self.reopened, self.swept.load(Ordering::Relaxed)) {
-            (false, _) => "scanned",
+            (false, _) if self.scan_status().is_whole => "scanned",
+            (false, _) => "scanning",
             (true, false) => "checking",
             (true, true) => "checked",
         }
@@ -333,6 +358,11 @@ impl Catalog {
         let named = file != FileId(0) && tree.is_there(file);
         let parent = tree.node(tree.row(file).parent);
         named.then(|| (tree.node(file), parent, tree.name(file).to_os_string()))
+    }
+
+    /// Whether a file is known to have one name in this tree, however many links there are to it.
+    pub fn has_one_name(&self, file: FileId) -> bool {
+        self.scan_status().is_whole && !self.read().other_names.contains_key(&file)
     }
 
     /// The directory that holds a row.

@@ -1,7 +1,12 @@
 //! Looking again: whether what is known is still so at the source, and what became of it.
 
-use std::ffi::OsStr;
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
@@ -9,6 +14,47 @@ use super::node::NodeId;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
 use crate::source::Stat;
+
+/// Threads that stat the names of a directory that a reader waits for where that is slow, and names
+/// that each takes at a time.
+const STAT_THREADS: usize = 16;
+const CHUNK: usize = 64;
+
+/// Directories that are being read: each by one thread at a time, and the others of its readers
+/// wait for that.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    taken: Mutex<HashSet<FileId>>,
+    free: Condvar,
+}
+
+/// One thread's turn, until it is dropped.
+struct Turn<'a> {
+    turns: &'a Turns,
+    directory: FileId,
+    /// Whether another thread's was waited for.
+    waited: bool,
+}
+
+impl Turns {
+    fn take(&self, directory: FileId) -> Turn<'_> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = false;
+        while !taken.insert(directory) {
+            waited = true;
+            taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { turns: self, directory, waited }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.remove(&self.directory);
+        self.turns.free.notify_all();
+    }
+}
 
 impl Catalog {
     /// Whether half the period since the last look at the source is over: time to look ahead of
@@ -55,11 +101,12 @@ impl Catalog {
             tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
         let Some((path, entry)) = known else { return self.refresh_directory(parent) };
-        let stat = self.source.stat(&path);
+        // What is seen may have been so when it was asked for, and not later.
+        let now = self.now();
         let mut changes = Changes::default();
-        match stat {
-            Ok(stat) if self.is_as_seen(entry, &stat) => {}
-            Ok(stat) => self.write().found(parent, name, &stat, self.now(), &mut changes),
+        match self.source.stat(&path) {
+            Ok(stat) if self.is_as_seen(entry, &stat, now) => {}
+            Ok(stat) => self.write().found(parent, name, &stat, now, &mut changes),
             Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
             Err(errno) => return Err(errno),
         }
@@ -67,18 +114,25 @@ impl Catalog {
     }
 
     /// Whether a name stands for what the source says now. If so, that is noted.
-    fn is_as_seen(&self, entry: FileId, stat: &Stat) -> bool {
+    fn is_as_seen(&self, entry: FileId, stat: &Stat, now: u32) -> bool {
         let tree = self.read();
         let file = tree.target(entry);
         let same = tree.stat(file).fingerprint() == stat.fingerprint() && !tree.is_unsettled(file);
         if same {
-            tree.seen(entry, self.now());
+            tree.seen(entry, now);
         }
         same
     }
 
-    /// Checks a directory at the source, and its names if it changed. Blocks. One that is gone is
-    /// known as it was, until its own name is checked.
+    /// Whether a directory's names may be believed.
+    fn is_known(&self, directory: FileId) -> bool {
+        let tree = self.read();
+        self.valid(tree.checked(directory)).is_some() && !tree.is_unread(directory)
+    }
+
+    /// Checks a directory at the source, and reads its names if it changed. Names that were known
+    /// are still so, each until its own check is due. Blocks. One that is gone is known as it was,
+    /// until its own name is checked.
     ///
     /// # Errors
     /// As [`refresh`](Self::refresh).
@@ -89,27 +143,86 @@ impl Catalog {
             (directory, tree.path(directory))
         };
         let mut changes = Changes::default();
+        let turn = self.turns.take(directory);
+        if turn.waited && self.is_known(directory) {
+            return Ok(changes);
+        }
+        let now = self.now();
         let stat = match self.source.stat(&path) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(changes),
             found => found?,
         };
         // Whether it is read is asked last: whoever checks its own name may have noted another
         // version of it in the meantime, and has not read that.
-        if self.is_as_seen(directory, &stat) && !self.read().is_unread(directory) {
+        if self.is_as_seen(directory, &stat, now) && !self.read().is_unread(directory) {
             return Ok(changes);
         }
-        let (now, names) = (self.now(), self.source.list(&path)?);
-        let stats = self.source.stat_all(&path, &names);
-        let mut errors = stats.iter().filter_map(|stat| stat.err());
-        if let Some(errno) = errors.find(|errno| !scan::is_certain(*errno)) {
-            return Err(errno);
-        }
-        let found = names.into_iter().zip(stats);
-        let found = found.filter_map(|(name, stat)| Some((name, stat.ok()?)));
+        let found = self.read_names(directory, &path)?;
         let mut tree = self.write();
         tree.update(directory, &stat, &mut changes);
         tree.seen(directory, now);
-        tree.relist(directory, found.collect(), now, &mut changes);
+        tree.relist(directory, found, now, &mut changes);
         Ok(self.count(changes))
+    }
+
+    /// A directory's names at the source, and what those are that nobody knows yet.
+    fn read_names(
+        &self,
+        directory: FileId,
+        path: &Path,
+    ) -> Result<Vec<(OsString, Option<Stat>)>, Errno> {
+        let (mut found, mut left, mut errno) = (Vec::new(), Vec::new(), None);
+        let mut is_prompt = true;
+        let mut take = |names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>| {
+            let unsure = stats.iter().filter_map(|stat| stat.err()).find(|e| !scan::is_certain(*e));
+            errno = errno.or(unsure);
+            let named = names.into_iter().zip(stats);
+            named.filter_map(|(name, stat)| Some((name, Some(stat.ok()?)))).collect::<Vec<_>>()
+        };
+        self.source.list_in_parts(path, &mut |names| {
+            let (known, new): (Vec<OsString>, Vec<OsString>) = {
+                let tree = self.read();
+                names.iter().cloned().partition(|name| tree.entry(directory, name).is_some())
+            };
+            found.extend(known.into_iter().map(|name| (name, None)));
+            if !is_prompt {
+                left.extend(new);
+                return;
+            }
+            let began = Instant::now();
+            let stats = self.source.stat_all(path, &new);
+            is_prompt = began.elapsed() <= scan::PROMPT * new.len() as u32;
+            found.extend(take(new, stats));
+        })?;
+        let stats = self.stat_many(path, &left);
+        found.extend(take(left, stats));
+        errno.map_or(Ok(found), Err)
+    }
+
+    /// What names of a directory are, asked by as many threads as that takes.
+    fn stat_many(&self, path: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let chunks: Vec<&[OsString]> = names.chunks(CHUNK).collect();
+        if chunks.len() < 2 {
+            return self.source.stat_all(path, names);
+        }
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(chunks.len())));
+        let ask = || {
+            loop {
+                let nth = next.fetch_add(1, Ordering::Relaxed);
+                let Some(chunk) = chunks.get(nth) else { return };
+                let stats = self.source.stat_all(path, chunk);
+                found.lock().unwrap_or_else(PoisonError::into_inner).push((nth, stats));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..STAT_THREADS.min(chunks.len()) {
+                // With fewer threads it takes longer.
+                let _ = thread::Builder::new().name("belady-stat".into()).spawn_scoped(scope, ask);
+            }
+            ask();
+        });
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_unstable_by_key(|(nth, _)| *nth);
+        found.into_iter().flat_map(|(_, stats)| stats).collect()
     }
 }

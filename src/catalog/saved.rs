@@ -1,25 +1,24 @@
 //! The catalog as a file: made at one mount, taken up by the next.
 //!
 //! The file is 16 bytes that name the format and its version, the length of what follows and its
-//! checksum, and the tables. It is written beside its place and renamed to it, and read in one go: that
-//! is a fraction of a second for a million files, owes nothing to a disk that fails later, and
-//! gives memory that can be changed. What is in it is believed as far as no index leads astray and
-//! its owner could have told us anything anyway.
+//! checksum, the identity of the source, and the tables. It is written beside its place and renamed
+//! to it, and read in one go: that is a fraction of a second for a million files, owes nothing to a
+//! disk that fails later (a page of a map that cannot be read ends the process), and gives memory
+//! that can be changed. What is in it is believed as far as no index leads astray and its owner
+//! could have told us anything anyway.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Read, Result, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-
-use nix::libc;
+use std::os::unix::fs::MetadataExt;
 
 use super::row::State;
 use super::tree::{Children, Directory, Tables};
+use crate::anchor::Anchored;
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
 
 /// The format and its version.
-const MAGIC: &[u8; 16] = b"belady catalog 1";
+const MAGIC: &[u8; 16] = b"belady catalog 2";
 
 /// Before the tables: the magic, their length and their checksum.
 const HEAD_BYTES: usize = 16 + 8 + 4;
@@ -45,20 +44,20 @@ fn check_trust(file: &File) -> Result<()> {
     Ok(())
 }
 
-/// The tables in a file.
+/// The identity of the source and the tables in a file.
 ///
 /// # Errors
 /// The file's, [`ErrorKind::PermissionDenied`] for one that others could have written, and
 /// [`ErrorKind::InvalidData`] for one that is damaged or of another format.
-pub(super) fn read(path: &Path) -> Result<Tables> {
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+pub(super) fn read(place: &Anchored) -> Result<(u128, Tables)> {
+    let mut file = place.open()?;
     check_trust(&file)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     decode(&bytes)
 }
 
-fn decode(bytes: &[u8]) -> Result<Tables> {
+fn decode(bytes: &[u8]) -> Result<(u128, Tables)> {
     let (head, body) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("cut short"))?;
     if !head.starts_with(MAGIC) {
         return Err(damaged("it is no catalog, or one of another version of belady"));
@@ -66,12 +65,12 @@ fn decode(bytes: &[u8]) -> Result<Tables> {
     if head[16..] != end_of_head(body.len() as u64, crc32c::crc32c(body)) {
         return Err(damaged("the checksum is wrong"));
     }
-    let (tables, rest) = postcard::take_from_bytes::<Tables>(body)
+    let ((identity, tables), rest) = postcard::take_from_bytes::<(u128, Tables)>(body)
         .map_err(|error| damaged(&format!("it cannot be understood: {error}")))?;
     if !rest.is_empty() || !leads_nowhere_else(&tables) {
         return Err(damaged("it contradicts itself"));
     }
-    Ok(tables)
+    Ok((identity, tables))
 }
 
 fn end_of_head(length: u64, checksum: u32) -> [u8; 12] {
@@ -101,35 +100,22 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// Writes tables to a file, which is the new one or the one before whatever happens. Nobody else
-/// may write it at the same time.
+/// Writes the tables of a source to a file, which is the new one or the one before whatever
+/// happens. Nobody else may write it at the same time.
 ///
 /// # Errors
 /// The disk's.
-pub(super) fn write(tables: &Tables, path: &Path) -> Result<()> {
-    let mut beside = path.to_path_buf();
-    beside.as_mut_os_string().push(".new");
-    let outcome = write_to(tables, &beside).and_then(|()| std::fs::rename(&beside, path));
-    if outcome.is_err() {
-        // What is left of it is of no use; what it would replace stays.
-        let _ = std::fs::remove_file(&beside);
-    }
-    outcome
-}
-
-fn write_to(tables: &Tables, path: &Path) -> Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let mut file = options.open(path)?;
-    file.write_all(&[0; HEAD_BYTES])?;
-    // Many small writes come out of the encoder: they are gathered before they are summed.
-    let summed = Summed { to: &file, length: 0, checksum: 0 };
-    let buffered = BufWriter::with_capacity(1 << 20, summed);
-    let buffered = postcard::to_io(tables, buffered).map_err(Error::other)?;
-    let Summed { length, checksum, .. } = buffered.into_inner().map_err(|e| e.into_error())?;
-    file.rewind()?;
-    file.write_all(&[&MAGIC[..], &end_of_head(length, checksum)].concat())?;
-    file.sync_all()
+pub(super) fn write(identity: u128, tables: &Tables, place: &Anchored) -> Result<()> {
+    place.replace(|mut file| {
+        file.write_all(&[0; HEAD_BYTES])?;
+        // Many small writes come out of the encoder: they are gathered before they are summed.
+        let summed = Summed { to: file, length: 0, checksum: 0 };
+        let buffered = BufWriter::with_capacity(1 << 20, summed);
+        let buffered = postcard::to_io(&(identity, tables), buffered).map_err(Error::other)?;
+        let Summed { length, checksum, .. } = buffered.into_inner().map_err(|e| e.into_error())?;
+        file.rewind()?;
+        file.write_all(&[&MAGIC[..], &end_of_head(length, checksum)].concat())
+    })
 }
 
 impl Tables {
@@ -185,18 +171,21 @@ mod tests {
     use super::*;
     use crate::catalog::tests::{Choice, some_tree};
 
+    const IDENTITY: u128 = 7 << 100 | 5;
+
     /// The bytes of a file with these tables.
     fn encoded(tables: &Tables) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("catalog");
-        write(tables, &path).unwrap();
+        write(IDENTITY, tables, &Anchored::at(&path).unwrap()).unwrap();
         std::fs::read(path).unwrap()
     }
 
     #[test]
     fn what_is_written_is_read() {
         let tables = some_tree().tables;
-        let read = decode(&encoded(&tables)).unwrap();
+        let (identity, read) = decode(&encoded(&tables)).unwrap();
+        assert_eq!(identity, IDENTITY);
         assert_eq!(format!("{read:?}"), format!("{tables:?}"));
     }
 
@@ -226,7 +215,9 @@ mod tests {
                 body[place] = choice.below(256) as u8;
             }
             let head = end_of_head(body.len() as u64, crc32c::crc32c(&body));
-            let Ok(mut tables) = decode(&[&MAGIC[..], &head, &body].concat()) else { continue };
+            let Ok((_, mut tables)) = decode(&[&MAGIC[..], &head, &body].concat()) else {
+                continue;
+            };
             // Content of any size would be cut into blocks here; the source is not asked for it.
             tables.rows.iter_mut().for_each(|row| row.class = 0);
             let mut tree = crate::catalog::tree::Tree::of(tables);
@@ -246,19 +237,20 @@ mod tests {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("catalog");
-        write(&some_tree().tables, &path).unwrap();
+        let place = Anchored::at(&path).unwrap();
+        write(IDENTITY, &some_tree().tables, &place).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        assert!(read(&path).is_ok());
+        assert!(read(&place).is_ok());
         let link = directory.path().join("link");
         symlink(&path, &link).unwrap();
-        assert!(read(&link).is_err());
+        assert!(read(&Anchored::at(&link).unwrap()).is_err());
         for (mode, trusted) in [(0o644, true), (0o664, false), (0o602, false), (0o400, true)] {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-            assert_eq!(read(&path).is_ok(), trusted, "{mode:o}");
+            assert_eq!(read(&place).is_ok(), trusted, "{mode:o}");
         }
         if nix::unistd::geteuid().is_root() {
             chown(&path, Some(12345), None).unwrap();
-            assert_eq!(read(&path).unwrap_err().kind(), ErrorKind::PermissionDenied);
+            assert_eq!(read(&place).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use nix::errno::Errno;
 
 use super::tree::Tree;
-use super::{Catalog, Changes};
+use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
 
 /// Names that are looked at at once.
@@ -50,22 +50,54 @@ impl Cursor {
 impl Catalog {
     /// Checks everything that was not checked since the mount, on `threads` threads, until that is
     /// done or `over` is set; changes go to `report` as they are found. Says whether there are other
-    /// names than before. Blocks.
+    /// names than before. What the source does not tell is left for another sweep. Blocks.
     pub fn sweep(
         &self,
         threads: usize,
         over: &AtomicBool,
         report: &(dyn Fn(Changes) + Sync),
     ) -> bool {
+        let (mut renamed, mut left) = (false, usize::MAX);
+        loop {
+            let (other_names, told) = self.pass(threads, over, report);
+            renamed |= other_names;
+            if over.load(Ordering::Relaxed) || !told {
+                return renamed;
+            }
+            // Names that new ones have pushed out of their portion were not looked at.
+            let before = std::mem::replace(&mut left, self.unchecked_names());
+            if left == 0 || left >= before {
+                self.swept.store(true, Ordering::Relaxed);
+                return renamed;
+            }
+        }
+    }
+
+    /// Number of names that nobody has checked since the mount.
+    fn unchecked_names(&self) -> usize {
+        let tree = self.read();
+        tree.files().filter(|row| tree.is_named(*row) && tree.checked(*row) == 0).count()
+    }
+
+    /// Goes through all directories once. Says whether there are other names than before, and whether
+    /// the source told all.
+    fn pass(
+        &self,
+        threads: usize,
+        over: &AtomicBool,
+        report: &(dyn Fn(Changes) + Sync),
+    ) -> (bool, bool) {
         let cursor = Mutex::new(Cursor::default());
-        let renamed = AtomicBool::new(false);
+        let (renamed, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let next = || {
             let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
             (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
         };
         let work = || {
             while let Some(portion) = next() {
-                for changes in self.check(&portion).into_iter().filter(|found| !found.is_empty()) {
+                let (found, told) = self.check(&portion);
+                failed.fetch_or(!told, Ordering::Relaxed);
+                for changes in found.into_iter().filter(|found| !found.is_empty()) {
                     renamed.fetch_or(changes.are_of_names(), Ordering::Relaxed);
                     report(changes);
                 }
@@ -79,28 +111,29 @@ impl Catalog {
             }
             work();
         });
-        if !over.load(Ordering::Relaxed) {
-            self.swept.store(true, Ordering::Relaxed);
-        }
-        renamed.into_inner()
+        (renamed.into_inner(), !failed.into_inner())
     }
 
-    fn check(&self, portion: &Portion) -> [Changes; 2] {
-        let mut changes = [Changes::default(), Changes::default()];
+    /// What has changed, and whether the source told all.
+    fn check(&self, portion: &Portion) -> ([Changes; 2], bool) {
+        let (mut changes, mut told) = ([Changes::default(), Changes::default()], true);
         let directory = {
             let tree = self.read();
             tree.node(portion.directory)
         };
         if portion.from == 0 {
             // Where the source does not say, the next reader asks again.
-            changes[0] = self.refresh_directory(directory).unwrap_or_default();
+            match self.refresh_directory(directory) {
+                Ok(found) => changes[0] = found,
+                Err(errno) => told = scan::is_certain(errno),
+            }
         }
         let (path, names) = {
             let tree = self.read();
             (tree.path(portion.directory), unchecked(&tree, portion))
         };
-        let stats = self.source.stat_all(&path, &names);
         let now = self.now();
+        let stats = self.source.stat_all(&path, &names);
         let mut differing = Vec::new();
         {
             let tree = self.read();
@@ -110,7 +143,7 @@ impl Catalog {
                 match stat {
                     Ok(stat) if stat.fingerprint() == known => tree.seen(entry, now),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
-                    Err(_) => {}
+                    Err(errno) => told &= scan::is_certain(errno),
                 }
             }
         }
@@ -123,7 +156,7 @@ impl Catalog {
                 }
             }
         }
-        changes
+        (changes, told)
     }
 }
 

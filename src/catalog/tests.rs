@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Condvar, Mutex};
+use std::thread;
 
 use super::*;
 use crate::source::{Kind, PosixSource, ReadRequest};
@@ -18,12 +20,17 @@ impl Choice {
     }
 }
 
+/// The file of a saved catalog.
+pub(super) fn at(path: &Path) -> Anchored {
+    Anchored::at(path).unwrap()
+}
+
 fn opened(directory: &Path) -> Arc<dyn Source> {
     Arc::new(PosixSource::open(directory, 1).unwrap())
 }
 
 fn scanned(directory: &Path, period: Option<Duration>) -> Catalog {
-    Catalog::scan(opened(directory), 3, period, &AtomicU64::new(0)).unwrap()
+    Catalog::scan(opened(directory), 3, period).unwrap()
 }
 
 /// A small tree with everything in it that tables can have.
@@ -137,9 +144,9 @@ fn a_catalog_follows_its_source_by_sweeps_and_saves() {
             for _ in 0..choice.below(12) {
                 change(root.path(), &mut choice);
             }
-            catalog.save(&path).unwrap();
+            catalog.save(&at(&path)).unwrap();
             let before = (of_catalog(&catalog), catalog.totals());
-            catalog = match Catalog::open(opened(root.path()), None, &path) {
+            catalog = match Catalog::open(opened(root.path()), None, &at(&path)) {
                 Ok(catalog) => catalog,
                 Err(error) => {
                     assert!(error.to_string().contains("gone"), "{error}");
@@ -177,8 +184,8 @@ fn numbers_and_versions_are_the_same_after_a_restart() {
     );
     let before = nodes(&catalog);
     assert_eq!(before[4], 1 << 40 | 6, "a new version is a new node");
-    catalog.save(&path).unwrap();
-    let again = Catalog::open(opened(root.path()), None, &path).unwrap();
+    catalog.save(&at(&path)).unwrap();
+    let again = Catalog::open(opened(root.path()), None, &at(&path)).unwrap();
     assert_eq!(nodes(&again), before);
     assert!(!again.sweep(1, &AtomicBool::new(false), &|changes| panic!("{changes:?}")));
 }
@@ -191,13 +198,13 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
         fs::write(root.path().join(name.to_string()), "").unwrap();
     }
     let catalog = scanned(root.path(), None);
-    catalog.save(&path).unwrap();
-    let open = |directory: &Path| Catalog::open(opened(directory), None, &path);
+    catalog.save(&at(&path)).unwrap();
+    let open = |directory: &Path| Catalog::open(opened(directory), None, &at(&path));
     assert!(open(root.path()).is_ok());
     assert!(open(other.path()).is_err_and(|error| error.to_string().contains("another")));
     (0..9).for_each(|name| fs::remove_file(root.path().join(name.to_string())).unwrap());
     assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().removed);
-    catalog.save(&path).unwrap();
+    catalog.save(&at(&path)).unwrap();
     assert!(open(root.path()).is_err_and(|error| error.to_string().contains("gone")));
 }
 
@@ -219,40 +226,103 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
     assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
 }
 
-/// A directory whose times are whole seconds.
-struct Coarse(PosixSource);
+/// A source in which one path can be made to fail, where it is listed or stat'ed, or not to be
+/// listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
+pub(super) struct Gated {
+    inner: PosixSource,
+    path: PathBuf,
+    coarse: bool,
+    pub(super) fails: AtomicBool,
+    pub(super) panics: AtomicBool,
+    mute: AtomicBool,
+    holds: Mutex<bool>,
+    free: Condvar,
+    pub(super) listed: AtomicU64,
+    pub(super) asked: AtomicU64,
+    /// What each stat takes at least.
+    pub(super) delay_us: AtomicU64,
+}
 
-impl Source for Coarse {
-    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
-        self.0.list(directory)
+impl Gated {
+    pub(super) fn new(root: &Path, path: &str) -> Arc<Self> {
+        Self::with_times(root, path, false)
+    }
+
+    fn with_times(root: &Path, path: &str, coarse: bool) -> Arc<Self> {
+        Arc::new(Gated {
+            inner: PosixSource::open(root, 1).unwrap(),
+            path: path.into(),
+            coarse,
+            fails: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
+            holds: Mutex::new(false),
+            free: Condvar::new(),
+            listed: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            delay_us: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn hold(&self, holds: bool) {
+        *self.holds.lock().unwrap() = holds;
+        self.free.notify_all();
+    }
+}
+
+impl Source for Gated {
+    fn lasting_identity(&self) -> u128 {
+        self.inner.lasting_identity()
+    }
+
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        if directory == self.path {
+            assert!(!self.panics.load(Ordering::Relaxed), "injected into a listing");
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(Errno::EIO);
+            }
+            let held = self.holds.lock().unwrap();
+            drop(self.free.wait_while(held, |holds| *holds).unwrap());
+        }
+        self.inner.list_in_parts(directory, each)
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        let mut stat = self.0.stat(path)?;
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_micros(self.delay_us.load(Ordering::Relaxed)));
+        if path == self.path && self.mute.load(Ordering::Relaxed) {
+            return Err(Errno::EIO);
+        }
+        let mut stat = self.inner.stat(path)?;
         for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
-            *time -= time.rem_euclid(1_000_000_000);
+            *time -= if self.coarse { time.rem_euclid(1_000_000_000) } else { 0 };
         }
         Ok(stat)
     }
 
     fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
-        self.0.read_link(path)
+        self.inner.read_link(path)
     }
 
     fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
-        self.0.list_xattrs(path)
+        self.inner.list_xattrs(path)
     }
 
     fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.0.xattr(path, name)
+        self.inner.xattr(path, name)
     }
 
     fn space(&self) -> Result<[u64; 7], Errno> {
-        self.0.space()
+        self.inner.space()
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {
-        self.0.read(requests);
+        self.inner.read(requests);
     }
 }
 
@@ -262,11 +332,9 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
     let name = OsStr::new("file");
     for coarse in [true, false] {
         fs::write(root.path().join(name), "bytes").unwrap();
-        let source = PosixSource::open(root.path(), 1).unwrap();
-        let source: Arc<dyn Source> =
-            if coarse { Arc::new(Coarse(source)) } else { Arc::new(source) };
+        let source = Gated::with_times(root.path(), "none", coarse);
         let period = Some(Duration::from_secs(60));
-        let mut catalog = Catalog::scan(source, 1, period, &AtomicU64::new(0)).unwrap();
+        let mut catalog = Catalog::scan(source, 1, period).unwrap();
         let node = node_of(&catalog, "file");
         // As if the scan had been right after the write, and again as if long after it.
         let written = catalog.getattr(node).unwrap().stat.ctime_ns;
@@ -290,7 +358,7 @@ fn a_file_takes_few_bytes() {
     const FILES: usize = 20_000;
     let root = tempfile::tempdir().unwrap();
     let source = opened(root.path());
-    let mut tree = Tree::new(source.stat(Path::new("")).unwrap(), Vec::new()).unwrap();
+    let mut tree = Tree::root(&source.stat(Path::new("")).unwrap());
     let stat = Stat { kind: Kind::File, ..tree.stat(FileId(0)) };
     let nodes: BTreeSet<FileId> = (0..FILES)
         .map(|number| {
@@ -301,4 +369,107 @@ fn a_file_takes_few_bytes() {
     assert_eq!(nodes.len(), FILES);
     let row = size_of::<row::Row>() + size_of::<std::sync::atomic::AtomicU32>();
     assert!(row + tree.tables.names.bytes() / FILES <= 81 && tree.tables.classes.len() <= 2);
+}
+
+#[test]
+fn a_name_that_came_in_the_second_in_which_its_directory_was_read_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("d")).unwrap();
+    let source = || Gated::with_times(root.path(), "none", true);
+    let period = Some(Duration::from_secs(60));
+    let mut catalog = Catalog::scan(source(), 1, period).unwrap();
+    let directory = node_of(&catalog, "d");
+    // As if the directory had been made, read and added to in one second.
+    let made = catalog.getattr(directory).unwrap().stat.ctime_ns;
+    catalog.tree.get_mut().unwrap().clock.start_ns = made;
+    fs::write(root.path().join("d/late"), "late").unwrap();
+    let time = fs::File::open(root.path().join("d")).unwrap();
+    time.set_modified(UNIX_EPOCH + Duration::from_nanos(made as u64)).unwrap();
+    let path = root.path().join("catalog");
+    catalog.save(&at(&path)).unwrap();
+    assert!(catalog.refresh_directory(directory).unwrap().added);
+    node_of(&catalog, "d/late");
+    let again = Catalog::open(source(), period, &at(&path)).unwrap();
+    assert!(again.list(node_of(&again, "d"), false).is_none(), "to be read again");
+    again.sweep(1, &AtomicBool::new(false), &|_| ());
+    node_of(&again, "d/late");
+}
+
+#[test]
+fn a_directory_with_a_new_name_is_asked_for_that_name_alone_and_by_one() {
+    one_asks(0);
+    // Too slow for one thread.
+    one_asks(100);
+}
+
+fn one_asks(delay_us: u64) {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("d")).unwrap();
+    (0..200).for_each(|n| fs::write(root.path().join(format!("d/{n:03}")), "x").unwrap());
+    let source = Gated::new(root.path(), "d");
+    let period = Some(Duration::from_secs(60));
+    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 2, period).unwrap();
+    let directory = node_of(&catalog, "d");
+    (0..130).for_each(|n| fs::write(root.path().join(format!("d/new{n:03}")), "x").unwrap());
+    let (listed, asked) =
+        (source.listed.load(Ordering::Relaxed), source.asked.load(Ordering::Relaxed));
+    source.delay_us.store(delay_us, Ordering::Relaxed);
+    source.hold(true);
+    let added = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| {
+                let changes = catalog.refresh_directory(directory).unwrap();
+                added.fetch_add(u64::from(changes.added), Ordering::Relaxed);
+            });
+        }
+        while source.listed.load(Ordering::Relaxed) == listed {
+            thread::yield_now();
+        }
+        source.hold(false);
+    });
+    assert_eq!(catalog.list(directory, false).unwrap().unwrap().len(), 330);
+    assert_eq!((added.into_inner(), source.listed.load(Ordering::Relaxed) - listed), (1, 1));
+    // Each of the five may look whether the directory has changed.
+    let asked = source.asked.load(Ordering::Relaxed) - asked;
+    assert!((131..=135).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_sweep_that_the_source_refuses_is_not_over() {
+    let root = tempfile::tempdir().unwrap();
+    for directory in ["a", "b"] {
+        fs::create_dir(root.path().join(directory)).unwrap();
+        fs::write(root.path().join(directory).join("file"), "before").unwrap();
+    }
+    let path = root.path().join("catalog");
+    scanned(root.path(), None).save(&at(&path)).unwrap();
+    fs::write(root.path().join("b/file"), "after all").unwrap();
+    let source = Gated::new(root.path(), "b/file");
+    let again = Catalog::open(Arc::clone(&source) as Arc<dyn Source>, None, &at(&path)).unwrap();
+    source.mute.store(true, Ordering::Relaxed);
+    let sweep = || again.sweep(2, &AtomicBool::new(false), &|_| ());
+    sweep();
+    assert_eq!(again.state(), "checking");
+    let size = || again.getattr(node_of(&again, "b/file")).unwrap().stat.size;
+    assert_eq!(size(), 6);
+    source.mute.store(false, Ordering::Relaxed);
+    sweep();
+    assert_eq!((again.state(), size()), ("checked", 9));
+}
+
+#[test]
+fn a_sweep_looks_at_names_that_new_ones_have_pushed_away() {
+    let root = tempfile::tempdir().unwrap();
+    (0..500).for_each(|n| fs::write(root.path().join(format!("old{n:03}")), "x").unwrap());
+    let path = root.path().join("catalog");
+    scanned(root.path(), None).save(&at(&path)).unwrap();
+    (0..100).for_each(|n| fs::write(root.path().join(format!("new{n:03}")), "x").unwrap());
+    fs::write(root.path().join("old499"), "after all").unwrap();
+    for threads in [1, 4] {
+        let again = Catalog::open(opened(root.path()), None, &at(&path)).unwrap();
+        assert!(again.sweep(threads, &AtomicBool::new(false), &|_| ()));
+        assert_eq!(again.state(), "checked");
+        assert_eq!(again.getattr(node_of(&again, "old499")).unwrap().stat.size, 9);
+    }
 }

@@ -1,10 +1,10 @@
 //! The rows of the catalog and how they lie.
 //!
-//! Rows are numbered from the root down, directory by directory, names sorted. So the names of a
-//! directory are a run of rows, and need no list of their own until they change. A further name of
-//! a file, its hard link, is a row that only leads to the file's.
+//! Rows are numbered directory by directory, names sorted. So the names of a directory are a run of
+//! rows, and need no list of their own until they change. A further name of a file, its hard link,
+//! is a row that only leads to the file's.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +36,15 @@ pub(super) enum Children {
 }
 
 impl Children {
+    /// These rows, as a run where they are one.
+    pub(super) fn of(rows: Vec<FileId>) -> Self {
+        let in_a_row = rows.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
+        match rows.first().filter(|_| in_a_row) {
+            Some(first) => Children::Run(first.0, rows.len() as u32),
+            None => Children::List(rows),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
             Children::Unread | Children::Failed(_) => 0,
@@ -118,38 +127,50 @@ fn is_linked(stat: &Stat) -> bool {
 }
 
 impl Tree {
-    /// Numbers what a scan found, from the root down.
+    /// The tree of which only the root is known.
+    pub(super) fn root(stat: &Stat) -> Self {
+        let mut tree = Tree::default();
+        tree.push(FileId(0), OsStr::new(""), stat, 0);
+        tree
+    }
+
+    /// Takes the names of a directory, in their order, as the rows that come next; nothing where
+    /// they are known already. Says whether there are any.
     ///
     /// # Errors
-    /// `EOVERFLOW` where it is more than the tables can hold.
-    pub(super) fn new(root: Stat, found: Vec<Found>) -> Result<Self, Errno> {
-        let mut found: HashMap<PathBuf, Found> =
-            found.into_iter().map(|directory| (directory.path.clone(), directory)).collect();
-        let mut tree = Tree::default();
-        tree.push(FileId(0), OsStr::new(""), &root, 0).ok_or(Errno::EOVERFLOW)?;
-        let mut queue = VecDeque::from([(FileId(0), PathBuf::new())]);
-        while let Some((directory, path)) = queue.pop_front() {
-            let Some(Found { names, mut entries, error, .. }) = found.remove(&path) else {
-                continue;
-            };
-            entries.sort_unstable_by(|a, b| names.get(a.0).cmp(names.get(b.0)));
-            let first = tree.tables.rows.len() as u32;
-            for (name, stat) in &entries {
-                let name = names.get(*name);
-                let row = tree.add(directory, name, stat, 0).ok_or(Errno::EOVERFLOW)?;
-                if stat.kind == Kind::Directory {
-                    queue.push_back((row, path.join(name)));
-                }
-            }
-            let children = match error {
-                Some(errno) => Children::Failed(errno as i32),
-                None => Children::Run(first, entries.len() as u32),
-            };
-            tree.set_children(directory, children);
+    /// `EOVERFLOW` where they are more than the tables can hold; the directory cannot be read then.
+    pub(super) fn fill(&mut self, directory: FileId, found: &Found) -> Result<bool, Errno> {
+        let full = Children::Failed(Errno::EOVERFLOW as i32);
+        let known = self.directory(directory).filter(|_| self.is_there(directory));
+        if known.is_some_and(|known| known.children == full) {
+            return Err(Errno::EOVERFLOW);
         }
-        tree.tables.rows.shrink_to_fit();
-        tree.tables.names.shrink();
-        Ok(tree)
+        if known.is_none_or(|known| known.current || known.children != Children::Unread) {
+            return Ok(false);
+        }
+        let first = self.tables.rows.len() as u32;
+        let entries = if found.error.is_none() { found.entries.as_slice() } else { &[] };
+        for (name, stat) in entries {
+            if self.add(directory, found.names.get(*name), stat, found.now).is_none() {
+                // Not as it is at the source, and so never taken for known.
+                if let Some(known) = self.directory_mut(directory) {
+                    known.children = full;
+                }
+                return Err(Errno::EOVERFLOW);
+            }
+        }
+        let children = match found.error {
+            Some(errno) => Children::Failed(errno as i32),
+            None => Children::Run(first, entries.len() as u32),
+        };
+        self.set_children(directory, children);
+        Ok(!entries.is_empty())
+    }
+
+    /// Gives back what was reserved for more rows.
+    pub(super) fn shrink(&mut self) {
+        self.tables.rows.shrink_to_fit();
+        self.tables.names.shrink();
     }
 
     /// The tree of tables that were saved. All rows count as seen when the catalog began.
@@ -376,7 +397,7 @@ impl Tree {
         }
         let since_start = i64::from(checked).saturating_mul(TICK.as_nanos() as i64);
         let looked = self.clock.start_ns.saturating_add(since_start);
-        looked < changed_ns.saturating_add(SETTLES_AFTER_NS) && !self.is_directory(file)
+        looked < changed_ns.saturating_add(SETTLES_AFTER_NS)
     }
 
     /// When a row's name was last looked at, in ticks since the catalog began.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{say, say_json};
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Found as Listed};
-use crate::cache::store::{Count, Found, Key, Limits, Store, count};
+use crate::cache::store::{Count, Key, Limits, Store, count};
 use crate::config::{Bytes, Period};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
@@ -176,31 +176,26 @@ fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
         let style = ProgressStyle::with_template("checking {bar} {pos} of {len}");
         let bar = ProgressBar::new(keys.len() as u64)
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let damaged: Vec<Key> = bar
-            .wrap_iter(keys.iter().copied())
-            .filter(|key| !matches!(store.get(*key), Found::Whole(_)))
-            .collect();
+        let damaged = store.verify(&mut bar.wrap_iter(keys.iter().copied()));
         bar.finish_and_clear();
-        if store.state() != "normal" {
-            // What cannot be read now may be readable tomorrow.
-            let message = format!("the store {}: {}", listed.path.display(), store.state());
-            return Err(Error::new(ErrorKind::Cache, message));
-        }
-        store.remove(&damaged);
+        let damaged = damaged.map_err(|error| cannot(&listed, &error))?;
+        store.remove(&damaged.iter().map(|(key, _)| *key).collect::<Vec<Key>>());
         store.sync().map_err(|error| cannot(&listed, &error))?;
         all_damaged += damaged.len();
-        rows.push((listed, keys.len(), damaged.len()));
+        let places: Vec<String> = damaged.into_iter().map(|(_, place)| place).collect();
+        rows.push((listed, keys.len(), places));
     }
     if json {
-        let row = |(store, checked, damaged): &(Listed, usize, usize)| {
+        let row = |(store, checked, places): &(Listed, usize, Vec<String>)| {
             json!({ "store": store.name, "source": source(store), "checked": checked,
-                "damaged": damaged })
+                "damaged": places.len(), "places": places })
         };
         say_json(&rows.iter().map(row).collect::<Vec<Value>>());
     } else {
-        for (store, checked, damaged) in &rows {
-            let (name, source) = (&store.name, source(store));
+        for (store, checked, places) in &rows {
+            let (name, source, damaged) = (&store.name, source(store), places.len());
             say(format!("{name}  {checked} samples checked, {damaged} damaged  {source}"));
+            places.iter().for_each(|place| say(format!("  damaged: {place}")));
         }
     }
     if all_damaged == 0 {

@@ -3,12 +3,12 @@
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use clap::Subcommand;
 use serde_json::json;
 
 use super::{say, say_json};
+use crate::anchor::Anchored;
 use crate::cache::store::home::{self, Owner};
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
@@ -93,7 +93,7 @@ fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
 fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Result<()> {
     let (path, source, owner) = open(source)?;
     let scan = || {
-        let scanned = Catalog::scan(Arc::clone(&source), SCAN_THREADS, None, &AtomicU64::new(0));
+        let scanned = Catalog::scan(Arc::clone(&source), SCAN_THREADS, None);
         scanned.map_err(|(name, errno)| {
             let at = path.join(name);
             let message = format!("cannot read {}: {}", at.display(), errno.desc());
@@ -104,14 +104,16 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
         None => scan()?,
         Some(cache) => {
             let saved = home::catalog(&absolute(cache), &owner);
-            match Catalog::open(Arc::clone(&source), None, &saved) {
+            let open = |place: Anchored| Catalog::open(Arc::clone(&source), None, &place);
+            match Anchored::at(&saved).and_then(open) {
                 Ok(catalog) => catalog,
                 Err(error) if error.kind() == IoErrorKind::NotFound => scan()?,
                 Err(error) => return Err(cannot(&saved, &error)),
             }
         }
     };
-    catalog.export(file).map_err(|error| cannot(file, &error))?;
+    let exported = Anchored::at(file).and_then(|place| catalog.export(&place));
+    exported.map_err(|error| cannot(file, &error))?;
     report("exported to", &catalog, file, json);
     Ok(())
 }
@@ -119,7 +121,8 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
 fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
     let (path, source, owner) = open(source)?;
     check_apart(cache, &path, &path)?;
-    let catalog = Catalog::open(source, None, file).map_err(|error| {
+    let opened = Anchored::at(file).and_then(|place| Catalog::open(source, None, &place));
+    let catalog = opened.map_err(|error| {
         let error_for_people = cannot(file, &error);
         match error.kind() {
             IoErrorKind::PermissionDenied => error_for_people
@@ -128,7 +131,8 @@ fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
         }
     })?;
     let home = home::claim(cache, &owner)?;
-    catalog.export(&home.catalog()).map_err(|error| cannot(&home.catalog(), &error))?;
+    let saved = home::catalog(cache, &owner);
+    catalog.export(&home.catalog()).map_err(|error| cannot(&saved, &error))?;
     report("imported from", &catalog, file, json);
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -88,10 +88,10 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { source, mountpoint, settings, rendered })
 }
 
-/// Shows a source that root has mounted already at this mount point too, instead of starting a
+/// Shows a source that this user has mounted already at this mount point too, instead of starting a
 /// second daemon. Says whether there was one.
 fn attach(args: &Args, plan: &Plan) -> Result<bool> {
-    if !nix::unistd::geteuid().is_root() || args.foreground {
+    if args.foreground {
         return Ok(false);
     }
     let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
@@ -145,17 +145,25 @@ fn log_to_stderr(settings: &Settings) {
 fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
     let seen = AtomicU64::new(0);
     let (scanning, over) = mpsc::channel::<()>();
+    // Nothing is told after that: nobody listens any more.
+    let told = Mutex::new(false);
     std::thread::scope(|scope| {
-        let (tell, seen) = (&tell, &seen);
+        let (tell, seen, told) = (&tell, &seen, &told);
+        let lock = || told.lock().unwrap_or_else(PoisonError::into_inner);
         scope.spawn(move || {
             let pause = Duration::from_millis(200);
             while over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                tell(Told::Seen(seen.load(Ordering::Relaxed)));
+                let told = lock();
+                if !*told {
+                    tell(Told::Seen(seen.load(Ordering::Relaxed)));
+                }
             }
         });
         mount::run(plan, seen, move |ready| {
             drop(scanning);
+            let mut told = lock();
             tell(Told::Ready(ready.clone()));
+            *told = true;
         })
     })
 }
@@ -173,8 +181,9 @@ fn daemon(args: &Args) -> Result<()> {
         let mut stdout = std::io::stdout();
         let told = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
         if told.is_err() {
-            // The command was ended before the mount served: nobody wants it.
-            std::process::exit(1);
+            // The command was ended before the mount served: nobody wants it. By a signal, which
+            // takes down what is mounted by now.
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM);
         }
     };
     let outcome = watch(&plan, tell);

@@ -72,7 +72,8 @@ pub(super) enum Verb {
         which: Which,
         /// The lines; standard input if left out
         lines: Option<PathBuf>,
-        /// Lines are `path feature feature ...`, of all samples of each class that is among them
+        /// Lines are `path feature feature ...`, of all samples of each class that is among them;
+        /// those that are not held count for the mean of their class
         #[arg(long)]
         features: bool,
     },
@@ -149,22 +150,23 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
         }
         Verb::Export { which, directory } => {
             let (buffer, directory) = (which.buffer.clone(), absolute(directory));
-            let copied = ask(&which.mountpoint, Question::Export { buffer, directory })?;
-            say(format!("{copied} samples"));
+            let came = ask(&which.mountpoint, Question::Export { buffer, directory })?;
+            say(format!("{} samples", came["copied"]));
+            return refused(&came, ErrorKind::Cache, "not copied");
         }
         Verb::Offer { which, list } => {
             let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
             let came = ask(&which.mountpoint, Question::Offer { buffer, paths })?;
             let number = |key: &str| came[key].as_u64().unwrap_or(0);
             say(format!("{} offered; decided one by one, as their bytes come", number("offered")));
-            return refused(&came);
+            return refused(&came, ErrorKind::Usage, "not taken");
         }
         Verb::Score { which, lines, features } => {
             let (buffer, lines) = (which.buffer.clone(), text(lines.as_deref())?);
             let question = Question::Score { buffer, lines, features: *features };
             let came = ask(&which.mountpoint, question)?;
-            say(format!("{} taken", came["taken"]));
-            return refused(&came);
+            say(format!("{} taken{}", came["taken"], passed(&came)));
+            return refused(&came, ErrorKind::Usage, "not taken");
         }
         Verb::Task { which, task, files } => {
             let buffer = which.buffer.clone();
@@ -208,16 +210,22 @@ fn text(file: Option<&Path>) -> Result<String> {
     read.map(|_| text).map_err(refuse)
 }
 
-/// What was not taken is an error, after all else was.
-fn refused(came: &Value) -> Result<()> {
+/// How many lines were of samples that are not held, if any.
+fn passed(came: &Value) -> String {
+    let count = came["passed"].as_u64().filter(|count| *count > 0);
+    count.map_or(String::new(), |count| format!(", {count} of samples that are not held"))
+}
+
+/// What was not done is an error, after all else was.
+fn refused(came: &Value, kind: ErrorKind, what: &str) -> Result<()> {
     let count = came["refused"].as_u64().unwrap_or(0);
     if count == 0 {
         return Ok(());
     }
     let why = came["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut message = format!("{count} not taken:");
+    let mut message = format!("{count} {what}:");
     why.for_each(|why| message.push_str(&format!("\n  {why}")));
-    Err(Error::new(ErrorKind::Usage, message))
+    Err(Error::new(kind, message))
 }
 
 fn say_paths(paths: &Value) {
@@ -247,7 +255,8 @@ fn for_people(stats: &Value) {
     if let (Some(median), Some(most)) = (stats["age_median"].as_u64(), stats["age_max"].as_u64()) {
         say(format!("  age in offers: median {median}, oldest {most}"));
     }
-    say(format!("  scores: {} taken, {} refused", number("scored"), number("refused")));
+    let [taken, passed, refused] = ["scored", "passed", "refused"].map(number);
+    say(format!("  scores: {taken} taken, {passed} of samples not held, {refused} refused"));
     for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         say(format!("    {why}"));
     }

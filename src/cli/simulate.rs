@@ -68,6 +68,12 @@ pub(super) struct Args {
     /// Cache sizes, as bytes or share of the data
     #[arg(long, value_delimiter = ',', default_value = "20%,50%,80%")]
     cache: Vec<Size>,
+    /// Size of a cache disk below it, as bytes or share of the data; none if left out
+    #[arg(long)]
+    disk: Option<Size>,
+    /// Microseconds that a sample takes from that disk; where the source is faster it is not used
+    #[arg(long, default_value_t = 300, requires = "disk")]
+    disk_us: u64,
     /// Policies to compare
     #[arg(long, value_enum, value_delimiter = ',', default_value = "belady,lru,minio,none")]
     policy: Vec<PolicyArg>,
@@ -116,14 +122,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
         [] => generated(args)?,
         given => told(args, given)?,
     };
-    let total = layout.pages_bytes_of_all();
+    let bytes = |flag: &str, size: &Size, all: u64| {
+        let message = format!("--{flag} auto means nothing here; write a size or a share");
+        size.of(all).ok_or_else(|| Error::new(ErrorKind::Usage, message))
+    };
+    let disk = args.disk.as_ref().map(|disk| bytes("disk", disk, layout.stored_bytes_of_all()));
+    let disk = disk.transpose()?.map(|capacity| Tier { capacity, block_us: args.disk_us });
     let mut rows = Vec::new();
     for cache in &args.cache {
-        let capacity = cache.of(total).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "--cache auto means nothing here; write a size or a share")
-        })?;
+        let capacity = bytes("cache", cache, layout.pages_bytes_of_all())?;
+        let ram = Tier { capacity, block_us: 0 };
         for &policy in &args.policy {
-            rows.push(row(args, &orders, &layout, capacity, policy));
+            let tiers = std::iter::once(ram).chain(disk).collect();
+            rows.push(row(args, &orders, &layout, tiers, policy));
         }
     }
     if args.json {
@@ -187,7 +198,7 @@ fn row(
     args: &Args,
     orders: &[Arc<Order>],
     layout: &Arc<Layout>,
-    capacity: u64,
+    tiers: Vec<Tier>,
     policy: PolicyArg,
 ) -> Row {
     let policy = match policy {
@@ -203,6 +214,9 @@ fn row(
         batch: args.batch,
         think_us: args.think_us,
     };
+    let (latency_us, slots, bandwidth) = (args.latency_us, args.slots, args.bandwidth.0);
+    let source = SourceModel { latency_us, slots, bandwidth };
+    let cache_bytes = tiers.first().map_or(0, |ram| ram.capacity);
     let report = simulate(&Scenario {
         layout: Arc::clone(layout),
         readers: orders.iter().map(reader).collect(),
@@ -210,19 +224,15 @@ fn row(
         epochs: args.epochs,
         settings: Settings {
             gears: false,
-            tiers: vec![Tier { capacity }],
+            tiers,
+            source_us: Some(source.read_us(layout.mean_pages_bytes())),
             policy,
             prefetch: !args.no_prefetch,
             inflight_max: 32,
             window_bytes: None,
             start_at_open: false,
         },
-        source: SourceModel {
-            latency_us: args.latency_us,
-            slots: args.slots,
-            bandwidth: args.bandwidth.0,
-        },
-        lower_us: Vec::new(),
+        source,
         vanish: None,
     });
     let steady = report.after(1);
@@ -231,7 +241,7 @@ fn row(
     let cold_us = report.epochs.first().map_or(0, |epoch| epoch.end_us);
     Row {
         policy,
-        cache_bytes: capacity,
+        cache_bytes,
         hits: report.hit_share(1).max(0.0),
         source_reads: steady.source_reads as f64 / epochs,
         source_bytes: steady.source_bytes as f64 / epochs,

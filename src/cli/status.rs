@@ -80,8 +80,13 @@ fn human(status: &Value, key: &str) -> String {
 fn render(status: &Value) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
-    let _ =
-        writeln!(out, "  data     {} files, {}", number(status, "/files"), human(status, "/bytes"));
+    let (files, bytes) = (number(status, "/files"), human(status, "/bytes"));
+    let still = match text(status, "/catalog") {
+        "scanning" => " so far; the source is being scanned (scanning)",
+        "checking" => ", as an earlier mount saw them; being checked (checking)",
+        _ => "",
+    };
+    let _ = writeln!(out, "  data     {files} files, {bytes}{still}");
     let _ = writeln!(
         out,
         "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
@@ -93,10 +98,17 @@ fn render(status: &Value) -> String {
     );
     render_reduced(&mut out, status, "ram");
     if status["disk"].is_object() {
-        let (kept, budget) = (human(status, "/disk/kept"), human(status, "/disk/budget"));
-        let _ =
-            writeln!(out, "  disk     {kept} kept of {budget}; {}", text(status, "/disk_state"));
+        let _ = writeln!(
+            out,
+            "  disk     {} kept of {}, {} stored; {}",
+            human(status, "/disk/kept"),
+            human(status, "/disk/budget"),
+            human(status, "/disk/stored"),
+            text(status, "/disk_state"),
+        );
         render_reduced(&mut out, status, "disk");
+    } else if status["disk_state"].is_string() {
+        let _ = writeln!(out, "  disk     {}", text(status, "/disk_state"));
     }
     let opens = number(status, "/opens");
     let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;
@@ -185,10 +197,11 @@ fn progress(order: &Value) -> String {
         "DIVERGED: what is read is not what the order says; caching without it".into()
     };
     format!(
-        "{} of {}, {state}; {} opens predicted, {} not",
+        "{} of {}, {state}; {} opens predicted, {} of them seen, {} not predicted",
         number(order, "/position"),
         number(order, "/length"),
         number(order, "/opens_predicted"),
+        number(order, "/opens_seen"),
         number(order, "/opens_strayed"),
     )
 }

@@ -38,8 +38,16 @@ pub const KEYS: &[Key] = &[
     ),
     key("cache.min-free", "Left free on the filesystem of dir: \"50GiB\", or \"5%\" of its size."),
     key(
+        "cache.min-free-inodes",
+        "Files that others can still make there; 0 where it has few in all.",
+    ),
+    key(
         "cache.large-file",
         "Files from this size on are files of their own in dir; smaller ones are packed together.",
+    ),
+    key(
+        "cache.slow-after",
+        "What dir has not answered a reader for so long is asked of the source as well.",
     ),
     key(
         "cache.policy",

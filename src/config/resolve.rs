@@ -126,15 +126,12 @@ fn disk(
         cache.min_free.of(total).unwrap_or_else(|| share(AUTO_MIN_FREE_PERCENT, total));
     let usable = free.saturating_sub(min_free_bytes);
     let space = format!("free {} less min-free {}", human(free), human(min_free_bytes));
-    let bytes = match written {
+    let configured_bytes = match written {
         Size::Bytes(bytes) => bytes.0,
         Size::Auto => usable,
         Size::Percent(percent) => share(percent, free).min(usable),
     };
-    if bytes > usable {
-        let message = format!("cache.disk {} does not fit: {space}", human(bytes));
-        return Err(wrong(message).hint("\"auto\" takes what there is"));
-    }
+    let bytes = configured_bytes.min(usable);
     if bytes < BLOCK_BYTES {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
         return Ok(None);
@@ -144,6 +141,11 @@ fn disk(
         Size::Percent(_) => {
             decisions.push(format!("cache.disk {written}: {}, from {space}", human(bytes)));
         }
+        Size::Bytes(_) if bytes < configured_bytes => {
+            let (asked, fits) = (human(configured_bytes), human(bytes));
+            decisions
+                .push(format!("cache.disk shrunk from {asked} to {fits}, which fits: {space}"));
+        }
         Size::Bytes(_) => {}
     }
     let large_file_bytes = cache.large_file.0;
@@ -152,7 +154,15 @@ fn disk(
         return Err(wrong(format!("cache.large-file {large} is less than {least}"))
             .hint("smaller files are many: each would be a file in the cache directory"));
     }
-    Ok(Some(DiskSettings { dir, bytes, min_free_bytes, large_file_bytes }))
+    Ok(Some(DiskSettings {
+        dir,
+        bytes,
+        configured_bytes,
+        min_free_bytes,
+        min_free_inodes: cache.min_free_inodes,
+        large_file_bytes,
+        slow_after: cache.slow_after.0,
+    }))
 }
 
 fn policy(choice: PolicyChoice, decisions: &mut Vec<String>) -> Option<PolicyName> {

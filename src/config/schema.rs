@@ -60,8 +60,12 @@ pub struct CacheConfig {
     pub disk: Size,
     /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
     pub min_free: Size,
+    /// Files that can still be made on the filesystem of `dir`. Default: 1024.
+    pub min_free_inodes: u64,
     /// From this size on a file is one file in `dir` too, not packed. Default: 64 MiB.
     pub large_file: Bytes,
+    /// A read that the disk has not answered for so long is asked of the source too. Default: 1s.
+    pub slow_after: Period,
     /// What is kept when not everything fits. Default: auto.
     pub policy: PolicyChoice,
 }
@@ -289,7 +293,9 @@ impl Default for CacheConfig {
             dir: PathBuf::new(),
             disk: Size::Auto,
             min_free: Size::Percent(5.0),
+            min_free_inodes: 1024,
             large_file: Bytes(64 << 20),
+            slow_after: Period(Duration::from_secs(1)),
             policy: PolicyChoice::Auto,
         }
     }

@@ -74,10 +74,16 @@ pub struct DiskSettings {
     pub dir: PathBuf,
     /// Bytes it may hold; at least a block.
     pub bytes: u64,
+    /// Bytes that it would hold if they fitted: what it may grow to when others leave the space.
+    pub configured_bytes: u64,
     /// Bytes to leave free on the filesystem, whoever uses the rest.
     pub min_free_bytes: u64,
+    /// Files that others must still be able to make there.
+    pub min_free_inodes: u64,
     /// Bytes from which on a file is not packed with others; more than one block.
     pub large_file_bytes: u64,
+    /// How long a reader waits for it alone.
+    pub slow_after: Duration,
 }
 
 /// A policy by name.

@@ -19,6 +19,7 @@ const REHEARSAL_EXAMPLE: &str = "
 /// The example of a stream at the end of the file of defaults.
 const STREAM_EXAMPLE: &str = "\
 # A reader whose order is known beforehand; one [[stream]] each.
+# The order of a loader with batch_size=64 and drop_last=True ends in whole_batches=64.
 # [[stream]]
 # name = \"train\"
 # order = \"torch-distributed:seed=0,world=1,rank=0,index=imagefolder\"

@@ -15,6 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long `belady umount` waits. The daemon gives up a disk that hangs long before.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1200);
+
 /// What a command asks of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
@@ -211,7 +214,10 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
             .hint("if it is dead, `belady umount --force MOUNTPOINT` clears what it left")
     };
     let mut stream = UnixStream::connect(socket).map_err(silent)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
+    // What is unmounted is stored first, however slow the disk.
+    let unmounts = matches!(request, Request::Unmount { .. });
+    let patience = if unmounts { UNMOUNT_PATIENCE } else { PATIENCE };
+    stream.set_read_timeout(Some(patience)).map_err(silent)?;
     let mut line = serde_json::to_string(request).unwrap_or_default();
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(silent)?;

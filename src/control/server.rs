@@ -16,9 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes that one request may have: the features of a few thousand samples.
 const REQUEST_MAX: u64 = 256 << 20;
 
-/// How long the end of a mount waits for answers to be taken.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
-
 /// A control socket that is being served.
 pub struct Server {
     stop: oneshot::Sender<()>,
@@ -26,10 +23,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes no more requests, and waits for the answers that are on their way.
-    pub async fn finish(self) {
+    /// Takes no more requests, and waits for the answers that are on their way, but not longer
+    /// than this.
+    pub async fn finish(self, patience: Duration) {
         let _ = self.stop.send(());
-        let _ = tokio::time::timeout(LAST_ANSWERS, self.task).await;
+        let _ = tokio::time::timeout(patience, self.task).await;
     }
 }
 

@@ -10,7 +10,7 @@ pub struct Filesystem {
 }
 
 const NETWORK: [(u32, &str); 14] = [
-    (0x0bd0_0bd3, "lustre"),
+    (0x0bd0_0bd0, "lustre"),
     (0x4750_4653, "gpfs"),
     (0x1983_0326, "beegfs"),
     (0x00c3_6400, "ceph"),

@@ -79,6 +79,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     }
     rows.extend([allow_other(findings), openat2(findings), cachestat(findings)]);
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
+    rows.extend(idle(findings));
     match &findings.source {
         Some(Ok(source)) => rows.extend([self::source(source), over_mount(source, findings.root)]),
         Some(Err(why)) => rows.push(Row {
@@ -167,7 +168,7 @@ fn expire(kernel: &Kernel) -> Row {
     match &kernel.expire {
         Ok(()) => Row::ok("expiry of names", "names are checked again without being dropped"),
         Err(why) => {
-            Row::note("expiry of names", format!("{why}: names are dropped instead, with pages"))
+            Row::note("expiry of names", format!("{why}: a name is believed for 5 s at most"))
                 .fix("Linux 6.2 or newer")
         }
     }
@@ -253,6 +254,19 @@ fn memory(findings: &Findings) -> Row {
     Row::note("memory", found).fix("raise the cgroup's limit, or free memory: little can be staged")
 }
 
+/// A request wakes the daemon, and its reply the reader: on processors that sleep, in a virtual
+/// machine, each of it costs many times what the request does.
+fn idle(findings: &Findings) -> Option<Row> {
+    const CHECK: &str = "idle processors";
+    Some(match findings.halt_poll_ns? {
+        0 => {
+            Row::note(CHECK, "halt at once in this virtual machine: requests wait for them to wake")
+                .fix("echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns")
+        }
+        ns => Row::ok(CHECK, format!("wait for {} us before they halt", ns / 1000)),
+    })
+}
+
 fn rate(bytes: Option<u64>) -> String {
     bytes.map_or("at an unknown rate".into(), |bytes| format!("at {}/s", Bytes(bytes).human()))
 }
@@ -271,8 +285,16 @@ fn source(source: &Directory) -> Row {
     Row::ok("source", found)
 }
 
+/// Filesystems that are not among those over which fusermount3 mounts for ordinary users.
+const UNLISTED: [&str; 3] = ["beegfs", "orangefs", "panfs"];
+
 fn over_mount(source: &Directory, root: bool) -> Row {
     const CHECK: &str = "mount over the source";
+    let name = source.filesystem.name;
+    if !root && source.writable && UNLISTED.contains(&name) {
+        return Row::note(CHECK, format!("fusermount3 may not mount over {name}"))
+            .fix("mount at a directory on another filesystem, or as root");
+    }
     if root || source.writable {
         return Row::ok(CHECK, "possible: paths of the job can stay as they are");
     }

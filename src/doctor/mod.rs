@@ -32,6 +32,9 @@ pub struct Findings {
     pub open_files: u64,
     /// Processes and threads that the user may have.
     pub processes: u64,
+    /// For how many nanoseconds an idle processor of this virtual machine waits for work before it
+    /// is given up; none where that is not the machine's own business.
+    pub halt_poll_ns: Option<u64>,
     /// Memory.
     pub memory: Memory,
     /// The directory of control sockets.

@@ -35,6 +35,7 @@ fn best() -> Findings {
         }),
         openat2: Ok(()),
         cachestat: Ok(()),
+        halt_poll_ns: Some(200_000),
         open_files: 1 << 20,
         processes: u64::MAX,
         memory: Memory {
@@ -44,7 +45,7 @@ fn best() -> Findings {
             because: "a quarter".into(),
         },
         runtime: Ok("/run/belady".into()),
-        source: Some(Ok(directory(0x0bd0_0bd3))),
+        source: Some(Ok(directory(0x0bd0_0bd0))),
         cache: Some(Ok(directory(0x5846_5342))),
     }
 }
@@ -97,9 +98,10 @@ fn what_belady_cannot_do_without_is_missing() {
 
 #[test]
 fn what_only_makes_it_better_is_a_note() {
-    let cases: [(&str, Harm); 11] = [
+    let cases: [(&str, Harm); 12] = [
         ("mounts for other users", |f| f.user_allow_other = false),
         ("cachestat", |f| f.cachestat = Err("not implemented".into())),
+        ("idle processors", |f| f.halt_poll_ns = Some(0)),
         ("open files", |f| f.open_files = 256),
         ("threads", |f| f.processes = 100),
         ("memory", |f| f.memory.budget = 1 << 20),
@@ -153,7 +155,7 @@ fn root_needs_no_help_to_mount_and_users_do() {
 #[test]
 fn filesystems_are_known_by_their_magic() {
     let of = |magic| Filesystem::of_magic(magic);
-    assert_eq!(of(0x0bd0_0bd3), Filesystem { name: "lustre", network: Some(true) });
+    assert_eq!(of(0x0bd0_0bd0), Filesystem { name: "lustre", network: Some(true) });
     assert_eq!(of(0xef53), Filesystem { name: "ext4", network: Some(false) });
     assert_eq!(of(0x6573_5546), Filesystem { name: "fuse", network: None });
     assert_eq!(of(1).network, None);

@@ -2,11 +2,15 @@
 //!
 //! A further mount point shows the first connection, by a bind mount: the same pages, the same
 //! ledger, no second copy of anything. So it does with what is mounted inside the first one: control
-//! files and views. Only root can bind; other users' mounts of one source each have a daemon of
-//! their own.
+//! files and views.
+//!
+//! Only root can bind. For other users it has a connection of its own, which shows the same tree and
+//! keeps no pages: what the first connection has is read there, and what that has not either is
+//! fetched and kept there, as ever. Its opens are requests, and tell where its readers are.
 
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 
 use super::{Engine, lock};
@@ -17,27 +21,31 @@ impl Engine {
     /// Shows the dataset at another mount point too.
     ///
     /// # Errors
-    /// Where nothing is mounted yet, or binding is not permitted.
+    /// Where nothing is mounted yet, or mounting is not permitted.
     pub fn attach(&self, mountpoint: &Path) -> Result<()> {
         let first = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
         let first = first.ok_or_else(|| Error::new(ErrorKind::Mount, "nothing is mounted yet"))?;
-        self.bind(&first, mountpoint)?;
-        lock(&self.attached).push(mountpoint.to_path_buf());
+        match bind(&first, mountpoint) {
+            Err(Errno::EPERM) => return self.serve_further(mountpoint),
+            bound => bound.map_err(|errno| cannot_bind(&first, mountpoint, errno))?,
+        }
+        self.bind_inside(&first, mountpoint)?;
+        lock(&self.bound).push(mountpoint.to_path_buf());
         Ok(())
     }
 
-    /// Binds the first mount point, and what is mounted inside it, at another one: all or nothing.
-    fn bind(&self, first: &Path, at: &Path) -> Result<()> {
-        bind(first, at)?;
+    /// Binds what is mounted inside the first mount point at another one, which goes where that fails.
+    fn bind_inside(&self, first: &Path, at: &Path) -> Result<()> {
         for inside in self.inside() {
-            if let Err(error) = bind(&first.join(&inside), &at.join(&inside)) {
-                return self.unbind(at, true).and(Err(error));
+            let (from, to) = (first.join(&inside), at.join(&inside));
+            if let Err(errno) = bind(&from, &to) {
+                return self.unbind(at, true).and(Err(cannot_bind(&from, &to, errno)));
             }
         }
         Ok(())
     }
 
-    /// Takes away what [`bind`](Self::bind) has bound.
+    /// Takes away what was bound.
     fn unbind(&self, at: &Path, force: bool) -> Result<()> {
         for inside in self.inside() {
             unmount(&at.join(inside), force)?;
@@ -57,32 +65,54 @@ impl Engine {
         beside.iter().filter_map(below).collect()
     }
 
-    /// The attached mount points.
+    /// The further mount points.
     pub fn attached(&self) -> Vec<PathBuf> {
-        lock(&self.attached).clone()
+        let mut points = self.points();
+        points.drain(..points.len().min(1));
+        points
     }
 
-    /// Everywhere that the dataset is seen at.
+    /// Everywhere that the dataset is seen at, the first mount point first.
     pub(super) fn points(&self) -> Vec<PathBuf> {
         let connections = lock(&self.connections);
         let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
-        own.chain(self.attached()).collect()
+        own.chain(lock(&self.bound).iter().cloned()).collect()
     }
 
-    /// Takes an attached mount point away. Says whether it was one.
+    /// Takes a further mount point away. Says whether it was one.
     ///
     /// # Errors
     /// `Busy` where files are in use by way of it and `force` is not given.
     pub fn detach(&self, mountpoint: &Path, force: bool) -> Result<bool> {
-        if !lock(&self.attached).iter().any(|attached| attached == mountpoint) {
-            return Ok(false);
+        if !lock(&self.bound).iter().any(|bound| bound == mountpoint) {
+            return self.disconnect(mountpoint, force);
         }
         if let Err(error) = self.unbind(mountpoint, force) {
             self.complete(mountpoint);
             return Err(error);
         }
-        lock(&self.attached).retain(|attached| attached != mountpoint);
+        lock(&self.bound).retain(|bound| bound != mountpoint);
         Ok(true)
+    }
+
+    /// Ends a further connection. Says whether it was one.
+    fn disconnect(&self, mountpoint: &Path, force: bool) -> Result<bool> {
+        let mut connections = lock(&self.connections);
+        let here = |connection: &Connection| connection.mountpoint() == mountpoint;
+        let Some(index) = connections.iter().rposition(here).filter(|index| *index > 0) else {
+            return Ok(false);
+        };
+        connections[index].unmount(force)?;
+        connections.remove(index);
+        Ok(true)
+    }
+
+    /// Lets go of further connections that somebody has unmounted, and says where they were.
+    pub fn take_gone(&self) -> Vec<PathBuf> {
+        let mut connections = lock(&self.connections);
+        let further = connections.len().min(1);
+        let gone = connections.extract_if(further.., |connection| connection.is_over());
+        gone.map(|connection| connection.mountpoint().to_path_buf()).collect()
     }
 
     /// Shows again what was taken away from inside a mount point that stays.
@@ -90,20 +120,21 @@ impl Engine {
         let first = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
         let Some(first) = first else { return };
         for inside in self.inside().into_iter().filter(|inside| !is_mounted(&at.join(inside))) {
-            if let Err(error) = bind(&first.join(&inside), &at.join(&inside)) {
-                tracing::warn!(%error, "a mount point that is in use lacks its control files");
+            if let Err(errno) = bind(&first.join(&inside), &at.join(&inside)) {
+                tracing::warn!(%errno, "a mount point that is in use lacks its control files");
             }
         }
     }
 }
 
 /// Binds a mount at another path, where what is mounted later below either of them stays by itself.
-fn bind(from: &Path, at: &Path) -> Result<()> {
+fn bind(from: &Path, at: &Path) -> std::result::Result<(), Errno> {
     let none: Option<&str> = None;
-    let bound = mount(Some(from), at, none, MsFlags::MS_BIND, none)
-        .and_then(|()| mount(none, at, none, MsFlags::MS_PRIVATE, none));
-    bound.map_err(|errno| {
-        let (from, at) = (from.display(), at.display());
-        Error::new(ErrorKind::Mount, format!("cannot bind {from} at {at}: {}", errno.desc()))
-    })
+    mount(Some(from), at, none, MsFlags::MS_BIND, none)?;
+    mount(none, at, none, MsFlags::MS_PRIVATE, none)
+}
+
+fn cannot_bind(from: &Path, at: &Path, errno: Errno) -> Error {
+    let (from, at) = (from.display(), at.display());
+    Error::new(ErrorKind::Mount, format!("cannot bind {from} at {at}: {}", errno.desc()))
 }

@@ -1,12 +1,16 @@
 //! The local store follows the space that others leave it on its disk.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Engine, STORE_TIER, lock};
-use crate::cache::store::home::Home;
-use crate::config::{Budget, Reading};
+use crate::cache::store::disk::Directory;
+use crate::cache::store::home::{self, Home, Owner};
+use crate::cache::store::{LOOK_EVERY, Limits, Store};
+use crate::config::{Budget, DiskSettings, Reading, Settings};
+use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
 
@@ -24,9 +28,9 @@ pub(super) struct DiskBudget {
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
 impl DiskBudget {
-    /// For so many bytes as are configured.
-    pub(super) fn new(bytes: u64) -> Self {
-        let budget = Mutex::new(Budget::new(bytes, bytes));
+    /// For what is configured, as far as it fits.
+    pub(super) fn new(disk: &DiskSettings) -> Self {
+        let budget = Mutex::new(Budget::new(disk.configured_bytes, disk.bytes));
         let thread = Pool::new("belady-disk-look", 1, 0);
         let (looking, noted) = (AtomicBool::new(false), Mutex::new(Instant::now()));
         DiskBudget { budget, thread, looking, noted }
@@ -36,6 +40,57 @@ impl DiskBudget {
     pub(super) fn budget(&self) -> Budget {
         lock(&self.budget).clone()
     }
+}
+
+/// The local store of a source, if there is one.
+pub(super) struct Opened {
+    /// It is ours alone as long as this is held.
+    pub(super) home: Option<Home>,
+    /// The store, with its tier.
+    pub(super) store: Option<(usize, Arc<Store>)>,
+    /// What its disk said where there is none for that reason.
+    pub(super) fault: Option<Error>,
+}
+
+/// Opens the store of a source, if the settings have one; where its disk fails they have none any
+/// more, for a job does without a cache rather than not at all.
+///
+/// # Errors
+/// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
+pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
+    let none = Opened { home: None, store: None, fault: None };
+    let Some(disk) = &settings.cache.disk else { return Ok(none) };
+    match open_store(disk, owner) {
+        Ok((home, store)) => {
+            let store = Some((STORE_TIER, Arc::new(store)));
+            Ok(Opened { home: Some(home), store, fault: None })
+        }
+        // What buffers hold may be nowhere else.
+        Err(error) if error.kind() == ErrorKind::Disk && settings.rehearsal.is_empty() => {
+            tracing::warn!(%error, "going on without a local store");
+            settings.cache.disk = None;
+            Ok(Opened { fault: Some(error), ..none })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
+    let home = home::claim(&disk.dir, owner)?;
+    let random = || u128::from(RandomState::new().build_hasher().finish());
+    let limits = Limits {
+        large_bytes: disk.large_file_bytes,
+        min_free_files: disk.min_free_inodes,
+        ..Limits::new(disk.configured_bytes, disk.min_free_bytes)
+    };
+    let secret = random() << 64 | random();
+    let opened = Directory::open(home.path(), true)
+        .and_then(|directory| Store::open(Arc::new(directory), limits, secret));
+    let store = opened.map_err(|error| {
+        home::cannot(&disk.dir, &error).hint("`belady cache rm` deletes a store")
+    })?;
+    store.resize(disk.bytes);
+    Ok((home, store))
 }
 
 /// Lets the next look be taken, also where this one panics.
@@ -52,7 +107,6 @@ impl Engine {
     /// called once a second.
     pub fn fit_disk(self: &Arc<Self>) {
         let Some(disk) = &self.disk else { return };
-        self.cache.give_up_hanging();
         if disk.looking.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -62,6 +116,14 @@ impl Engine {
                 engine.look_at_disk();
             }
         });
+    }
+
+    /// Has the source asked for what the cache disk does not bring for long. To be called each
+    /// [`LOOK_EVERY`].
+    pub fn rescue(&self) {
+        if let Some(disk) = &self.settings.cache.disk {
+            self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
+        }
     }
 
     fn look_at_disk(&self) {
@@ -91,6 +153,10 @@ impl Engine {
         drop(budget);
         tracing::info!(bytes = capacity, why, "the budget of the cache directory has changed");
         self.inbox.put(Event::Resized { tier: STORE_TIER, capacity }, None);
-        store.resize(capacity);
+        // Only as long as it is ours: the next daemon may have stored something there already.
+        let home = lock(&self.home);
+        if home.is_some() {
+            store.resize(capacity);
+        }
     }
 }

@@ -163,6 +163,8 @@ fn put_orders(out: &mut String, status: &Status) {
     metric("order_ahead", "gauge", help, |progress| progress.ahead);
     let help = "Opens that were where the order has them.";
     metric("order_opens_predicted_total", "counter", help, |progress| progress.opens_predicted);
+    let help = "Opens that were where the order has them and were seen.";
+    metric("order_opens_seen_total", "counter", help, |progress| progress.opens_seen);
     let help = "Opens of the order's samples that were not.";
     metric("order_opens_strayed_total", "counter", help, |progress| progress.opens_strayed);
     let mut metric = |name, kind, help, value: fn(&LoaderStatus) -> f64| {

@@ -1,30 +1,45 @@
 //! The catalog over the life of an engine: taken up or scanned, checked, saved.
 
 use std::io::ErrorKind as IoErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-
-use super::{Engine, cannot_read, lock};
+use super::{Engine, STOP_PATIENCE, cannot_read, ends, lock};
 use crate::cache::store::home::Home;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ScanStatus};
 use crate::config::SourceSettings;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
 
 /// Of the threads that scan, one in so many checks what an earlier mount has seen: the readers are
 /// there already, and want the source too.
 const SWEEP_SHARE: u32 = 4;
 
-/// The catalog that is saved in the home of a source's store; else a scan of the source.
+/// How long what the source could not tell about is left alone.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(300);
+
+/// How often a catalog that changes is saved at most, and how many times as long as that took: what
+/// is stored of files that it does not have, a kill would have searched for at the next mount.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+const SAVE_TIMES: u32 = 50;
+
+/// How often those who wait for the scan look whether the mount is being ended, and count names.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a slow disk takes to save a file's row: a hundred bytes at 10 MB/s.
+const SAVE_OF_A_FILE: Duration = Duration::from_micros(10);
+
+/// The catalog that is saved in the home of a source's store. Else one of which all is scanned, the
+/// names counted in `first`, or the root alone is known where there is none.
 pub(super) fn catalog(
     source: Arc<dyn Source>,
     settings: &SourceSettings,
     path: &Path,
     home: Option<&Home>,
-    seen: &AtomicU64,
+    first: Option<&AtomicU64>,
 ) -> Result<Catalog> {
     if let Some(home) = home {
         match Catalog::open(Arc::clone(&source), settings.revalidate, &home.catalog()) {
@@ -33,9 +48,63 @@ pub(super) fn catalog(
             Err(error) => tracing::warn!(%error, "the saved catalog is of no use: scanning"),
         }
     }
-    let failed = |(name, errno): (PathBuf, Errno)| cannot_read(&path.join(name), errno);
-    let threads = settings.scan_threads as usize;
-    Catalog::scan(source, threads, settings.revalidate, seen).map_err(failed)
+    let catalog =
+        Catalog::begin(source, settings.revalidate).map_err(|errno| cannot_read(path, errno))?;
+    if let Some(seen) = first {
+        scan_first(&catalog, settings.scan_threads, path, seen)?;
+    }
+    Ok(catalog)
+}
+
+/// Waits until the scan of a source is far `enough`, counting names in `seen`, or until `over`.
+///
+/// # Errors
+/// What the source could not tell about where it is not, and `Internal` where it is over.
+fn wait(
+    catalog: &Catalog,
+    path: &Path,
+    over: &AtomicBool,
+    seen: &AtomicU64,
+    enough: impl Fn(&ScanStatus) -> Option<bool>,
+) -> Result<()> {
+    loop {
+        let status = catalog.await_scan(LOOK, |status| enough(status).is_some());
+        seen.store(status.names, Ordering::Relaxed);
+        match (enough(&status), status.fault) {
+            (Some(false), Some((name, errno))) => {
+                return Err(cannot_read(&path.join(name), errno));
+            }
+            (Some(_), _) => return Ok(()),
+            (None, _) if over.load(Ordering::Relaxed) => {
+                return Err(Error::new(ErrorKind::Internal, "the mount is being ended"));
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// Whether all of a source is known; none where that is not certain yet.
+fn whole(status: &ScanStatus) -> Option<bool> {
+    (status.is_whole || status.fault.is_some()).then_some(status.is_whole)
+}
+
+/// Whether there is something to serve; none where that is not certain yet.
+fn begun(status: &ScanStatus) -> Option<bool> {
+    (status.has_files || status.is_over).then_some(status.has_files)
+}
+
+/// Scans all of a source before anything is served, counting names in `seen`.
+///
+/// # Errors
+/// What the source could not tell about.
+fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) -> Result<()> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| catalog.fill(threads as usize, &over, &|_| ()));
+        let outcome = wait(catalog, path, &over, seen, whole);
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 impl Engine {
@@ -49,38 +118,132 @@ impl Engine {
         self.catalog.sweep(threads as usize, &self.over, &|found| self.dataset.report(found))
     }
 
+    /// Scans a source of which not all is known behind the readers, and again what it could not
+    /// tell about. Waits until there is a file to serve, counting names in `seen`.
+    ///
+    /// # Errors
+    /// What the source could not tell about until then.
+    pub(super) fn scan_behind(self: &Arc<Self>, seen: &AtomicU64) -> Result<()> {
+        if self.catalog.state() != "scanning" {
+            return Ok(());
+        }
+        let engine = Arc::clone(self);
+        let scan = move || {
+            let threads = engine.settings.source.scan_threads as usize;
+            loop {
+                engine.catalog.fill(threads, &engine.over, &|found| engine.dataset.report(found));
+                let Some((name, errno)) = engine.catalog.scan_status().fault else { return };
+                tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
+                if !engine.pauses(ASK_AGAIN) {
+                    return;
+                }
+            }
+        };
+        let spawned = std::thread::Builder::new().name("belady-scan".into()).spawn(scan);
+        spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?;
+        wait(&self.catalog, &self.source_path, &self.over, seen, begun)
+    }
+
+    /// Does nothing for so long. Says whether the mount is still there.
+    fn pauses(&self, pause: Duration) -> bool {
+        let end = Instant::now() + pause;
+        while Instant::now() < end && !self.over.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+        }
+        !self.over.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all of the source is known.
+    ///
+    /// # Errors
+    /// What it could not tell about.
+    pub(super) fn await_scan(&self) -> Result<()> {
+        wait(&self.catalog, &self.source_path, &self.over, &AtomicU64::new(0), whole)
+    }
+
     /// Checks a catalog that was taken up and saves one that is new, behind the readers.
     pub fn keep_catalog(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let keep = move || {
+            let is_over = || engine.over.load(Ordering::Relaxed);
             let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
-            let renamed = engine.is_unchecked() && engine.check_catalog(threads);
-            if engine.over.load(Ordering::Relaxed) {
-                return;
+            let taken_up = engine.catalog.state().starts_with("check");
+            let mut pause = ASK_AGAIN;
+            while engine.is_unchecked() && !is_over() {
+                if engine.check_catalog(threads) {
+                    engine.renew_orders();
+                }
+                if engine.is_unchecked() {
+                    // What fails is asked for again, less and less often.
+                    engine.save_catalog();
+                    engine.pauses(pause);
+                    pause = (pause * 2).min(ASK_AGAIN_MAX);
+                }
             }
-            if renamed {
-                engine.renew_orders();
+            while engine.catalog.state() == "scanning" && !is_over() {
+                engine.catalog.await_scan(LOOK, |status| status.is_whole);
             }
-            engine.save_catalog();
+            if taken_up && !is_over() {
+                engine.cache.adopt_again();
+            }
+            engine.save_now_and_then();
         };
         if let Err(error) = std::thread::Builder::new().name("belady-catalog".into()).spawn(keep) {
             tracing::warn!(%error, "the catalog is checked where it is asked, and saved at the end");
         }
     }
 
+    /// Saves the catalog, and again where it has changed, until the mount is being ended.
+    fn save_now_and_then(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            self.save_catalog();
+            self.pauses(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
+        }
+    }
+
     /// Saves what is known of the source's names, where there is a place for it.
-    pub(super) fn save_catalog(&self) {
-        if let Some(home) = &*lock(&self.home)
-            && let Err(error) = self.catalog.save(&home.catalog())
-        {
+    fn save_catalog(&self) {
+        lock(&self.home).iter().for_each(|home| self.save_catalog_in(home));
+    }
+
+    fn save_catalog_in(&self, home: &Home) {
+        if let Err(error) = self.catalog.save(&home.catalog()) {
             tracing::warn!(%error, "the catalog was not saved; the next mount scans the source");
         }
     }
 
-    /// What is known of the source since earlier mounts, in words.
-    pub fn taken_up(&self) -> Option<String> {
+    /// Saves the catalog for the last time and lets go of the home of the store. By a thread of its
+    /// own: the disk may hang.
+    pub(super) fn leave_home(self: &Arc<Self>) {
+        let engine = Arc::clone(self);
+        let leave = move || {
+            if let Some(home) = lock(&engine.home).take() {
+                engine.save_catalog_in(&home);
+                home.note_use();
+            }
+        };
+        match std::thread::Builder::new().name("belady-leave".into()).spawn(leave) {
+            Ok(thread) => {
+                let files = u32::try_from(self.catalog.totals().0).unwrap_or(u32::MAX);
+                let patience = STOP_PATIENCE + SAVE_OF_A_FILE * files;
+                ends(Some(thread), patience, "the catalog");
+            }
+            Err(error) => tracing::warn!(%error, "the catalog was not saved"),
+        }
+    }
+
+    /// Where the catalog is on the way to be right and whole, in words.
+    pub fn catalog_note(&self) -> Option<String> {
         let files = self.catalog.totals().0;
-        let unchecked = self.is_unchecked();
-        unchecked.then(|| format!("catalog: {files} files from an earlier mount, being checked"))
+        match self.catalog.state() {
+            "checking" => {
+                Some(format!("catalog: {files} files from an earlier mount, being checked"))
+            }
+            "scanning" => {
+                Some(format!("catalog: {files} files so far, the source is being scanned"))
+            }
+            _ => None,
+        }
     }
 }

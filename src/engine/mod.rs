@@ -1,9 +1,10 @@
 //! One source, served: its catalog, tiers and planner put together, and kept running.
 //!
-//! 1. [`Engine::start`] takes up the catalog of an earlier mount or scans the source, and starts the
-//!    planner's thread, the only one that ever touches the planner: it takes what is in the inbox,
-//!    applies it, and has the cache do what comes out.
-//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier.
+//! 1. [`Engine::start`] takes up the catalog of an earlier mount or begins to scan the source, and
+//!    starts the planner's thread, the only one that ever touches the planner: it takes what is in
+//!    the inbox, applies it, and has the cache do what comes out.
+//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier;
+//!    further mount points show it too ([`Engine::attach`]).
 //! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
 //!    nothing could take what is fetched ahead.
 //! 4. What nobody tells is found out by a thread of its own, in `learning`, from what the planner's
@@ -23,29 +24,24 @@ mod serving;
 mod status;
 mod warmup;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::cache::store::disk::Directory;
-use crate::cache::store::home::{self, Home, Owner};
-use crate::cache::store::{Limits, Store};
+use crate::cache::store::home::{self, Home, Owner, Stay};
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Catalog, Changes};
-use crate::config::{
-    Budget, DiskSettings, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start,
-};
+use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
-use crate::fuse::{Connection, KNOWN_BYTES, Mounted, OwnThreads, Pusher};
+use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
-use disk::DiskBudget;
+use disk::{DiskBudget, Opened};
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
@@ -61,6 +57,9 @@ pub use warmup::{Chosen, Pace, Progress, Tally};
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
 
+/// How long the end of a mount waits for a thread that writes to the cache disk.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Everything that serves one source.
 pub struct Engine {
     settings: Settings,
@@ -75,11 +74,12 @@ pub struct Engine {
     learning: Option<Learning>,
     /// None where there are no buffers.
     rehearsal: Option<Rehearsal>,
+    /// The first keeps pages, which are the RAM tier.
     connections: Mutex<Vec<Connection>>,
     /// The control files and the views.
     beside: Mutex<Vec<Mounted>>,
     /// Further mount points that show the first connection.
-    attached: Mutex<Vec<PathBuf>>,
+    bound: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
@@ -89,10 +89,34 @@ pub struct Engine {
     warmups: Mutex<Warmups>,
     /// The budget of the local store, if there is one.
     disk: Option<DiskBudget>,
+    /// Why there is none though it is configured.
+    disk_fault: Option<Error>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
+    /// Says to others that it will be.
+    stay: Mutex<Option<Stay>>,
     /// Whether it is being stopped.
     over: AtomicBool,
+    /// Whether it has been; held by who stops it.
+    stopped: Mutex<bool>,
+}
+
+/// Waits for the end of a thread that writes to the cache disk, for so long that a disk that works
+/// has taken all. Says whether it has ended; else `what` may be lost.
+fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
+    let Some(thread) = thread else { return true };
+    let start = Instant::now();
+    while !thread.is_finished() && start.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if !thread.is_finished() {
+        tracing::warn!("the cache disk hangs; {what} may be lost");
+        return false;
+    }
+    if thread.join().is_err() {
+        tracing::error!("a thread panicked; {what} may be lost");
+    }
+    true
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,45 +124,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Gets ready to serve the source, which is scanned unless a catalog of it was saved. Names are
-    /// counted in `seen` meanwhile; `rendered` are the settings as people read them.
+    /// Gets ready to serve the source, which is scanned unless a catalog of it was saved: behind
+    /// the readers, but for what has to be known of `all` its files first. Names are counted in
+    /// `seen` meanwhile; `rendered` are the settings as people read them.
     ///
     /// # Errors
     /// Where the source cannot be read or the cache directory not be used.
     pub fn start(
-        settings: Settings,
+        mut settings: Settings,
         rendered: String,
         source_path: &Path,
         source: PosixSource,
+        all: bool,
         seen: &AtomicU64,
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let opened = settings.cache.disk.as_ref().map(|disk| open_store(disk, &owner));
-        let (home, store) = opened.transpose()?.unzip();
-        let store = store.map(|store| (STORE_TIER, Arc::new(store)));
-        let catalog = keeping::catalog(source, &settings.source, source_path, home.as_ref(), seen);
-        let catalog = Arc::new(catalog?);
+        let Opened { mut home, store, fault } = disk::open(&mut settings, &owner)?;
+        // What is kept from earlier mounts is found by the names that there are.
+        let kept = store.as_ref().is_some_and(|(_, store)| store.totals().0 > 0);
+        let first = (all || kept || !settings.rehearsal.is_empty()).then_some(seen);
+        let catalog =
+            keeping::catalog(source, &settings.source, source_path, home.as_ref(), first)?;
+        let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
-        cache.adopt();
+        cache.adopt(catalog.state() != "checking");
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
-        let around = Surroundings {
-            catalog: Arc::clone(&catalog),
-            inbox: Arc::clone(&inbox),
-            streams: Arc::clone(&streams),
-            published: Arc::clone(&published),
-            home: home.as_ref().map(|home| home.path().to_path_buf()),
-        };
+        let journal = home.as_ref().map(Home::journal);
+        let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
         let rehearsal = rehearse(&settings, &owner, &cache)?;
         let offers = rehearsal.as_ref().map(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
-        Ok(Arc::new_cyclic(|engine| {
+        let engine = Arc::new_cyclic(|engine: &Weak<Engine>| {
             let dataset = Dataset::new(
                 Arc::clone(&catalog),
                 Arc::clone(&cache),
@@ -150,9 +173,12 @@ impl Engine {
             let budget = Mutex::new(Budget::new(ram.ram_configured_bytes, ram.ram_bytes));
             Engine {
                 budget,
+                stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
                 over: AtomicBool::new(false),
-                disk: settings.cache.disk.as_ref().map(|disk| DiskBudget::new(disk.bytes)),
+                stopped: Mutex::default(),
+                disk: settings.cache.disk.as_ref().map(DiskBudget::new),
+                disk_fault: fault,
                 warmups: Mutex::default(),
                 settings,
                 source_path: source_path.to_path_buf(),
@@ -166,12 +192,14 @@ impl Engine {
                 rehearsal,
                 connections: Mutex::default(),
                 beside: Mutex::default(),
-                attached: Mutex::default(),
+                bound: Mutex::default(),
                 rendered,
                 planning: Mutex::new(Some(planning)),
                 started: Instant::now(),
             }
-        }))
+        });
+        engine.scan_behind(seen).inspect_err(|_| engine.stop())?;
+        Ok(engine)
     }
 
     /// The files of the source.
@@ -190,27 +218,27 @@ impl Engine {
         }
     }
 
-    /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more.
-    pub fn stop(&self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(learning) = &self.learning {
-            learning.stop();
+    /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more. Who
+    /// asks while it is being stopped waits for the end of that.
+    pub fn stop(self: &Arc<Self>) {
+        let mut stopped = lock(&self.stopped);
+        if std::mem::replace(&mut *stopped, true) {
+            return;
         }
+        self.over.store(true, Ordering::Relaxed);
+        // The home may be in the hands of a thread that waits for its disk.
+        drop(lock(&self.stay).take());
+        let learnt = self.learning.as_ref().is_none_or(Learning::stop);
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
             && thread.join().is_err()
         {
             tracing::error!("the planner's thread panicked");
         }
-        if let Some(rehearsal) = &self.rehearsal {
-            rehearsal.stop();
-        }
+        let rehearsed = self.rehearsal.as_ref().is_none_or(Rehearsal::stop);
         // Who still writes to the store keeps it: it is free when the process has ended.
-        if self.cache.close() {
-            self.save_catalog();
-            if let Some(home) = lock(&self.home).take() {
-                home.note_use();
-            }
+        if self.cache.close() && learnt && rehearsed {
+            self.leave_home();
         }
     }
 
@@ -233,13 +261,17 @@ impl Engine {
 
     /// Nodes that the kernel knows, of all connections.
     fn known_nodes(&self) -> u64 {
-        lock(&self.connections).iter().map(|c| c.pusher().known() as u64).sum()
+        lock(&self.connections).iter().map(|connection| connection.known() as u64).sum()
     }
 
-    /// Has the RAM budget follow what fits, as these readings of this moment say.
-    pub fn fit_memory(&self, readings: &[Reading]) {
+    /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
+    /// further connections are left.
+    pub fn fit_memory(&self, mut readings: Vec<Reading>) {
+        if lock(&self.connections).first().is_some_and(Connection::is_over) {
+            readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
+        }
         let mut budget = lock(&self.budget);
-        if budget.look(readings, self.known_nodes() * KNOWN_BYTES) {
+        if budget.look(&readings, self.known_nodes() * KNOWN_BYTES) {
             let capacity = budget.present();
             let why = budget.reduced().unwrap_or("what is configured fits again");
             tracing::info!(bytes = capacity, why, "the RAM budget has changed");
@@ -253,15 +285,15 @@ impl Engine {
             let event = Event::Changed { layout: self.catalog.layout(), files: changes.changed };
             self.inbox.put(event, None);
         }
-        let pushers: Vec<Arc<Pusher>> =
-            lock(&self.connections).iter().map(|c| Arc::clone(c.pusher())).collect();
+        let kernels: Vec<Arc<Notifier>> =
+            lock(&self.connections).iter().map(|c| Arc::clone(c.notifier())).collect();
         // The kernel may ask back before it takes a notification, and may make it wait.
         notifier.submit(Urgency::Demand, move || {
             let _own = OwnThreads::enter();
-            for (pusher, (parent, name)) in
-                pushers.iter().flat_map(|p| changes.names.iter().map(move |name| (p, name)))
+            for (kernel, (parent, name)) in
+                kernels.iter().flat_map(|k| changes.names.iter().map(move |name| (k, name)))
             {
-                match pusher.forget(*parent, name) {
+                match kernel.forget(*parent, name) {
                     Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                     Err(errno) => tracing::warn!(?name, %errno, "a changed name was not dropped"),
                 }
@@ -292,10 +324,10 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
 }
 
 /// Tells an engine what has changed at the source.
-fn on_changes(engine: &Weak<Engine>) -> Box<dyn Fn(Changes) + Send + Sync> {
+fn on_changes(engine: &Weak<Engine>) -> Arc<dyn Fn(Changes) + Send + Sync> {
     let engine = Weak::clone(engine);
     let notifier = Pool::new("belady-notify", 1, 1);
-    Box::new(move |changes| {
+    Arc::new(move |changes| {
         if let Some(engine) = engine.upgrade() {
             engine.changed(changes, &notifier);
         }
@@ -309,28 +341,14 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
     )
 }
 
-/// Opens the store of a source, which is ours alone as long as the first of both is held.
-fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
-    let home = home::claim(&disk.dir, owner)?;
-    let random = || u128::from(RandomState::new().build_hasher().finish());
-    let large_bytes = disk.large_file_bytes;
-    let limits = Limits { large_bytes, ..Limits::new(disk.bytes, disk.min_free_bytes) };
-    let secret = random() << 64 | random();
-    let opened = Directory::open(home.path(), true)
-        .and_then(|directory| Store::open(Arc::new(directory), limits, secret));
-    let store = opened.map_err(|error| {
-        let message = format!("cache.dir {}: {error}", disk.dir.display());
-        Error::new(ErrorKind::Cache, message).hint("`belady cache rm` deletes a store")
-    })?;
-    Ok((home, store))
-}
-
 /// The planner's settings, as the configuration has them.
 fn planner_settings(settings: &Settings) -> plan::Settings {
-    let mut tiers = vec![Tier { capacity: settings.cache.ram_bytes }];
-    tiers.extend(settings.cache.disk.iter().map(|disk| Tier { capacity: disk.bytes }));
+    // How fast a disk and a source are changes with the load on them: who wants a cache disk has it.
+    let tier = |capacity| Tier { capacity, block_us: 0 };
+    let disk = settings.cache.disk.iter().map(|disk| tier(disk.bytes));
     plan::Settings {
-        tiers,
+        tiers: std::iter::once(tier(settings.cache.ram_bytes)).chain(disk).collect(),
+        source_us: None,
         policy: match settings.cache.policy {
             None => PolicyKind::Auto,
             Some(PolicyName::Belady) => PolicyKind::Belady,
@@ -344,5 +362,20 @@ fn planner_settings(settings: &Settings) -> plan::Settings {
         window_bytes: settings.prefetch.window_bytes,
         start_at_open: settings.prefetch.start == Start::FirstOpen,
         gears: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_whose_disk_hangs_is_not_waited_for_for_ever() {
+        let (answers, disk) = std::sync::mpsc::channel::<()>();
+        let writes = std::thread::spawn(move || assert!(disk.recv().is_err()));
+        assert!(!ends(Some(writes), Duration::ZERO, "it"));
+        drop(answers);
+        let done = std::thread::spawn(|| ());
+        assert!(ends(Some(done), Duration::MAX, "it") && ends(None, Duration::ZERO, "it"));
     }
 }

@@ -138,6 +138,7 @@ impl Engine {
             let message = format!("stream {name}: such names are for what belady learns itself");
             return Err(Error::new(ErrorKind::Order, message));
         }
+        self.await_scan()?;
         let stream = stream(&self.streams, name)?;
         let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), &resolve);
         let mut resolved = list();

@@ -133,7 +133,7 @@ fn act(
                 }
                 cache.turn(file, false);
             }
-            Action::Check { block } => cache.check(block),
+            Action::Check { block } => cache.check(block, Instant::now()),
             Action::Drop { block } => cache.drop_pages(block),
             Action::Load { block, tier } => cache.load(block, tier),
             Action::Displace { block, .. } => cache.displace(block),

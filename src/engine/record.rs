@@ -10,7 +10,7 @@ use super::Engine;
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
-use crate::learn::{Epoch, Record};
+use crate::learn::{self, Epoch, Record};
 use crate::order::file::write_sample;
 
 /// How many samples are written at once.
@@ -146,11 +146,11 @@ impl Recording {
         let head =
             format!("# as read by {} (pid {process}), loader {loader}\n", program.escape_debug());
         put(out, head.as_bytes())?;
-        for epoch in &self.epochs {
+        for (epoch, samples) in self.epochs.iter().zip(learn::samples(&self.epochs)) {
             let how = if epoch.is_learnt() { "order learnt" } else { "in order of first opens" };
             put(out, format!("# epoch {}\n# {how}\n", epoch.number()).as_bytes())?;
             let mut gone = 0;
-            for ids in epoch.samples().chunks(CHUNK) {
+            for ids in samples.chunks(CHUNK) {
                 let mut text = Vec::new();
                 for &id in ids {
                     match self.catalog.path_of(FileId(id)) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Engine, lock};
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{CONTROL_NAME, VIEWS_NAME};
+use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
@@ -17,22 +17,37 @@ impl Engine {
     ///
     /// # Errors
     /// What stands in the way of the mount.
-    pub fn serve(&self, mountpoint: &Path, allow_other: bool) -> Result<()> {
+    pub fn serve(&self, mountpoint: &Path) -> Result<()> {
+        let pusher = self.connect(Arc::clone(&self.dataset), mountpoint)?;
+        let Some(pusher) = pusher else { return Ok(()) };
+        let (pages, dataset) = (Arc::clone(&pusher), Arc::clone(&self.dataset));
+        let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
+        self.cache.connect(pages, Box::new(recheck));
+        self.stop_asking(&pusher)
+    }
+
+    /// Mounts the dataset at a further point by a connection of its own, which keeps no pages.
+    ///
+    /// # Errors
+    /// What stands in the way of the mount.
+    pub(super) fn serve_further(&self, mountpoint: &Path) -> Result<()> {
+        self.connect(self.dataset.further(), mountpoint).map(drop)
+    }
+
+    /// Adds a connection. Gives its page cache, unless it keeps no pages.
+    fn connect(&self, dataset: Arc<Dataset>, mountpoint: &Path) -> Result<Option<Arc<Pusher>>> {
         let settings = MountSettings {
             source_name: self.source_path.to_string_lossy().replace(',', "_"),
-            allow_other,
+            allow_other: self.settings.mount.allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
             passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
         };
-        let connection = Connection::mount(Arc::clone(&self.dataset), mountpoint, &settings)?;
-        let pages: Arc<Pusher> = Arc::clone(connection.pusher());
-        let dataset = Arc::clone(&self.dataset);
-        self.cache.connect(pages, Box::new(move |node, urgency| dataset.check(node, urgency)));
-        let pusher = Arc::clone(connection.pusher());
+        let connection = Connection::mount(dataset, mountpoint, &settings)?;
+        let pusher = connection.pusher().map(Arc::clone);
         lock(&self.connections).push(connection);
-        self.stop_asking(&pusher)
+        Ok(pusher)
     }
 
     /// Has the kernel open files without asking, if that is the mode.

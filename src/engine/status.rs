@@ -36,8 +36,10 @@ pub struct TierStatus {
     pub configured: u64,
     /// Why the budget is less than that; none where it is not.
     pub reduced: Option<String>,
-    /// Bytes that stay in it.
+    /// Bytes that are to stay in it.
     pub kept: u64,
+    /// Bytes that lie there, in whole pages: what is to stay is written in the background.
+    pub stored: u64,
 }
 
 /// One stream and its order.
@@ -73,7 +75,8 @@ pub struct Status {
     pub consistency: String,
     /// The policy in force.
     pub policy: PolicyKind,
-    /// Where the catalog comes from: `scanned`, or from an earlier mount, `checking` or `checked`.
+    /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,
+    /// `checked`).
     pub catalog: &'static str,
     /// Regular files.
     pub files: u64,
@@ -129,8 +132,8 @@ impl Engine {
     pub fn status(&self) -> Status {
         let published = lock(&self.published).clone();
         let budget = lock(&self.budget).clone();
-        // Both look at the connections themselves.
-        let (known, mode) = (self.known_nodes(), self.mode());
+        // All look at the connections themselves.
+        let (known, mode, points) = (self.known_nodes(), self.mode(), self.points());
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
@@ -143,12 +146,7 @@ impl Engine {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             source: self.source_path.display().to_string(),
-            mountpoints: connections
-                .iter()
-                .map(|connection| connection.mountpoint().to_path_buf())
-                .chain(lock(&self.attached).clone())
-                .map(|path| path.display().to_string())
-                .collect(),
+            mountpoints: points.iter().map(|path| path.display().to_string()).collect(),
             uptime_s: self.started.elapsed().as_secs(),
             mode,
             consistency: self.consistency(),
@@ -163,7 +161,7 @@ impl Engine {
                 kept: kept(RAM),
             },
             disk: self.disk_status(kept(super::STORE_TIER)),
-            disk_state: self.cache.disk_state().map(str::to_owned),
+            disk_state: self.cache.disk_state().or(self.disk_fault()).map(str::to_owned),
             staged: published.accounts.staged,
             window: published.accounts.window,
             fetching: published.accounts.fetching,
@@ -201,11 +199,13 @@ impl Engine {
     /// The local store, if there is one, which keeps so many bytes.
     fn disk_status(&self, kept: u64) -> Option<TierStatus> {
         let budget = self.disk.as_ref()?.budget();
+        let stored = self.cache.store()?.used();
         Some(TierStatus {
             budget: budget.present(),
             configured: budget.configured(),
             reduced: budget.reduced().map(str::to_owned),
             kept,
+            stored,
         })
     }
 
@@ -215,8 +215,17 @@ impl Engine {
         self.learning.as_ref().map_or_else(Vec::new, |learning| learning.loaders(progress))
     }
 
-    /// What the local store has held since earlier mounts, in words; none where there is no store.
+    /// The state of a local store that there is not.
+    fn disk_fault(&self) -> Option<&'static str> {
+        self.disk_fault.as_ref().map(|_| "down: the cache disk failed at the mount; none is used")
+    }
+
+    /// What the local store has held since earlier mounts, in words, or why there is none; none
+    /// where none is wanted.
     pub fn found_again(&self) -> Option<String> {
+        if let Some(fault) = &self.disk_fault {
+            return Some(format!("warning: {}; going on without it", fault.message()));
+        }
         let (samples, bytes) = self.cache.store()?.totals();
         Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
     }

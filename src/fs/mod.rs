@@ -8,6 +8,7 @@
 pub mod views;
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use nix::errno::Errno;
 use crate::cache::store::Lent;
 use crate::cache::{Buffer, Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
-use crate::ids::BLOCK_BYTES;
+use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
 use crate::source::{Kind, Pool, Urgency};
 
@@ -40,33 +41,63 @@ const VIEWS_NODE: NodeId = NodeId(u64::MAX - 2);
 /// Threads that wait for the source's metadata.
 const METADATA_THREADS: usize = 16;
 
-/// The read-only tree of one source.
+/// Threads that read, for further connections, what the first one has in its pages.
+const PEEK_THREADS: usize = 4;
+
+/// Takes what checks at the source bring to light.
+type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
+
+/// The read-only tree of one source, as one connection shows it.
 pub struct Dataset {
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
-    metadata: Pool,
+    metadata: Arc<Pool>,
+    /// Where a further connection has it looked whether the first one has what it is to read; none for
+    /// the first.
+    peeks: Option<Pool>,
     /// Whether opens are requests; else a reader is known by where it is seen.
     opens: AtomicBool,
     /// Whether there is a directory for views.
     views: AtomicBool,
-    on_changes: Box<dyn Fn(Changes) + Send + Sync>,
+    on_changes: OnChanges,
 }
 
 impl Dataset {
-    /// The tree of a catalog. What checks at the source bring to light goes to `on_changes`;
-    /// `opens` says whether opens are requests.
+    /// The tree of a catalog for the first connection, whose page cache is the RAM tier. What checks
+    /// at the source bring to light goes to `on_changes`; `opens` says whether opens are requests.
     pub fn new(
         catalog: Arc<Catalog>,
         cache: Arc<Cache>,
         inbox: Arc<Inbox>,
-        on_changes: Box<dyn Fn(Changes) + Send + Sync>,
+        on_changes: OnChanges,
         opens: bool,
     ) -> Arc<Self> {
-        let metadata = Pool::new("belady-meta", METADATA_THREADS, 4);
+        let metadata = Arc::new(Pool::new("belady-meta", METADATA_THREADS, 4));
         let opens = AtomicBool::new(opens);
         let views = AtomicBool::new(false);
-        Arc::new(Dataset { catalog, cache, inbox, metadata, opens, views, on_changes })
+        let peeks = None;
+        Arc::new(Dataset { catalog, cache, inbox, metadata, peeks, opens, views, on_changes })
+    }
+
+    /// The same tree for a further connection: each open is a request, no pages are kept, and nothing is
+    /// mounted inside.
+    pub fn further(&self) -> Arc<Self> {
+        Arc::new(Dataset {
+            catalog: Arc::clone(&self.catalog),
+            cache: Arc::clone(&self.cache),
+            inbox: Arc::clone(&self.inbox),
+            metadata: Arc::clone(&self.metadata),
+            peeks: Some(Pool::new("belady-peek", 0, PEEK_THREADS)),
+            opens: AtomicBool::new(true),
+            views: AtomicBool::new(false),
+            on_changes: Arc::clone(&self.on_changes),
+        })
+    }
+
+    /// Whether the connection keeps pages: those of the first one are the RAM tier.
+    pub fn keeps_pages(&self) -> bool {
+        self.peeks.is_none()
     }
 
     /// The catalog behind the tree.
@@ -113,7 +144,13 @@ impl Dataset {
     pub fn is_trusted(&self, attr: &Attr) -> bool {
         let gears = self.cache.gears();
         let trusted = |file| gears.is_trusted(file) || !gears.is_fetched(file);
-        self.sees_opens() || attr.stat.links < 2 && attr.node.file().is_some_and(trusted)
+        let file = attr.node.file().filter(|_| self.has_one_name(attr));
+        self.sees_opens() || file.is_some_and(trusted)
+    }
+
+    /// Whether a file has no other name in the tree, however many links there are to it.
+    pub fn has_one_name(&self, attr: &Attr) -> bool {
+        attr.stat.links < 2 || attr.node.file().is_some_and(|file| self.catalog.has_one_name(file))
     }
 
     /// For how long the kernel may believe that a name stands for this node.
@@ -291,20 +328,42 @@ impl Dataset {
         }
     }
 
-    /// A task reads a byte range, cut at the file's end.
-    pub fn read(&self, node: NodeId, task: u32, offset: u64, size: u32, reply: ReadReply) {
+    /// A task reads a byte range, cut at the file's end. By a further connection it gets what lies in
+    /// the pages of the first one; what does not is missed, as ever.
+    pub fn read(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: u32,
+        offset: u64,
+        size: u32,
+        reply: ReadReply,
+    ) {
         self.sighted(node, Some(task));
         let (file, length) = match self.catalog.file(node) {
             Ok(found) => found,
             Err(errno) => return reply(Err(errno)),
         };
-        let end = offset.saturating_add(u64::from(size)).min(length);
-        if offset >= end {
+        let range = offset..offset.saturating_add(u64::from(size)).min(length);
+        if range.is_empty() {
             return reply(Ok(&[]));
         }
-        let blocks = self.catalog.layout().blocks_in(file, offset, end - offset);
-        let within = (offset % BLOCK_BYTES) as usize;
-        let wanted = (end - offset) as usize;
+        match &self.peeks {
+            Some(peeks) if self.cache.may_peek(node, file, &range) => {
+                let dataset = Arc::clone(self);
+                peeks.submit(Urgency::Demand, move || match dataset.cache.peek(node, &range) {
+                    Some(bytes) => reply(Ok(&bytes)),
+                    None => dataset.missed(node, file, task, range, reply),
+                });
+            }
+            _ => self.missed(node, file, task, range, reply),
+        }
+    }
+
+    /// A task reads bytes that the kernel has no pages of.
+    fn missed(&self, node: NodeId, file: FileId, task: u32, range: Range<u64>, reply: ReadReply) {
+        let blocks = self.catalog.layout().blocks_in(file, range.start, range.end - range.start);
+        let within = (range.start % BLOCK_BYTES) as usize;
+        let wanted = (range.end - range.start) as usize;
         let mut blocks = blocks.enumerate();
         if blocks.len() == 1
             && let Some((_, block)) = blocks.next()
@@ -345,22 +404,31 @@ impl Dataset {
         });
     }
 
-    /// Checks a file at the source: one that was found to be another version, or one that is read
-    /// soon and was not looked at for long.
-    pub fn check(self: &Arc<Self>, node: NodeId, urgency: Urgency) {
+    /// Checks a file at the source, and then calls `then`: one that was found to be another version,
+    /// or one that is read soon and was not looked at for long.
+    pub fn check(
+        self: &Arc<Self>,
+        node: NodeId,
+        urgency: Urgency,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let dataset = Arc::clone(self);
         self.metadata.submit(urgency, move || {
             // Others may have looked while this waited for its turn.
-            if urgency == Urgency::Prefetch && !dataset.catalog.is_check_due(node) {
-                return;
+            if urgency == Urgency::Demand || dataset.catalog.is_check_due(node) {
+                dataset.check_now(node);
             }
-            let Ok(path) = dataset.catalog.path(node) else { return };
-            let (Some(name), Ok(parent)) = (path.file_name(), dataset.catalog.parent(node)) else {
-                return;
-            };
-            // Nobody waits; whoever does later asks again.
-            let _ = dataset.checked(dataset.catalog.refresh(parent, name));
+            then();
         });
+    }
+
+    fn check_now(&self, node: NodeId) {
+        let Ok(path) = self.catalog.path(node) else { return };
+        let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {
+            return;
+        };
+        // Nobody waits; whoever does later asks again.
+        let _ = self.checked(self.catalog.refresh(parent, name));
     }
 }
 

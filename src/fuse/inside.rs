@@ -6,9 +6,13 @@
 //! others have ended the kernel ends the connection, what is waited for here, and what readers wait
 //! for. They begin with none at all: a copy of what another thread has open at that moment, a file in
 //! the mount or a pipe whose end somebody waits for, would stay open for good.
+//!
+//! Who reads pages may wait for those that a reader's own request has locked, and so for the source.
+//! That is done on threads for it alone, which no fetch waits for.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,12 +24,14 @@ use crate::source::{Pool, Urgency};
 /// What nobody waits for is done on so many threads at once, and what somebody does on as many.
 const THREADS: usize = 2;
 
-/// How long an unmount waits for our own threads to leave the mount.
-const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// Threads that read.
+const READERS: usize = 4;
 
 /// The mount, used by ourselves.
 pub(super) struct Inside {
     pool: Pool,
+    /// Started when something is read.
+    readers: OnceLock<Pool>,
     way: Arc<Way>,
 }
 
@@ -34,23 +40,56 @@ struct Way {
     /// Held for reading while our own mount is used, for writing while it is unmounted: else it
     /// would be we ourselves who keep it busy.
     gate: RwLock<()>,
+    /// Whether somebody wants to unmount it: nobody enters then, so that those inside become fewer.
+    closing: AtomicBool,
 }
 
 impl Way {
     /// Enters the mount, unless it is being unmounted.
     fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(Errno::EBUSY);
+        }
         match self.gate.try_read() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Errno::EBUSY),
         }
     }
+
+    fn submit(
+        self: &Arc<Self>,
+        pool: &Pool,
+        urgency: Urgency,
+        work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
+    ) {
+        let way = Arc::clone(self);
+        pool.submit(urgency, move || {
+            let _own = OwnThreads::enter();
+            let entered = way.enter();
+            work(entered.as_ref().map(|_| way.mountpoint.as_path()).map_err(|errno| *errno));
+        });
+    }
+
+    fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        pool: &Pool,
+        work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.submit(pool, Urgency::Demand, move |entered| {
+            let _ = sender.send(entered.and_then(work));
+        });
+        receiver.recv().unwrap_or(Err(Errno::EIO))
+    }
 }
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
         let pool = Pool::starting("belady-inside", THREADS, THREADS, leave_descriptors);
-        Inside { pool, way: Arc::new(Way { mountpoint, gate: RwLock::new(()) }) }
+        let way =
+            Arc::new(Way { mountpoint, gate: RwLock::new(()), closing: AtomicBool::new(false) });
+        Inside { pool, readers: OnceLock::new(), way }
     }
 
     /// Enters the mount, unless it is being unmounted.
@@ -58,18 +97,21 @@ impl Inside {
         self.way.enter()
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
-    /// is held up inside by the kernel.
-    pub(super) fn keep_out(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        let patience = Instant::now() + LEAVE_WITHIN;
-        loop {
+    /// Keeps our own threads out of the mount as long as the guard lives; none where one of them is
+    /// held up inside by the kernel for longer than `patience`.
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+        let start = Instant::now();
+        self.way.closing.store(true, Ordering::Relaxed);
+        let guard = loop {
             match self.way.gate.try_write() {
-                Ok(guard) => return Some(guard),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > patience => return None,
+                Ok(guard) => break Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() > patience => break None,
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
             }
-        }
+        };
+        self.way.closing.store(false, Ordering::Relaxed);
+        guard
     }
 
     /// Has something done that uses the mount point: what somebody waits for goes first. It gets
@@ -79,12 +121,7 @@ impl Inside {
         urgency: Urgency,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        let way = Arc::clone(&self.way);
-        self.pool.submit(urgency, move || {
-            let _own = OwnThreads::enter();
-            let entered = way.enter();
-            work(entered.as_ref().map(|_| way.mountpoint.as_path()).map_err(|errno| *errno));
-        });
+        self.way.submit(&self.pool, urgency, work);
     }
 
     /// Does something that uses the mount point, and waits for it: `EIO` where it panicked.
@@ -92,11 +129,16 @@ impl Inside {
         &self,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.submit(Urgency::Demand, move |entered| {
-            let _ = sender.send(entered.and_then(work));
-        });
-        receiver.recv().unwrap_or(Err(Errno::EIO))
+        self.way.run(&self.pool, work)
+    }
+
+    /// Reads something in the mount, and waits for it: `EIO` where it panicked.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let start = || Pool::starting("belady-reader", 0, READERS, leave_descriptors);
+        self.way.run(self.readers.get_or_init(start), work)
     }
 }
 
@@ -121,6 +163,22 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
+
+    #[test]
+    fn nobody_enters_what_is_to_be_unmounted() {
+        let inside = Inside::new(PathBuf::from("/nowhere"));
+        let one = inside.enter().unwrap();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| inside.keep_out(Duration::from_secs(3600)).is_some());
+            while inside.enter().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(inside.enter().err(), Some(Errno::EBUSY));
+            drop(one);
+            assert!(closing.join().unwrap());
+        });
+        assert!(inside.enter().is_ok());
+    }
 
     #[test]
     fn what_others_have_open_when_a_thread_starts_can_be_closed() {

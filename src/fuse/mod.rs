@@ -3,7 +3,8 @@
 //! 1. [`Connection::mount`] mounts read-only, before any request is served.
 //! 2. Request threads decode a request, ask the [`Dataset`], and reply; what
 //!    must wait is replied to by the thread that waits. They never block and never notify.
-//! 3. [`Pusher`] puts blocks into the page cache of the mount and drops them.
+//! 3. [`Pusher`] puts blocks into the page cache of the first connection and drops them; a further
+//!    connection of the same tree has its files read past the page cache (`direct`).
 //! 4. [`probe`] tries what the kernel can do on a throwaway mount.
 //! 5. [`Mounted::control`] mounts the control files and [`Mounted::views`] the views of rehearsal
 //!    buffers, small connections of the same daemon.
@@ -11,6 +12,7 @@
 mod cachestat;
 mod control;
 mod convert;
+mod direct;
 mod guard;
 mod inside;
 mod known;
@@ -35,16 +37,20 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
 use nix::errno::Errno;
+use nix::libc::dev_t;
 use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::makedev;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::fs::views::Views;
 use control::ControlOps;
 pub use control::{Accept, ControlFile, Render};
+use direct::Direct;
 use guard::Guarded;
 pub use known::KNOWN_BYTES;
 use known::Known;
+pub use notify::Notifier;
 use ops::DatasetOps;
 pub use own::OwnThreads;
 use pass::Passing;
@@ -75,8 +81,8 @@ pub struct Mounted {
     /// Never dropped: the crate would then unmount whatever is at the path by that time.
     session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
-    /// Its device, as the mount table has it.
-    device: Option<String>,
+    /// Its device.
+    device: Option<dev_t>,
 }
 
 impl Mounted {
@@ -156,6 +162,10 @@ impl Mounted {
     }
 }
 
+/// How long an unmount waits for our own threads to leave the mount, which would be what uses it.
+const LEAVE: Duration = Duration::from_secs(10);
+const LEAVE_BY_FORCE: Duration = Duration::from_secs(2);
+
 /// How long the end of a mount waits for the last requests to be answered.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -190,20 +200,26 @@ pub fn is_mounted(path: &Path) -> bool {
 }
 
 /// The device that is mounted at exactly this path.
-fn device_at(mountpoint: &Path) -> Option<String> {
-    mounted_at(mountpoint)?.split(' ').nth(2).map(str::to_owned)
+fn device_at(mountpoint: &Path) -> Option<dev_t> {
+    let line = mounted_at(mountpoint)?;
+    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// One mount of a dataset.
 pub struct Connection {
     mounted: Mounted,
-    pusher: Arc<Pusher>,
+    notifier: Arc<Notifier>,
+    known: Arc<Known>,
+    /// None where it keeps no pages.
+    pusher: Option<Arc<Pusher>>,
     requests: Arc<Requests>,
     passing: Option<Arc<Passing>>,
 }
 
 impl Connection {
-    /// Mounts a dataset and serves it.
+    /// Mounts a dataset and serves it: as the first connection, whose pages are the RAM tier, or as a
+    /// further one, as the dataset has it.
     ///
     /// # Errors
     /// What stands in the way of the mount, and what to do about it.
@@ -214,21 +230,26 @@ impl Connection {
     ) -> Result<Self> {
         let known = Arc::new(Known::default());
         let requests = Arc::<Requests>::default();
-        let passing = settings.passes.then(Arc::<Passing>::default);
+        let keeps = dataset.keeps_pages();
+        let passing = (settings.passes && keeps).then(Arc::<Passing>::default);
+        let direct = (!keeps).then(Arc::<Direct>::default);
         let (served, counted) = (Arc::clone(&dataset), Arc::clone(&requests));
-        let ops = DatasetOps::new(served, Arc::clone(&known), counted, passing.clone());
+        let how = (passing.clone(), direct.clone());
+        let ops = DatasetOps::new(served, Arc::clone(&known), counted, how);
         let refused = |error: std::io::Error| explain(&error, mountpoint);
         let session = Session::new(Guarded(ops), mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
+        let notifier = Arc::new(Notifier::new(device));
+        if let Some(direct) = direct {
+            direct.connect(Arc::clone(&notifier));
+        }
         let mounted = Mounted::serve(session, mountpoint)?;
-        let pusher = Arc::new(Pusher::new(
-            device,
-            mountpoint.to_path_buf(),
-            known,
-            dataset,
-            settings.pushes,
-        ));
-        Ok(Connection { mounted, pusher, requests, passing })
+        let pusher = keeps.then(|| {
+            let (notifier, known) = (Arc::clone(&notifier), Arc::clone(&known));
+            let at = (mountpoint.to_path_buf(), mounted.device);
+            Arc::new(Pusher::new(notifier, at, known, dataset, settings.pushes))
+        });
+        Ok(Connection { mounted, notifier, known, pusher, requests, passing })
     }
 
     /// Unmounts; with `force` also where its files are in use.
@@ -236,8 +257,8 @@ impl Connection {
     /// # Errors
     /// `Busy` where files of the mount are in use.
     pub fn unmount(&mut self, force: bool) -> Result<()> {
-        let pusher = Arc::clone(&self.pusher);
-        let _kept_out = pusher.keep_out();
+        let patience = if force { LEAVE_BY_FORCE } else { LEAVE };
+        let _kept_out = self.pusher.as_ref().map(|pusher| pusher.keep_out(patience));
         self.mounted.unmount(force)
     }
 
@@ -251,9 +272,19 @@ impl Connection {
         self.mounted.is_over()
     }
 
-    /// The page cache of the mount.
-    pub fn pusher(&self) -> &Arc<Pusher> {
-        &self.pusher
+    /// The page cache of the mount, unless it keeps no pages.
+    pub fn pusher(&self) -> Option<&Arc<Pusher>> {
+        self.pusher.as_ref()
+    }
+
+    /// The kernel's end of it.
+    pub fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    /// Number of nodes that the kernel knows.
+    pub fn known(&self) -> usize {
+        self.known.len()
     }
 
     /// Whether the kernel reads large files by itself.
@@ -271,13 +302,21 @@ impl Connection {
 ///
 /// A daemon that was killed may live on as a thread whose push waits for pages that a read has
 /// locked, and everyone else waits with it. Forcing the unmount sets all of them free, as root; the
-/// mount goes then, or stays where something is mounted inside.
+/// mount goes then, or stays where something is mounted inside. Whoever else mounted it may end its
+/// connection, where the kernel's list of connections is mounted.
 pub fn abort(mountpoint: &Path, source: &Path) {
     let name = escaped(source).replace(',', "_");
     let topmost = mounted_at(mountpoint);
     let kind = topmost.as_deref().and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
-    if kind.is_some_and(|kind| kind.starts_with(&format!("fuse {name} "))) {
-        let _ = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
+    let ours = |kind: &str| kind.split(' ').nth(1) == Some(&name) && kind.starts_with("fuse");
+    if kind.is_some_and(ours) {
+        let forced = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
+        let device = topmost.as_deref().and_then(|line| line.split(' ').nth(2));
+        if let (Err(Errno::EPERM), Some(("0", minor))) =
+            (forced, device.and_then(|device| device.split_once(':')))
+        {
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        }
     }
 }
 

@@ -28,7 +28,7 @@ const HEADER_BYTES: usize = 16;
 const LONG: Duration = Duration::from_secs(1);
 
 /// The kernel's end of a connection. Everything here blocks.
-pub(super) struct Notifier(OwnedFd);
+pub struct Notifier(OwnedFd);
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd) -> Self {
@@ -44,9 +44,14 @@ impl Notifier {
         self.send(STORE, &[&body, bytes])
     }
 
-    /// Has a name forgotten, with the node that it stood for and its pages.
-    pub(super) fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        self.name(parent, name, 0)
+    /// Has a name forgotten, with the node that it stood for and its pages, and what is known of the
+    /// directory. Never call it from a request thread.
+    ///
+    /// # Errors
+    /// The kernel's, `ENOENT` where it does not know the name.
+    pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        let listing = self.forget_pages(parent);
+        self.name(parent, name, 0).and(listing)
     }
 
     /// Has a name looked up at its next use; its node and pages stay. Kernels that cannot do that
@@ -63,10 +68,11 @@ impl Notifier {
         self.send(INVAL_ENTRY, &[&body, name.as_bytes(), b"\0"])
     }
 
-    /// Has the attributes of a directory and its listing forgotten.
-    pub(super) fn forget_listing(&self, directory: NodeId) -> Result<(), Errno> {
+    /// Has the attributes of a node and its pages forgotten: bytes of a file, or the listing of a
+    /// directory.
+    pub(super) fn forget_pages(&self, node: NodeId) -> Result<(), Errno> {
         let mut body = [0; 24];
-        body[..8].copy_from_slice(&directory.0.to_ne_bytes());
+        body[..8].copy_from_slice(&node.0.to_ne_bytes());
         self.send(INVAL_INODE, &[&body])
     }
 

@@ -13,6 +13,7 @@ use fuser::{
 };
 
 use super::convert;
+use super::direct::Direct;
 use super::known::Known;
 use super::listings::{Listing, Listings, index_of};
 use super::own::OwnThreads;
@@ -44,6 +45,8 @@ pub(super) struct DatasetOps {
     listings: Arc<Listings>,
     /// None where no file is ever passed through.
     passing: Option<Arc<Passing>>,
+    /// None where pages are kept.
+    direct: Option<Arc<Direct>>,
 }
 
 impl DatasetOps {
@@ -51,13 +54,17 @@ impl DatasetOps {
         dataset: Arc<Dataset>,
         known: Arc<Known>,
         requests: Arc<Requests>,
-        passing: Option<Arc<Passing>>,
+        (passing, direct): (Option<Arc<Passing>>, Option<Arc<Direct>>),
     ) -> Self {
-        DatasetOps { dataset, known, requests, listings: Arc::default(), passing }
+        DatasetOps { dataset, known, requests, listings: Arc::default(), passing, direct }
     }
 
     /// Answers an open: with a file that the kernel reads by itself, or for us to be asked.
     fn opened(&self, node: NodeId, handle: u64, reply: ReplyOpen) {
+        if let Some(direct) = &self.direct {
+            self.requests.count(Kind::Open);
+            return reply.opened(FileHandle(handle), direct.flags());
+        }
         let lend = || self.dataset.lent(node);
         let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, &reply));
         let kind = if passed.is_some() { Kind::Passed } else { Kind::Open };
@@ -155,8 +162,13 @@ impl Filesystem for DatasetOps {
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_AUTO_INVAL_DATA;
-        if self.dataset.catalog().totals().0 <= PRIMED_MAX {
+        let catalog = self.dataset.catalog();
+        if catalog.totals().0 <= PRIMED_MAX {
             wanted |= InitFlags::FUSE_DO_READDIRPLUS;
+        }
+        if !catalog.scan_status().is_whole {
+            // There may be many more: only for who asks what the names are.
+            wanted |= InitFlags::FUSE_READDIRPLUS_AUTO;
         }
         // Each is a gain and none is needed: an old kernel goes without.
         for flag in wanted.iter() {
@@ -171,6 +183,11 @@ impl Filesystem for DatasetOps {
             && config.set_max_stack_depth(1).is_ok()
         {
             passing.set_able();
+        }
+        if let Some(direct) = &self.direct
+            && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok()
+        {
+            direct.set_maps();
         }
         Ok(())
     }
@@ -226,15 +243,23 @@ impl Filesystem for DatasetOps {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let Some(task) = reader(request) else {
+            // It wants what lies in the pages, and nothing else.
+            self.requests.count(Kind::Own);
+            return reply.error(Errno::EAGAIN);
+        };
         self.requests.count(Kind::Read);
+        if let Some(direct) = &self.direct {
+            direct.read(node(ino), lock_owner);
+        }
         let answer = move |result: Result<&[u8], nix::errno::Errno>| match result {
             Ok(bytes) => reply.data(bytes),
             Err(errno) => reply.error(convert::errno(errno)),
         };
-        self.dataset.read(node(ino), request.pid(), offset, size, Box::new(answer));
+        self.dataset.read(node(ino), task, offset, size, Box::new(answer));
     }
 
     fn release(
@@ -252,6 +277,9 @@ impl Filesystem for DatasetOps {
         reply.ok();
         if let Some(passing) = &self.passing {
             passing.release(node(ino), fh.0 & PASSED != 0);
+        }
+        if let Some(direct) = &self.direct {
+            direct.closed(node(ino));
         }
         if by_reader {
             self.dataset.close(node(ino));
@@ -348,7 +376,9 @@ impl Filesystem for DatasetOps {
                 // The listing may be long past: what the kernel may believe is of now.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
                     // Of a file with several names that is not known by the node.
-                    Ok(attr) if attr.stat.kind == SourceKind::File && attr.stat.links > 1 => {
+                    Ok(attr)
+                        if attr.stat.kind == SourceKind::File && !dataset.has_one_name(&attr) =>
+                    {
                         (attr, Duration::ZERO)
                     }
                     Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),

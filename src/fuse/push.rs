@@ -7,20 +7,26 @@
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
 //!    they are not needed, which skips pages in use and never waits for them.
 //! 4. Whether pages are still there is asked in the same way, shortly before they are read: the
-//!    kernel may take any of them back at any time.
+//!    kernel may take any of them back at any time. It is told anew how long it may believe the
+//!    name then.
+//! 5. What a further connection's readers want is read out of the pages in the same way. A page that
+//!    is not there makes the kernel ask us, which is answered with an error at once.
 //!
 //! None of this may run on a request thread: the requests that it causes are answered there.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLockWriteGuard};
+use std::time::Duration;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
-use nix::sys::stat::{Mode, lstat};
+use nix::libc::dev_t;
+use nix::sys::stat::{Mode, fstat, lstat};
 
 use super::cachestat::cached_pages;
 use super::inside::Inside;
@@ -34,8 +40,10 @@ use crate::source::Urgency;
 
 /// The page cache of one mount.
 pub struct Pusher {
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
     inside: Inside,
+    /// The device of the mount.
+    device: Option<dev_t>,
     known: Arc<Known>,
     dataset: Arc<Dataset>,
     /// Whether pages are pushed; else the kernel has those that it has read.
@@ -44,14 +52,13 @@ pub struct Pusher {
 
 impl Pusher {
     pub(super) fn new(
-        device: OwnedFd,
-        mountpoint: PathBuf,
+        notifier: Arc<Notifier>,
+        (mountpoint, device): (PathBuf, Option<dev_t>),
         known: Arc<Known>,
         dataset: Arc<Dataset>,
         pushes: bool,
     ) -> Self {
-        let notifier = Notifier::new(device);
-        Pusher { notifier, inside: Inside::new(mountpoint), known, dataset, pushes }
+        Pusher { notifier, inside: Inside::new(mountpoint), device, known, dataset, pushes }
     }
 
     /// Whether the kernel is to open a file without asking.
@@ -61,13 +68,8 @@ impl Pusher {
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
     /// is held up inside by the kernel.
-    pub(super) fn keep_out(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.inside.keep_out()
-    }
-
-    /// Number of nodes that the kernel knows.
-    pub fn known(&self) -> usize {
-        self.known.len()
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.inside.keep_out(patience)
     }
 
     /// Opens a file and the root, so that the kernel learns that it need not ask: it would ask the
@@ -81,13 +83,6 @@ impl Pusher {
             self.inside.run(move |mountpoint| open_file(mountpoint, &file).map(drop))
         });
         !insists(root) && !insists(opened)
-    }
-
-    /// Makes the kernel forget a name, the node that it stood for, and what it knows of the
-    /// directory. Blocks; never call it from a request thread.
-    pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        let listing = self.notifier.forget_listing(parent);
-        self.notifier.forget(parent, name).and(listing)
     }
 
     /// Whether the kernel has yet to be told of a node before it takes pages for it.
@@ -178,5 +173,44 @@ impl Pages for Pusher {
             });
             looked(cached.ok().map(|cached| cached >= length.div_ceil(PAGE_BYTES)));
         });
+    }
+
+    fn renew(&self, at: Located) {
+        // Where opens are requests, and where each of them is to be seen, the reader asks in any case.
+        let asks = self.dataset.sees_opens() || !self.trusts(at.node);
+        if asks || !self.known.contains(at.node, false) {
+            return;
+        }
+        self.inside.submit(Urgency::Prefetch, move |entered| {
+            // Where it fails, the reader asks.
+            let _ = entered.and_then(|mountpoint| lstat(&mountpoint.join(&at.path)));
+        });
+    }
+
+    fn read(&self, at: &Located) -> Result<Vec<u8>, Errno> {
+        // What the kernel does not know has no pages.
+        if !self.known.contains(at.node, false) {
+            return Err(Errno::ENOENT);
+        }
+        let (at, device) = (at.clone(), self.device);
+        self.inside.read(move |mountpoint| {
+            let file = open_file(mountpoint, &at.path)?;
+            let found = fstat(&file)?;
+            // The name may stand for another version by now, and the path for another mount.
+            if (Some(found.st_dev), found.st_ino) != (device, at.node.0) {
+                return Err(Errno::ESTALE);
+            }
+            let end = at.offset + at.length as u64;
+            let pages = end.div_ceil(PAGE_BYTES) - at.offset / PAGE_BYTES;
+            let cached = cached_pages(file.as_fd(), at.offset, at.length as u64);
+            // Who cannot be told tries.
+            if cached.is_ok_and(|cached| cached < pages) {
+                return Err(Errno::EAGAIN);
+            }
+            let mut bytes = vec![0; at.length];
+            let read = file.read_exact_at(&mut bytes, at.offset);
+            read.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+            Ok(bytes)
+        })
     }
 }

@@ -7,6 +7,7 @@ use super::attempt::Attempt;
 use super::evidence::{STEP_MAX, Steps, Weight};
 use super::origin::{Law, Origin};
 use super::sequence::{Bits, Sequence};
+use super::share::Share;
 
 /// How much more is opened that is not where the order has it than is, until it is given up: in
 /// opens.
@@ -23,11 +24,11 @@ const AHEAD: u32 = 1024;
 /// themselves when their batches are of one sample.
 const SHARED_MIN: u32 = 24;
 
+/// After how many reads it is looked whether they are of a share; later after a quarter of them more.
+const LOOK_AFTER: u32 = 16;
+
 /// Of so many reads at least one is seen.
 const SEEN_MIN: u32 = 64;
-
-/// How many ranks there may be.
-const RANKS_MAX: u32 = 1024;
 
 /// From how many bits on one reader's opens say by themselves that it reads the order.
 const BITS_MIN: f64 = 10.0;
@@ -60,9 +61,10 @@ pub(super) struct Follow {
     /// By place.
     read: Bits,
     matched: u32,
-    /// The highest place that was read, and what that was at first.
+    /// The highest place that was read, and what that was at first; and the lowest one.
     front: u32,
     start: u32,
+    low: u32,
     /// Where each task is.
     tasks: BTreeMap<u32, Place>,
     steps: Steps,
@@ -72,6 +74,8 @@ pub(super) struct Follow {
     share: Share,
     /// How many places it was told from.
     shared: u32,
+    /// After how many reads to look again whether it is narrower.
+    look_at: u32,
 }
 
 /// Where a task is.
@@ -80,55 +84,6 @@ struct Place {
     last: u32,
     /// Its only open, while it has made no other.
     only: Option<u32>,
-}
-
-/// Which places of an order are a rank's: every `stride`th from `first` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) stride: u32,
-    pub(super) first: u32,
-}
-
-impl Share {
-    const WHOLE: Share = Share { stride: 1, first: 0 };
-
-    /// The narrowest share that has these places, but for a few: a rank's last round is filled up
-    /// with places of others.
-    fn of(places: &[u32]) -> Share {
-        let mut counts = [0u32; RANKS_MAX as usize];
-        for stride in (2..=RANKS_MAX).rev() {
-            let counts = &mut counts[..stride as usize];
-            counts.fill(0);
-            places.iter().for_each(|place| counts[(place % stride) as usize] += 1);
-            let most = (0..stride).max_by_key(|&first| counts[first as usize]);
-            let first =
-                most.filter(|&most| 20 * counts[most as usize] as usize >= 19 * places.len());
-            if let Some(first) = first.filter(|_| places.len() > 1) {
-                return Share { stride, first };
-            }
-        }
-        Share::WHOLE
-    }
-
-    fn has(self, place: u32) -> bool {
-        place % self.stride == self.first
-    }
-
-    /// How many places a rank has of so many.
-    pub(super) fn len_of(self, places: u32) -> u32 {
-        places.div_ceil(self.stride)
-    }
-
-    /// The share of a whole epoch; the last round is filled up from the beginning, as
-    /// `DistributedSampler` does.
-    pub(super) fn of_epoch(self, samples: &Arc<[u32]>) -> Arc<[u32]> {
-        if self.stride == 1 {
-            return Arc::clone(samples);
-        }
-        let (len, stride) = (samples.len(), self.stride as usize);
-        let rounds = 0..self.len_of(len as u32) as usize;
-        rounds.map(|round| samples[(self.first as usize + round * stride) % len]).collect()
-    }
 }
 
 impl Follow {
@@ -148,6 +103,7 @@ impl Follow {
             matched: 0,
             front: 0,
             start: 0,
+            low: 0,
             tasks: BTreeMap::new(),
             steps: weight.steps.clone(),
             outside: 0.0,
@@ -155,6 +111,7 @@ impl Follow {
             strays: 0,
             share: Share::WHOLE,
             shared: 0,
+            look_at: LOOK_AFTER,
         };
         let mut all = Vec::new();
         let most = weight.readers.iter().copied().fold(0.0, f64::max);
@@ -167,6 +124,7 @@ impl Follow {
             }
         }
         follow.start = follow.front;
+        follow.low = all.iter().copied().min().unwrap_or(0);
         // In the order of arrival nobody has every so manyth place.
         if !origin.is_as_seen() {
             follow.share = Share::of(&all);
@@ -177,7 +135,23 @@ impl Follow {
                 follow.matched += u32::from(follow.read.insert(place));
             }
         }
+        follow.narrow();
         follow
+    }
+
+    /// Looks whether those who read go through a share in blocks, which shows when they have come to
+    /// their second ones. Says whether they do and it was not known.
+    pub(super) fn narrow(&mut self) -> bool {
+        let may_be = self.share == Share::WHOLE && !self.origin.is_as_seen();
+        if !may_be || self.matched < self.look_at {
+            return false;
+        }
+        self.look_at = self.matched + (self.matched / 4).max(LOOK_AFTER);
+        let tasks = self.tasks.values().filter(|at| at.only.is_none());
+        let Some(behind) = tasks.map(|at| at.last).min() else { return false };
+        let Some(share) = Share::of_blocks(&self.read, self.low..behind) else { return false };
+        self.inherit(share);
+        true
     }
 
     /// Takes over the share of an epoch before, which does not change.
@@ -196,7 +170,7 @@ impl Follow {
         for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
             let places = || reader.samples.iter().filter_map(|&sample| self.sequence.place(sample));
             if let (Some(low), Some(high)) = (places().min(), places().max()) {
-                there += (high - low) / self.share.stride + 1;
+                there += self.share.count(low..high + 1);
                 read += self.read.count(low..high + 1);
             }
         }
@@ -213,6 +187,10 @@ impl Follow {
         let Some(place) = self.sequence.place(sample) else { return Seen::Elsewhere };
         let read = self.read.has(place);
         let shared = self.share.has(place);
+        let filled = || self.share.is_filled_with(place, self.sequence.len());
+        if (read || !shared) && self.is_near_end() && filled() {
+            return Seen::Next;
+        }
         let unread = f64::from(self.sequence.len().saturating_sub(self.matched).max(2));
         let bits = match self.tasks.get(&task) {
             _ if read || !shared => None,
@@ -220,7 +198,7 @@ impl Follow {
                 Some((self.steps.take(place - at.last) * unread).log2())
             }
             // Threads of one reader overtake each other.
-            Some(at) if place + BACK * self.share.stride >= at.last => Some(0.0),
+            Some(at) if place + self.back() >= at.last => Some(0.0),
             Some(_) => None,
             None => (place.abs_diff(self.front) <= self.ahead()).then_some(0.0),
         };
@@ -257,6 +235,12 @@ impl Follow {
         Some(only)
     }
 
+    /// How far a reader may step back.
+    fn back(&self) -> u32 {
+        let Share { block, stride, .. } = self.share;
+        BACK * stride + block * (stride - 1)
+    }
+
     /// How far readers may be apart.
     fn ahead(&self) -> u32 {
         AHEAD * self.share.stride
@@ -282,6 +266,11 @@ impl Follow {
         self.outside == 0.0
     }
 
+    /// Whether some reader may have come to the end.
+    fn is_near_end(&self) -> bool {
+        self.front.saturating_add(self.ahead()) >= self.sequence.len()
+    }
+
     /// Whether the order is read almost to its end.
     pub(super) fn is_at_end(&self) -> bool {
         let near = self.ahead().min(self.sequence.len() / 8);
@@ -291,8 +280,7 @@ impl Follow {
     /// Whether the end of the epoch is near, or samples are read again.
     pub(super) fn is_over(&self) -> bool {
         let way = (self.front - self.start.min(self.front)) / self.share.stride;
-        let at_end = self.front.saturating_add(self.ahead()) >= self.sequence.len();
-        at_end && self.matched >= way / SEEN_MIN || 2 * self.again >= self.strays
+        self.is_near_end() && self.matched >= way / SEEN_MIN || 2 * self.again >= self.strays
     }
 
     /// Whether a sample has been read.
@@ -322,10 +310,14 @@ impl Follow {
         // In the beginning, workers may not have begun yet.
         let begins = self.matched <= AHEAD;
         let low = if begins { behind.saturating_sub(self.ahead()) } else { behind };
-        let places = (low..self.sequence.len())
-            .filter(|place| self.share.has(*place) && !self.read.has(*place));
+        let (len, share) = (self.sequence.len(), self.share);
+        let own = (low..len).filter(|place| share.has(*place));
+        let filled = (0..len.min(share.round()))
+            .filter(|place| share.is_filled_with(*place, len))
+            .filter(|place| *place < low || !share.has(*place));
+        let unread = own.chain(filled).filter(|place| !self.read.has(*place));
         let samples = self.sequence.samples();
-        places.map(|place| samples[place as usize]).collect()
+        unread.map(|place| samples[place as usize]).collect()
     }
 }
 
@@ -367,7 +359,7 @@ mod tests {
     #[test]
     fn a_rank_has_its_share() {
         let mut follow = follow(&[(1, &[3, 11, 19]), (2, &[515, 523])], 1_021);
-        assert_eq!(follow.share(), Share { stride: 8, first: 3 });
+        assert_eq!(follow.share(), Share { block: 1, stride: 8, first: 3 });
         assert!(!follow.knows_share());
         assert_eq!(follow.rest()[..3], [27, 35, 43]);
         let whole = follow.share().of_epoch(&(0..1_021).collect());

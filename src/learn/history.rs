@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::event::LoaderId;
-use super::follow::{Follow, Share};
+use super::follow::Follow;
 use super::loader::Loader;
 use super::origin::{Generators, Law, Origin};
 use super::sequence::{Bits, Index};
+use super::share::Share;
 use super::shared::Shared;
 
 /// How many epochs of a loader are remembered, the latest, and how many samples of those that no
@@ -62,13 +63,11 @@ impl Epoch {
         self.len() == 0
     }
 
-    /// The samples in the order in which they are read; of an order that was not known, in that in
-    /// which they were first opened. May cost a permutation of the dataset.
-    pub fn samples(&self) -> Arc<[u32]> {
+    /// See [`samples`].
+    fn samples(&self, generators: &Generators) -> Arc<[u32]> {
         match &self.read {
             Read::Made { index, origin, share, .. } => {
-                let whole = index.epoch(origin, &Generators::default()).unwrap_or_default();
-                share.of_epoch(&whole)
+                share.of_epoch(&index.epoch(origin, generators).unwrap_or_default())
             }
             Read::Seen(samples) => Arc::clone(samples),
         }
@@ -81,6 +80,28 @@ impl Epoch {
             (Read::Seen(samples), _) => samples.len(),
             (Read::Made { .. }, _) => 0,
         }
+    }
+}
+
+/// Of each epoch in turn the samples: see [`samples`].
+#[derive(Debug)]
+pub struct Samples<'e> {
+    epochs: std::slice::Iter<'e, Epoch>,
+    generators: Generators,
+}
+
+/// Of each epoch in turn the samples in the order in which they are read; of an order that was not
+/// known, in that in which they were first opened. Each may cost a permutation of the dataset; where
+/// one generator draws all of them, it goes on from one to the next.
+pub fn samples(epochs: &[Epoch]) -> Samples<'_> {
+    Samples { epochs: epochs.iter(), generators: Generators::default() }
+}
+
+impl Iterator for Samples<'_> {
+    type Item = Arc<[u32]>;
+
+    fn next(&mut self) -> Option<Arc<[u32]>> {
+        self.epochs.next().map(|epoch| epoch.samples(&self.generators))
     }
 }
 
@@ -193,6 +214,27 @@ impl Loader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::learn::{Candidate, Settings};
+    use crate::order::SampleTable;
+
+    #[test]
+    fn one_generator_draws_all_epochs_of_one() {
+        let n = 10_000;
+        let all = Candidate { name: "path".into(), samples: (0..n).collect() };
+        let shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
+        let epoch = |number: u32| {
+            let origin = Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 };
+            let (index, law, share) = (shared.indexes[0].clone(), Law::Unknown, Share::WHOLE);
+            let read = Read::Made { index, origin, law, share };
+            Epoch { number, read, learnt: true, over: true }
+        };
+        let epochs: Vec<Epoch> = (0..100).map(epoch).collect();
+        let mut read = samples(&epochs);
+        assert!(read.by_ref().zip(&epochs).all(|(read, epoch)| {
+            read == epoch.samples(&Generators::default()) && read.len() == n as usize
+        }));
+        assert_eq!(read.generators.drawn(), 99 * 20_000);
+    }
 
     #[test]
     fn what_is_remembered_is_bounded() {

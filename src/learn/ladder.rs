@@ -124,7 +124,7 @@ impl Loader {
     fn next_search(&mut self, shared: &Shared) -> Option<(Search, Vec<(usize, u64)>)> {
         match self.stage {
             Stage::Done => None,
-            Stage::Library if self.libraries >= LIBRARIES_MAX || self.past.is_some() => None,
+            Stage::Library if self.libraries >= LIBRARIES_MAX || self.is_understood() => None,
             Stage::Library => {
                 self.libraries += 1;
                 let (views, keys) = self.views(shared);
@@ -138,6 +138,12 @@ impl Loader {
                 (!targets.is_empty()).then(|| (self.search(targets, shared), keys))
             }
         }
+    }
+
+    /// Whether it is known which sampler the loader has. One epoch as it was read before says nothing
+    /// about that.
+    fn is_understood(&self) -> bool {
+        self.past.as_ref().is_some_and(|past| past.origin.is_drawn())
     }
 
     /// What was opened, in the numbers of each index that has most of it.

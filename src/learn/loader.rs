@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::attempt::Attempt;
 use super::event::{Decision, LoaderId, Rung, SearchId, Why};
 use super::evidence::weigh;
-use super::follow::{Follow, Seen, Share};
+use super::follow::{Follow, Seen};
 use super::history::History;
 use super::ladder::Stage;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
 use super::sequence::{Index, Sequence};
+use super::share::Share;
 use super::shared::{Open, Shared};
 use super::suspect::{Other, Past, Sources, Suspect, best};
 
@@ -148,6 +149,17 @@ impl Loader {
             self.attempt.note(open.at_ms, open.task, sample, open.exact);
         }
         next
+    }
+
+    /// Says the order anew where it has shown that the loader reads a share of it in blocks.
+    pub(super) fn narrow(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let Some(follow) = &mut self.follow else { return };
+        if !follow.narrow() {
+            return;
+        }
+        self.share = Some((follow.sequence.len(), follow.share()));
+        shared.news += 1;
+        out.extend(self.known(shared).map(Decision::Committed));
     }
 
     /// Whether a sample may be one of the loader's.

@@ -36,6 +36,7 @@ mod loader;
 mod origin;
 mod search;
 mod sequence;
+mod share;
 mod shared;
 mod suspect;
 mod telling;
@@ -46,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use event::{Belief, Decision, Known, LoaderId, Observation, Rung, SearchId, Settings, Why};
-pub use history::{Epoch, Record};
+pub use history::{Epoch, Record, Samples, samples};
 pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
@@ -96,9 +97,8 @@ struct Task {
 
 impl Learner {
     /// A learner for loaders that number their samples in one of these ways. It pays to give all
-    /// that are plausible: each index order, of the whole source and of each of its top
-    /// directories. Those that are the same are taken once. `samples` says what the numbers stand
-    /// for.
+    /// that are plausible: each index order, of the whole source and of each part of it that may be
+    /// a dataset. Those that are the same are taken once. `samples` says what the numbers stand for.
     pub fn new(settings: Settings, candidates: Vec<Candidate>, samples: SampleTable) -> Self {
         let shared = Shared::new(settings, candidates, samples);
         Learner {
@@ -207,8 +207,9 @@ impl Learner {
         let loaders = self.loaders.len();
         let ids = self.groups.entry(group).or_default();
         for id in ids.iter() {
-            let loader = self.loaders.get_mut(id);
-            if loader.is_some_and(|loader| loader.follows(&open)) {
+            let Some(loader) = self.loaders.get_mut(id) else { continue };
+            if loader.follows(&open) {
+                loader.narrow(&mut self.shared, out);
                 return;
             }
         }

@@ -81,9 +81,17 @@ impl Outputs {
 pub(super) struct Generators {
     /// Each with its seed and how many outputs it has given, the latest at the end.
     kept: RefCell<VecDeque<(u32, u64, Mt)>>,
+    #[cfg(test)]
+    drawn: std::cell::Cell<u64>,
 }
 
 impl Generators {
+    /// How many outputs were drawn to come to where the generators are that are kept.
+    #[cfg(test)]
+    pub(super) fn drawn(&self) -> u64 {
+        self.drawn.get()
+    }
+
     /// The generator with a seed after `skip` of its outputs.
     pub(super) fn after(&self, seed: u32, skip: u64) -> Mt {
         let mut kept = self.kept.borrow_mut();
@@ -91,6 +99,8 @@ impl Generators {
         let nearest = known.max_by_key(|(_, at, _)| *at).cloned();
         let (_, at, mut rng) = nearest.unwrap_or_else(|| (seed, 0, generator(u64::from(seed))));
         (at..skip).for_each(|_| _ = rng.next_u32());
+        #[cfg(test)]
+        self.drawn.set(self.drawn.get() + skip - at);
         if skip - at >= MUCH {
             if kept.len() == GENERATORS_MAX {
                 kept.pop_front();
@@ -152,6 +162,11 @@ impl Origin {
         }
     }
 
+    /// Whether it is a sampler's that shuffles.
+    pub(super) fn is_drawn(&self) -> bool {
+        matches!(self, Origin::Draw { .. } | Origin::Sampler { .. })
+    }
+
     /// Whether it is an order of arrival, not that of a sampler.
     pub(super) fn is_as_seen(&self) -> bool {
         matches!(self, Origin::Recorded | Origin::Listed { .. })
@@ -208,6 +223,10 @@ impl Origin {
     /// The origin of the epoch that was so many before this one over `n` samples, and the law from
     /// there on, where the law leads back so far.
     pub(super) fn back(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
+        if let (Origin::Sampler { sampler, epoch }, Law::Sampler) = (self, law) {
+            let (sampler, epoch) = (sampler.clone(), epoch.checked_sub(epochs)?);
+            return Some((Origin::Sampler { sampler, epoch }, law.clone()));
+        }
         let Origin::Draw { seed, skip } = *self else { return None };
         let many = u64::from(epochs);
         let origin = match law {

@@ -8,6 +8,7 @@ use super::evidence::weigh;
 use super::libraries::samplers;
 use super::origin::{Generators, Origin};
 use super::sequence::Sequence;
+use super::share::RANKS_MAX;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
 
@@ -208,12 +209,14 @@ fn anywhere(targets: &[Target], seed: u32, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether three of the elements are within reach one after the other.
+/// Whether three of the elements are within reach one after the other, or, as a rank's of very many
+/// are, as far from each other as the next.
 fn follow_each_other(positions: &[u32], target: &Target) -> bool {
     let Some(&first) = target.elements.first() else { return false };
     let Some(at) = positions.iter().position(|&element| element == first) else { return false };
     let reach = target.reach as usize * target.elements.len();
-    let near = &positions[at + 1..positions.len().min(at + 1 + reach)];
+    let after = &positions[at + 1..];
+    let near = &after[..after.len().min(reach)];
     let mut from = 0;
     let mut found = 0;
     for element in &target.elements[1..] {
@@ -222,7 +225,15 @@ fn follow_each_other(positions: &[u32], target: &Target) -> bool {
             found += 1;
         }
     }
-    found >= 2
+    found >= 2 || is_in_steps(after, &target.elements[1..])
+}
+
+/// Whether the first two of the elements come after as many others each, as for one of many ranks.
+fn is_in_steps(after: &[u32], elements: &[u32]) -> bool {
+    let [first, second, ..] = elements else { return false };
+    let ranks = &after[..after.len().min(RANKS_MAX as usize)];
+    let step = ranks.iter().position(|other| other == first);
+    step.is_some_and(|step| after.get(2 * step + 1) == Some(second))
 }
 
 /// The views that a sampler's epoch fits.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::event::{Belief, Known, Rung};
-use super::follow::{Follow, Share};
+use super::follow::Follow;
 use super::ladder::Stage;
 use super::loader::Loader;
+use super::share::Share;
 use super::shared::Shared;
 use crate::order::Order;
 
@@ -24,8 +25,13 @@ impl Loader {
     }
 
     fn title(&self, follow: &Follow, shared: &Shared) -> String {
-        let Share { stride, first } = follow.share();
-        let share = if stride > 1 { format!(", rank {first} of {stride}") } else { String::new() };
+        let share = match follow.share() {
+            Share { stride: 1, .. } => String::new(),
+            Share { block: 1, stride, first } => format!(", rank {first} of {stride}"),
+            Share { block, stride, first } => {
+                format!(", rank {first} of {stride} in batches of {block}")
+            }
+        };
         let index = follow.index.map_or_else(String::new, |index| {
             let index = &shared.indexes[index];
             format!(" over {} samples in {} order", index.sequence.len(), index.name)

@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::cache::store::home::{self, Owner};
 use crate::config::{Host, Reading};
-use crate::source::PosixSource;
+use crate::source::{PosixSource, Source};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";

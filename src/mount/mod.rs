@@ -18,7 +18,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::cache::store::LOOK_EVERY;
 use crate::config::Settings;
 use crate::control::{self, MountDirectory, Reply, Request, Running};
 use crate::engine::{Engine, Wanted};
@@ -30,6 +32,12 @@ pub use probe::{MEASURED_BYTES, examine};
 
 /// How often limits and use of memory and of the cache disk are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the daemon of what is unmounted waits for answers to be given and taken.
+const LAST_ANSWERS: Duration = Duration::from_secs(30);
+
+/// The same where a signal ends what is still mounted.
+const LAST_OF_USED: Duration = Duration::from_secs(2);
 
 /// What to mount.
 #[derive(Clone, Debug)]
@@ -68,7 +76,9 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
     let identity = source.identity()?;
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
-    let engine = Engine::start(settings, rendered, &plan.source, source, seen)?;
+    // Orders are checked against all files, and lists of rights may be on any directory.
+    let all = guarded || !plan.settings.streams.is_empty();
+    let engine = Engine::start(settings, rendered, &plan.source, source, all, seen)?;
     let checked = match guarded {
         true => access::check_directories(engine.catalog(), &plan.source),
         false => Ok(()),
@@ -92,7 +102,7 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let mut notes = plan.settings.decisions.clone();
-    notes.extend(engine.taken_up());
+    notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
@@ -111,7 +121,7 @@ fn serve(
         mountpoint: plan.mountpoint.clone(),
     };
     let (end, ended) = mpsc::channel(1);
-    engine.serve(&plan.mountpoint, plan.settings.mount.allow_other)?;
+    engine.serve(&plan.mountpoint)?;
     engine.serve_control()?;
     engine.serve_views()?;
     for (name, order) in orders {
@@ -129,7 +139,13 @@ fn serve(
         let (at, from) = (plan.mountpoint.display(), plan.source.display());
         ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
         wait(engine, signals, ended).await;
-        server.finish().await;
+        let over = engine.is_over();
+        if over {
+            directory.clear_own();
+            // Who unmounted is told when all is stored, which takes as long as it takes.
+            engine.stop();
+        }
+        server.finish(if over { LAST_ANSWERS } else { LAST_OF_USED }).await;
         Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -160,20 +176,35 @@ impl Signals {
     }
 }
 
+/// Ticks at least so far apart: after the process has stood still there is one, and not all that
+/// were missed, for whoever counts them takes them for time in which others could go on.
+fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 /// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
 /// the budgets follow what fits.
 async fn wait(engine: &Arc<Engine>, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
-    let mut look = tokio::time::interval(Duration::from_millis(200));
-    let mut memory = tokio::time::interval(LOOK);
+    let (mut look, mut memory) = (every(LOOK_EVERY), every(LOOK));
     loop {
         tokio::select! {
             () = signals.any() => return,
             _ = ended.recv() => return,
             _ = memory.tick() => {
-                engine.fit_memory(&host::readings());
+                engine.fit_memory(host::readings());
                 engine.fit_disk();
             }
-            _ = look.tick() => if engine.is_over() { return },
+            _ = look.tick() => {
+                engine.rescue();
+                for point in engine.take_gone() {
+                    MountDirectory::of(&point).clear_own();
+                }
+                if engine.is_over() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -207,19 +238,24 @@ impl Handler {
             return Ok(());
         }
         let attached = self.engine.attached();
-        self.engine.unmount(force)?;
-        for path in &attached {
+        let unmounted = self.engine.unmount(force);
+        let left = self.engine.attached();
+        for path in attached.iter().filter(|path| !left.contains(path)) {
             MountDirectory::of(path).clear();
         }
+        unmounted?;
+        MountDirectory::of(&self.running.mountpoint).clear_own();
         // The next mount finds everything stored, and nobody at it.
         self.engine.stop();
-        MountDirectory::of(&self.running.mountpoint).clear_own();
         // The receiver is gone only when the mount is ending already.
         let _ = self.end.try_send(());
         Ok(())
     }
 
     fn answer(&self, request: Request) -> Result<Reply> {
+        if self.engine.is_over() && !matches!(request, Request::Unmount { .. }) {
+            return Err(Error::new(ErrorKind::Mount, "it has been unmounted"));
+        }
         let value = match request {
             Request::Status => told(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
@@ -256,5 +292,20 @@ pub fn absolute(path: &Path) -> PathBuf {
             std::fs::canonicalize(parent).map_or(absolute.clone(), |parent| parent.join(name))
         }
         _ => absolute,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_in_which_nothing_went_on_is_one_look() {
+        let mut looks = every(LOOK_EVERY);
+        looks.tick().await;
+        tokio::time::advance(100 * LOOK_EVERY).await;
+        looks.tick().await;
+        let more = tokio::time::timeout(LOOK_EVERY / 2, looks.tick()).await;
+        assert!(more.is_err(), "another one at once");
     }
 }

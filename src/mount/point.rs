@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
+use crate::cache::store::home::has_ended;
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{abort, place_on_device, unmount};
@@ -20,10 +21,7 @@ pub fn is_dead(mountpoint: &Path) -> bool {
 /// Cuts off a mount whose daemon has been killed, so that asking for it cannot hang.
 pub fn cut_off(mountpoint: &Path) {
     let Some(running) = MountDirectory::of(mountpoint).running() else { return };
-    let state = fs::read_to_string(format!("/proc/{}/stat", running.pid)).unwrap_or_default();
-    let state = state.rsplit(") ").next().unwrap_or_default();
-    // A process that is over is gone, or a zombie as long as one of its threads waits.
-    if state.is_empty() || state.starts_with(['Z', 'X']) {
+    if has_ended(running.pid) {
         abort(mountpoint, &running.source);
     }
 }
@@ -73,11 +71,8 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
 /// # Errors
 /// [`ErrorKind::Config`] where one holds another.
 pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()> {
-    let cache_path = resolved(cache);
     for (what, path) in [("the source", source), ("the mount point", mountpoint)] {
-        let path = resolved(path);
-        let within = cache_path.starts_with(&path) || path.starts_with(&cache_path);
-        if within || holds(&path, &cache_path) || holds(&cache_path, &path) {
+        if is_inside(cache, path) || is_inside(path, cache) {
             let message = format!("cache.dir {} overlaps {what}", cache.display());
             return Err(Error::new(ErrorKind::Config, message)
                 .hint("put it on a local disk, outside of both"));
@@ -86,8 +81,8 @@ pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()>
     Ok(())
 }
 
-/// Whether what is mounted at a path shows inside a directory, as binds may have it: a mount
-/// at one of them propagates to the others.
+/// Whether what is made or mounted at a path shows inside a directory, as binds of it or of a part
+/// of it may have it: a mount at one of them propagates to the others.
 fn is_inside(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (resolved(path), resolved(directory));
     let by_another_mount = || {
@@ -104,7 +99,8 @@ fn is_inside(path: &Path, directory: &Path) -> bool {
 fn resolved(path: &Path) -> PathBuf {
     let real = |ancestor: &Path| {
         let rest = path.strip_prefix(ancestor).ok()?;
-        Some(fs::canonicalize(ancestor).ok()?.join(rest))
+        // Without a slash at the end, which the mount table does not have.
+        Some(fs::canonicalize(ancestor).ok()?.join(rest).components().collect())
     };
     path.ancestors().find_map(real).unwrap_or_else(|| path.to_path_buf())
 }

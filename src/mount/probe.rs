@@ -53,6 +53,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
         cachestat: cachestat().map_err(words),
         open_files: limit(Resource::RLIMIT_NOFILE),
         processes: limit(Resource::RLIMIT_NPROC),
+        halt_poll_ns: halt_poll_ns(),
         memory: memory(),
         runtime: control::runtime()
             .map(|path| path.display().to_string())
@@ -64,6 +65,14 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
 
 fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Where a virtual machine decides itself how its processors idle, how long they wait for work.
+fn halt_poll_ns() -> Option<u64> {
+    let read = |path| fs::read_to_string(path).ok();
+    let driver = read("/sys/devices/system/cpu/cpuidle/current_governor")?;
+    let ns = read("/sys/module/haltpoll/parameters/guest_halt_poll_ns")?;
+    (driver.trim() == "haltpoll").then(|| ns.trim().parse().ok())?
 }
 
 fn fusermount() -> Option<Fusermount> {
@@ -118,12 +127,18 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
 /// The source is only read.
 fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
-    let mut reading = Reading::new();
+    let (mut reading, mut refused) = (Reading::new(), None);
     for file in files(&path)? {
         if reading.bytes >= MEASURED_BYTES {
             break;
         }
-        reading.read(&file, moved).map_err(|error| at(&file, &error))?;
+        // A mount serves the others all the same.
+        if let Err(error) = reading.read(&file, moved) {
+            refused.get_or_insert_with(|| at(&file, &error));
+        }
+    }
+    if let Some(error) = refused.filter(|_| reading.bytes == 0) {
+        return Err(error);
     }
     Ok(Directory {
         filesystem: filesystem(&path)?,

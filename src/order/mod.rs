@@ -43,6 +43,8 @@ pub struct Order {
     permutation: bool,
     /// Whether nothing is known of what comes after the epochs that are written down.
     ends: bool,
+    /// Of an epoch as many whole batches of this size are read as it has.
+    batch: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +73,7 @@ impl Order {
             epochs: Epochs::Drawn { start: sampler.epochs(n, 0), sampler, index },
             samples: Arc::new(SampleTable::Files),
             ends: false,
+            batch: 1,
         })
     }
 
@@ -98,7 +101,25 @@ impl Order {
             epochs: Epochs::Listed(epochs.into()),
             samples: Arc::new(samples),
             ends: false,
+            batch: 1,
         })
+    }
+
+    /// The same as a loader reads it that takes whole batches only, of so many samples: torch's
+    /// `DataLoader(drop_last=True)`. What is left of an epoch after them is not read.
+    ///
+    /// # Errors
+    /// When an epoch has no whole batch.
+    pub fn in_whole_batches(self, batch: u32) -> Result<Self> {
+        let title = format!("{}, whole batches of {}", self.title, grouped(batch.into()));
+        let order = Order { batch: batch.max(1), title, ..self };
+        let epochs = 0..order.epochs_listed().unwrap_or(1);
+        if epochs.into_iter().any(|k| order.epoch_len(k) == 0) {
+            let message = format!("an epoch has no whole batch: {}", order.title);
+            return Err(Error::new(ErrorKind::Order, message)
+                .hint("whole_batches= is the batch size of this process, in samples"));
+        }
+        Ok(order)
     }
 
     /// The same where nothing is known of what is read after the last epoch that is written down:
@@ -133,16 +154,18 @@ impl Order {
                 Some(positions)
             }
         };
-        EpochIter { epochs: self.epochs.clone(), positions, next: from, ends: self.ends }
+        let (epochs, ends, batch) = (self.epochs.clone(), self.ends, self.batch);
+        EpochIter { epochs, positions, next: from, ends, batch }
     }
 
     /// How many samples epoch `k` reads, without making it.
     pub fn epoch_len(&self, k: u32) -> u32 {
-        match &self.epochs {
+        let whole = match &self.epochs {
             Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
             Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => 0,
             Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
-        }
+        };
+        whole - whole % self.batch
     }
 
     /// Every sample id that some epoch may read, some of them repeatedly.
@@ -187,19 +210,24 @@ pub struct EpochIter {
     positions: Option<Positions>,
     next: u32,
     ends: bool,
+    batch: u32,
 }
 
 impl EpochIter {
     fn step(&mut self) -> Arc<[u32]> {
         let k = self.next;
         self.next = k.wrapping_add(1);
-        match &self.epochs {
+        let whole = match &self.epochs {
             Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => Arc::default(),
             Epochs::Listed(epochs) => Arc::clone(&epochs[k as usize % epochs.len()]),
             Epochs::Drawn { index, .. } => match self.positions.as_mut().and_then(Iterator::next) {
                 Some(positions) => positions.iter().map(|&at| index[at as usize]).collect(),
                 None => Arc::clone(index),
             },
+        };
+        match whole.len() % self.batch as usize {
+            0 => whole,
+            rest => whole[..whole.len() - rest].into(),
         }
     }
 }
@@ -285,6 +313,28 @@ mod tests {
         assert_eq!((lengths, order.epoch_len(1), order.ends()), (vec![2, 0, 0], 0, true));
         let drawn = Order::drawn(Sampler::Sequential, &files(&[1, 2]), "path order").unwrap();
         assert_eq!(drawn.ending().epoch_len(7), 2);
+    }
+
+    #[test]
+    fn a_loader_of_whole_batches_leaves_the_rest_of_an_epoch() {
+        let drawn = Order::drawn(Sampler::Sequential, &files(&[7, 8, 9]), "path order").unwrap();
+        let drawn = drawn.in_whole_batches(2).unwrap();
+        assert_eq!((&*drawn.epoch(3), drawn.epoch_len(3)), ([7, 8].as_slice(), 2));
+        assert!(drawn.describe().ends_with("path order, whole batches of 2"));
+        assert!(drawn.is_permutation());
+        let epochs = || vec![Arc::from([2, 1]), Arc::from([1, 2, 0, 4, 3])];
+        let listed = Order::listed("o", epochs(), SampleTable::Files).unwrap();
+        let lengths: Vec<usize> = listed
+            .clone()
+            .in_whole_batches(2)
+            .unwrap()
+            .epochs(0)
+            .take(3)
+            .map(|e| e.len())
+            .collect();
+        assert_eq!(lengths, [2, 4, 2]);
+        let error = listed.in_whole_batches(3).unwrap_err();
+        assert!(error.message().contains("no whole batch"), "{error}");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum PolicyKind {
 pub struct Tier {
     /// Bytes it may hold.
     pub capacity: u64,
+    /// Microseconds that a block takes from it; 0 for RAM, and where nobody knows.
+    pub block_us: u64,
 }
 
 /// What the planner is told once.
@@ -40,6 +42,9 @@ pub struct Settings {
     /// The tiers, RAM first. A tier below may fail, vanish or not have what it should: the shell
     /// then reads the source and says so with an event.
     pub tiers: Vec<Tier>,
+    /// Microseconds that a block takes from the source; none where nobody knows. A tier from which it
+    /// takes no less is of no use: nothing is put there or fetched from there.
+    pub source_us: Option<u64>,
     /// Which blocks stay.
     pub policy: PolicyKind,
     /// Whether anything is fetched before it is asked for.

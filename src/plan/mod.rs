@@ -98,6 +98,8 @@ pub struct Planner {
     window: u64,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
     arrivals: VecDeque<BlockId>,
+    /// What was staged for streams that nobody read then, and for which.
+    early: Vec<(usize, BlockId)>,
     /// Whether a tier below RAM has room for all the data.
     mirrored: bool,
     ticks: u64,
@@ -126,6 +128,7 @@ impl Planner {
             blind: true,
             window: 0,
             arrivals: VecDeque::new(),
+            early: Vec::new(),
             mirrored: false,
             ticks: 0,
             warming: Warming::default(),
@@ -309,7 +312,7 @@ impl Planner {
 
     /// What a tier has held since before the start counts like what was placed there.
     fn found(&mut self, tier: usize, blocks: &[BlockId], actions: &mut Vec<Action>) {
-        let Some(Tier { capacity }) = self.settings.tiers.get(tier).copied() else { return };
+        let Some(Tier { capacity, .. }) = self.settings.tiers.get(tier).copied() else { return };
         for &block in blocks {
             let known = self.residency.knows(block) && !self.residency.is_in(block, tier);
             if !known || tier == RAM || self.residency.is_placing(block) {
@@ -396,7 +399,9 @@ impl Planner {
 
     fn size_tiers(&mut self) {
         let total = self.layout.stored_bytes_of_all();
-        self.mirrored = self.settings.tiers[RAM + 1..].iter().any(|tier| tier.capacity >= total);
+        let tiers = &self.settings.tiers;
+        let takes_all = |tier: usize| self.is_worth_it(tier) && tiers[tier].capacity >= total;
+        self.mirrored = (RAM + 1..tiers.len()).any(takes_all);
         let auto = WINDOW_BLOCKS * self.layout.mean_pages_bytes();
         let wanted = self.settings.window_bytes.unwrap_or(auto);
         self.window = wanted.min(self.settings.tiers[RAM].capacity);

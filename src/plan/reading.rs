@@ -1,6 +1,6 @@
 //! What readers do, and what that says about where they stand.
 
-use super::event::{Action, Place, PolicyKind};
+use super::event::{Action, PolicyKind};
 use super::gear::Sight;
 use super::residency::RAM;
 use super::stream::Stream;
@@ -115,7 +115,8 @@ impl Planner {
         {
             let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
-            for position in reader.sees(id, position, stream.len(), blocks, distance) {
+            let known = (stream.len(), stream.workers());
+            for position in reader.sees(id, position, known, blocks, distance) {
                 stream.reach(position, task, self.ticks, sight);
                 read = true;
             }
@@ -172,8 +173,7 @@ impl Planner {
         }
         self.counters.restored += 1;
         self.refetch(block);
-        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
-        actions.push(Action::Fetch { block, from });
+        actions.push(Action::Fetch { block, from: self.nearest(block) });
     }
 
     /// What is charged stays so; until it is there again it is no victim.

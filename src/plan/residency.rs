@@ -95,10 +95,9 @@ impl Residency {
         self.placing.contains_key(&block)
     }
 
-    /// The lowest tier below RAM that holds the block.
+    /// The fastest tier below RAM that holds the block.
     pub(super) fn place(&self, block: BlockId) -> Option<usize> {
-        let below_ram = self.blocks[block.index()].tiers & !1;
-        (below_ram != 0).then(|| below_ram.trailing_zeros() as usize)
+        (RAM + 1..self.kept.len()).find(|&tier| self.is_in(block, tier))
     }
 
     /// A fetch has begun; its bytes are charged.

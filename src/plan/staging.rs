@@ -1,4 +1,8 @@
 //! What goes into RAM ahead of its read, and where it goes after it.
+//!
+//! Of all streams the block that is read soonest is staged next. A stream that nobody reads at the
+//! moment, as of a validation loader, is taken to begin when those that are read end their epochs:
+//! until then it has no part in the window that others need.
 
 use super::Planner;
 use super::event::{Action, Place, PolicyKind};
@@ -80,7 +84,7 @@ impl Planner {
         let bytes = self.layout.stored_bytes(block);
         for tier in RAM + 1..self.settings.tiers.len() {
             let capacity = self.settings.tiers[tier].capacity;
-            if bytes > capacity {
+            if bytes > capacity || !self.is_worth_it(tier) {
                 continue;
             }
             if self.residency.kept[tier] + bytes > capacity {
@@ -180,8 +184,20 @@ impl Planner {
 
     /// Whether RAM may keep a block: what a tier below keeps alone stays there.
     pub(super) fn may_stay(&self, block: BlockId) -> bool {
-        let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
+        let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
         self.mirrored || !below
+    }
+
+    /// Whether a block takes less time from a tier below RAM than from the source.
+    pub(super) fn is_worth_it(&self, tier: usize) -> bool {
+        let block_us = self.settings.tiers[tier].block_us;
+        self.settings.source_us.is_none_or(|source_us| block_us < source_us)
+    }
+
+    /// Where a block is fetched from.
+    pub(super) fn nearest(&self, block: BlockId) -> Place {
+        let tier = self.residency.place(block).filter(|tier| self.is_worth_it(*tier));
+        tier.map_or(Place::Source, Place::Tier)
     }
 
     /// Fetches ahead until the fetches under way or the window are at their limit.
@@ -190,24 +206,67 @@ impl Planner {
             return;
         }
         while self.may_fetch_more() {
+            let wait = self.left_to_readers();
             let nearest = self
                 .streams
                 .iter_mut()
                 .enumerate()
                 .filter_map(|(index, stream)| {
-                    let (block, distance) = stream.as_mut()?.candidate()?;
-                    Some((distance, index, block))
+                    let stream = stream.as_mut()?;
+                    let (block, distance) = stream.candidate()?;
+                    let wait = if stream.is_read() { 0 } else { wait };
+                    Some((distance + wait, index, block))
                 })
                 .min();
-            let Some((_, index, block)) = nearest else { return self.stage_unread(actions) };
+            let Some((distance, index, block)) = nearest else {
+                return self.stage_unread(actions);
+            };
             if !self.try_stage(block, actions) {
                 if self.give_up_behind(actions) {
                     continue;
+                }
+                if distance < wait {
+                    self.take_back_early(actions);
                 }
                 return;
             }
             if let Some(stream) = self.streams[index].as_mut() {
                 stream.advance();
+                if !stream.is_read() && self.residency.is_staged(block) {
+                    self.note_early(index, block);
+                }
+            }
+        }
+    }
+
+    /// How many reads it takes until the streams that are read are at the end of their epochs: others,
+    /// a validation loader's say, begin then, as far as can be told.
+    fn left_to_readers(&self) -> u64 {
+        let read = self.streams.iter().flatten().filter(|stream| stream.is_read());
+        read.map(|stream| u64::from(stream.left())).max().unwrap_or_default()
+    }
+
+    fn note_early(&mut self, index: usize, block: BlockId) {
+        // What has been read or given up since is no longer of interest.
+        if self.early.len() == self.early.capacity() {
+            let idle = |index: usize| self.streams[index].as_ref().is_some_and(|s| !s.is_read());
+            let residency = &self.residency;
+            self.early.retain(|&(index, block)| residency.is_staged(block) && idle(index));
+        }
+        self.early.push((index, block));
+    }
+
+    /// The window is full, and what is read sooner has no room in it: what was staged for streams that
+    /// nobody reads even now goes, and is a candidate again.
+    fn take_back_early(&mut self, actions: &mut Vec<Action>) {
+        for (index, block) in std::mem::take(&mut self.early) {
+            let idle = self.streams[index].as_mut().filter(|stream| !stream.is_read());
+            let Some(stream) = idle.filter(|_| self.residency.is_staged(block)) else { continue };
+            if self.residency.is_fetching(block) {
+                self.early.push((index, block));
+            } else if !self.open.contains_key(&self.layout.file_of(block)) {
+                stream.unstage(block);
+                self.settle(block, actions);
             }
         }
     }
@@ -311,7 +370,6 @@ impl Planner {
         // Before the fetch, which makes the kernel know the file.
         self.regear(self.layout.file_of(block), actions);
         self.counters.prefetched += 1;
-        let from = self.residency.place(block).map_or(Place::Source, Place::Tier);
-        actions.push(Action::Fetch { block, from });
+        actions.push(Action::Fetch { block, from: self.nearest(block) });
     }
 }

@@ -11,6 +11,14 @@ use crate::ids::{BlockId, StreamId};
 /// of one.
 const STEP_MAX: u64 = 64;
 
+/// The longest where most of what lies between is not seen, for few workers, and for each of more: of
+/// what little is seen, whoever jumps about goes so far forward now and then.
+const UNSEEN_STEP_MAX: u64 = 8;
+const UNSEEN_STEP_EACH: u64 = 2;
+
+/// How many positions lie there for each that is seen.
+const UNSEEN_FROM: u64 = 4;
+
 /// Steps looked at, and how many of them must go forward.
 const STEPS: u32 = 0b1111;
 const FORWARD_MIN: u32 = 2;
@@ -23,6 +31,11 @@ const RUN_MAX: u64 = 256;
 const WALK_STEP_MAX: u32 = 8;
 const WALK_MIN: u32 = 4;
 const WALK_MAX: u32 = 16;
+
+/// How many opens in a row, each of a later file than the one before, are a walk of which most is not
+/// seen. A shuffled order hardly ever has as many.
+const RISES_MIN: u32 = 8;
+const RISES_MAX: u32 = 16;
 
 /// Opens remembered until a task is trusted.
 const PENDING_MAX: usize = 8;
@@ -39,6 +52,8 @@ pub(super) struct Task {
     /// How much its opens look like a walk through directories: up for a file close behind the one
     /// before, halved for another.
     walk: u32,
+    /// How many of its opens were each of a later file than the one before: halved for another.
+    rises: u32,
     /// Its last open, if no order has it there and it is not known whether it read.
     pub(super) stray: Option<BlockId>,
     pending: Vec<u64>,
@@ -54,6 +69,11 @@ impl Task {
             Some(1..=WALK_STEP_MAX) => WALK_MAX.min(self.walk + 1),
             _ => self.walk / 2,
         };
+        self.rises = match step {
+            Some(0) => self.rises,
+            Some(_) => RISES_MAX.min(self.rises + 1),
+            None => self.rises / 2,
+        };
         self.recent.rotate_right(1);
         self.recent[0] = Some(block);
         again
@@ -62,18 +82,18 @@ impl Task {
     /// Whether the task goes through directories, as `find` and `du` do: in the order of names, and
     /// not by any order of an epoch.
     pub(super) fn is_walking(&self) -> bool {
-        self.walk >= WALK_MIN
+        self.walk >= WALK_MIN || self.rises >= RISES_MIN
     }
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
     /// epochs. Gives the positions that now count as read: none while the task is not trusted.
     /// The file has `blocks` blocks, which its step may skip; `distance` is the length of a step in
-    /// positions whose opens are seen.
+    /// positions whose opens are seen. The stream is known to have so many `workers`.
     pub(super) fn sees(
         &mut self,
         stream: StreamId,
         position: u64,
-        length: u32,
+        (length, workers): (u32, u32),
         blocks: u64,
         distance: impl Fn(u64, u64) -> u64,
     ) -> Vec<u64> {
@@ -86,7 +106,11 @@ impl Task {
         let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);
         let ahead = self.last.filter(|&last| last < position);
         let step = ahead.map(|last| distance(last, position));
-        let forward = step.is_some_and(|step| (1..=step_max).contains(&step));
+        let forward = ahead.zip(step).is_some_and(|(last, step)| {
+            let unseen_max = UNSEEN_STEP_MAX.max(UNSEEN_STEP_EACH * u64::from(workers));
+            let unseen = position - last > UNSEEN_FROM * step;
+            (1..=if unseen { step_max.min(unseen_max) } else { step_max }).contains(&step)
+        });
         self.steps = self.steps << 1 | u32::from(forward);
         self.last = Some(position);
         if !forward {
@@ -140,19 +164,19 @@ mod tests {
     #[test]
     fn a_worker_is_trusted_after_two_steps_and_through_its_batches() {
         let mut task = Task::default();
-        assert!(task.sees(STREAM, 64, 5000, 1, STEP).is_empty());
-        assert!(task.sees(STREAM, 65, 5000, 1, STEP).is_empty());
-        assert_eq!(task.sees(STREAM, 66, 5000, 1, STEP), [64, 65, 66]);
-        assert_eq!(task.sees(STREAM, 67, 5000, 1, STEP), [67]);
-        assert_eq!(task.sees(STREAM, 1024, 5000, 1, STEP), [1024], "the next batch");
-        assert_eq!(task.sees(STREAM, 1025, 5000, 1, STEP), [1025]);
+        assert!(task.sees(STREAM, 64, (5000, 1), 1, STEP).is_empty());
+        assert!(task.sees(STREAM, 65, (5000, 1), 1, STEP).is_empty());
+        assert_eq!(task.sees(STREAM, 66, (5000, 1), 1, STEP), [64, 65, 66]);
+        assert_eq!(task.sees(STREAM, 67, (5000, 1), 1, STEP), [67]);
+        assert_eq!(task.sees(STREAM, 1024, (5000, 1), 1, STEP), [1024], "the next batch");
+        assert_eq!(task.sees(STREAM, 1025, (5000, 1), 1, STEP), [1025]);
     }
 
     #[test]
     fn strides_of_many_workers_are_steps() {
         let mut task = Task::default();
         let read: Vec<u64> =
-            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, 50_000, 1, STEP)).collect();
+            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, (50_000, 1), 1, STEP)).collect();
         assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
     }
 
@@ -161,7 +185,7 @@ mod tests {
         let mut task = Task::default();
         let read: Vec<u64> = [900, 800, 700, 10, 11, 12]
             .iter()
-            .flat_map(|&p| task.sees(STREAM, p, 5000, 1, STEP))
+            .flat_map(|&p| task.sees(STREAM, p, (5000, 1), 1, STEP))
             .collect();
         assert_eq!(read, [10, 11, 12]);
     }
@@ -171,7 +195,7 @@ mod tests {
         let mut task = Task::default();
         let jumps = (0..1000u64).map(|k| k * 7919 % 5000);
         let read: usize =
-            jumps.map(|position| task.sees(STREAM, position, 5000, 1, STEP).len()).sum();
+            jumps.map(|position| task.sees(STREAM, position, (5000, 1), 1, STEP).len()).sum();
         assert_eq!(read, 0);
     }
 

@@ -190,6 +190,27 @@ impl Buffer {
         Newcomer { member, rank: self.rank(&member) }
     }
 
+    /// Holds so much from now on. Of what is more those go whom the policy can spare first; room that
+    /// is new is for whoever comes. Says who had to go.
+    pub fn resize(&mut self, capacity: Capacity) -> Vec<SampleId> {
+        self.rules.capacity = capacity;
+        self.members.resize(capacity);
+        let mut luck = Luck::new(self.rules.seed, Purpose::Resize, u64::from(self.offers));
+        let mut evicted = Vec::new();
+        while self.members.used() > capacity.limit()
+            && let Some(victim) = self.keeper().spare(&self.members, &mut luck)
+            && let Some(gone) = self.members.remove(victim)
+        {
+            self.evicted.note(gone.class, self.rank(&gone));
+            evicted.push(victim);
+        }
+        if evicted.is_empty() {
+            // Who was given up for want of room does not keep others out where there is some.
+            self.evicted = Evicted::default();
+        }
+        evicted
+    }
+
     /// Takes what the trainer found out about a sample; what it means is the policy's.
     ///
     /// # Errors

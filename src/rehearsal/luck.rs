@@ -22,6 +22,8 @@ pub(super) enum Purpose {
     Supply = 5,
     /// The order of a stream.
     Stream = 6,
+    /// Who must go where there is less room.
+    Resize = 7,
 }
 
 /// The random numbers of one decision.

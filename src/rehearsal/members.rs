@@ -108,6 +108,20 @@ impl Members {
         }
     }
 
+    /// Limits them otherwise; who is there stays, also where that is more.
+    pub(super) fn resize(&mut self, capacity: Capacity) {
+        self.capacity = capacity;
+        self.used = 0;
+        self.classes.values_mut().for_each(|class| class.used = 0);
+        for Place { member, .. } in self.places.values() {
+            let share = capacity.share(member.bytes);
+            self.used += share;
+            if let Some(class) = self.classes.get_mut(&member.class) {
+                class.used += share;
+            }
+        }
+    }
+
     /// What is compared with what is of this class.
     fn group(&self, class: ClassId) -> ClassId {
         if self.by_class { class } else { ClassId(0) }

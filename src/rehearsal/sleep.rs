@@ -2,7 +2,8 @@
 //! the buffer has grown (SIESTA, Harun et al. 2023).
 //!
 //! A set is a sequence of batches. Within a batch no sample comes twice as long as there are
-//! others; each batch is drawn from all. Samples are drawn one by one with probability in
+//! others. Where chance decides, each batch is drawn from all; where an order does, a batch goes on
+//! where the one before has ended, and after the last sample with the first. Samples are drawn one by one with probability in
 //! proportion to their weight, without those that were drawn, from a tree of sums: O(log n) a
 //! draw. Weights are integers, so no sum drifts.
 
@@ -56,6 +57,12 @@ const WEIGHT_MAX: f64 = (1_u64 << 32) as f64;
 const DISTANCE_MIN: f32 = 1e-7;
 
 impl Chooser {
+    /// Whether it is chance as long as nothing has a score.
+    pub fn goes_by_scores(self) -> bool {
+        use Chooser::{Herding, MaxLoss, MinMargin, Mir, Prototypical};
+        matches!(self, Prototypical | MinMargin | MaxLoss | Mir | Herding)
+    }
+
     fn is_balanced(self) -> bool {
         matches!(self, Chooser::UniformBalanced | Chooser::Prototypical | Chooser::Herding)
     }
@@ -139,6 +146,13 @@ impl Group {
         }
     }
 
+    /// A batch has ended: in the next one all can be drawn, but for those that an order has passed.
+    fn end_batch(&mut self) {
+        if !self.in_order {
+            self.refill();
+        }
+    }
+
     /// What was drawn can be drawn again.
     fn refill(&mut self) {
         for index in std::mem::take(&mut self.drawn) {
@@ -204,7 +218,7 @@ pub fn sleep_set<'a>(
             turn += 1;
         }
         luck.shuffle(&mut chosen[begin..]);
-        groups.iter_mut().for_each(Group::refill);
+        groups.iter_mut().for_each(Group::end_batch);
     }
     chosen
 }

@@ -6,7 +6,7 @@
 //! differs in that readers decide over the order in which samples are taken, and that the buffer
 //! may change at any time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::luck::{Luck, Purpose};
 use super::members::SampleId;
@@ -14,10 +14,30 @@ use super::members::SampleId;
 /// A sample, and the taking before which it may not be taken again.
 type Resting = (SampleId, u64);
 
+/// A sample that was dealt to a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deal {
+    /// Which.
+    pub sample: SampleId,
+    number: u64,
+    /// The taking before which it could not be taken again if it were taken next.
+    from: u64,
+}
+
+/// A sample in the hands of readers.
+struct Hand {
+    /// To whom it was dealt, the latest last; not empty.
+    deals: Vec<Deal>,
+    /// None of them has taken it since it was dealt first.
+    waits: bool,
+    /// The round in which it began to wait.
+    round: u64,
+}
+
 /// Samples to be taken one after the other.
 ///
-/// The same seed, samples and calls in the same order give the same samples. A call takes O(1), but
-/// for [`renew`](Supply::renew).
+/// The same seed, samples and calls in the same order give the same samples. A call takes O(log n),
+/// but for [`renew`](Supply::renew), and for the taking of what had been given back or taken before.
 pub struct Supply {
     distance: usize,
     luck: Luck,
@@ -28,22 +48,40 @@ pub struct Supply {
     rest: VecDeque<Resting>,
     /// Samples that this round has taken, in this order.
     taken: VecDeque<Resting>,
-    /// Samples that are dealt and not taken: how many times, and the round of the first.
-    dealt: HashMap<SampleId, (u32, u64)>,
+    /// Samples that are dealt; those that wait to be taken are in none of the lists above.
+    dealt: HashMap<SampleId, Hand>,
+    /// The latest deals of those, by their numbers.
+    waiting: BTreeMap<u64, Deal>,
     /// Samples that a round ended without: the next one takes them twice.
     owed: HashSet<SampleId>,
     round: u64,
     takings: u64,
+    deals: u64,
 }
 
 impl Supply {
     /// A supply without samples; `number` tells those of one seed apart. No sample is taken twice
     /// within any `distance` takings that follow each other, as long as those that are dealt and not
-    /// taken leave others; with fewer samples than that, it comes again after all others.
+    /// taken leave others; with fewer samples than that, it comes again after all others but one:
+    /// were there no choice at all, what is always given back would never be taken.
     pub fn new(seed: u64, number: u64, distance: usize) -> Supply {
         let luck = Luck::new(seed, Purpose::Supply, number);
-        let (all, open, rest, taken, dealt, owed) = Default::default();
-        Supply { distance, luck, all, open, rest, taken, dealt, owed, round: 0, takings: 0 }
+        let (all, open, rest, taken, dealt) = Default::default();
+        let (waiting, owed, round, takings, deals) = Default::default();
+        Supply {
+            distance,
+            luck,
+            all,
+            open,
+            rest,
+            taken,
+            dealt,
+            waiting,
+            owed,
+            round,
+            takings,
+            deals,
+        }
     }
 
     /// Has these samples from now on. One that is new has its place in this round like the others:
@@ -55,14 +93,14 @@ impl Supply {
         let left = (self.open.len() + self.rest.len()) as u64;
         let round = left + self.taken.len() as u64;
         let before = std::mem::replace(&mut self.all, samples.iter().copied().collect());
-        self.open.retain(|sample| self.all.contains(sample));
-        self.rest.retain(|(sample, _)| self.all.contains(sample));
-        self.taken.retain(|(sample, _)| self.all.contains(sample));
-        self.owed.retain(|sample| self.all.contains(sample));
+        let all = &self.all;
+        self.open.retain(|sample| all.contains(sample));
+        self.rest.retain(|(sample, _)| all.contains(sample));
+        self.taken.retain(|(sample, _)| all.contains(sample));
+        self.dealt.retain(|sample, _| all.contains(sample));
+        self.waiting.retain(|_, deal| all.contains(&deal.sample));
+        self.owed.retain(|sample| all.contains(sample));
         for sample in samples.into_iter().filter(|sample| !before.contains(sample)) {
-            if self.dealt.contains_key(&sample) {
-                continue;
-            }
             if round == 0 || self.luck.below(round) < left {
                 self.open.push(sample);
             } else {
@@ -81,7 +119,12 @@ impl Supply {
         self.all.is_empty()
     }
 
-    /// Lets those in that have rested; `distance` counts without the sample itself.
+    /// The taking before which what is taken next may not be taken again.
+    fn rests_until(&self) -> u64 {
+        self.takings + self.distance.min(self.all.len().saturating_sub(1)).max(1) as u64
+    }
+
+    /// Lets those in that have rested.
     fn admit(&mut self) {
         let rested = self.rest.iter().take_while(|(_, from)| *from <= self.takings).count();
         self.open.extend(self.rest.drain(..rested).map(|(sample, _)| sample));
@@ -95,59 +138,103 @@ impl Supply {
         self.rest.make_contiguous().sort_by_key(|(_, from)| *from);
     }
 
+    /// The sample whose last taking is the longest ago, where what is dealt counts as taken then:
+    /// whoever looked a name up that long ago is the least likely to open what it found.
+    fn longest_ago(&mut self) -> Option<SampleId> {
+        let rests = self.rest.front().map(|(_, from)| *from);
+        let waits = self.waiting.first_key_value().map(|(_, deal)| deal.from);
+        match (rests, waits) {
+            // What was taken next was dealt before.
+            (Some(rests), waits) if waits.is_none_or(|waits| rests < waits) => {
+                self.rest.pop_front().map(|(sample, _)| sample)
+            }
+            _ => self.waiting.pop_first().map(|(_, deal)| deal.sample),
+        }
+    }
+
     /// Deals a sample; none where there are none.
-    pub fn deal(&mut self) -> Option<SampleId> {
+    pub fn deal(&mut self) -> Option<Deal> {
         self.admit();
-        if self.open.is_empty() {
+        if self.open.is_empty() && !self.taken.is_empty() {
             self.begin_round();
             self.admit();
         }
         let sample = if self.open.is_empty() {
-            // All others are dealt: the one of the longest rest, or one that is dealt twice.
-            let rested = self.rest.pop_front().map(|(sample, _)| sample);
-            rested.or_else(|| self.dealt.keys().min().copied())?
+            self.longest_ago()?
         } else {
             self.open.swap_remove(self.luck.index(self.open.len()))
         };
-        self.dealt.entry(sample).or_insert((0, self.round)).0 += 1;
-        Some(sample)
+        self.deals += 1;
+        let deal = Deal { sample, number: self.deals, from: self.rests_until() };
+        let (deals, round) = (Vec::new(), self.round);
+        let hand = self.dealt.entry(sample).or_insert(Hand { deals, waits: false, round });
+        if !hand.waits {
+            (hand.waits, hand.round) = (true, round);
+        }
+        hand.deals.push(deal);
+        self.waiting.insert(deal.number, deal);
+        Some(deal)
     }
 
-    /// Takes a sample out of those that are dealt. Says whether it counts: it may be dealt once
-    /// more, or be no sample any more.
-    fn settle(&mut self, sample: SampleId) -> bool {
-        let Some((times, round)) = self.dealt.get_mut(&sample) else { return false };
-        *times -= 1;
-        if *times > 0 {
-            return false;
+    /// Whom a sample was dealt to lets go of it. Says in which round it began to wait, if it did so and
+    /// does no more.
+    fn let_go(&mut self, deal: Deal, taken: bool) -> Option<u64> {
+        let hand = self.dealt.get_mut(&deal.sample)?;
+        let at = hand.deals.iter().rposition(|of| *of == deal)?;
+        let latest = hand.deals.last()?.number;
+        hand.deals.remove(at);
+        let (before, round) = (hand.deals.last().copied(), hand.round);
+        let waited = hand.waits;
+        hand.waits &= !taken;
+        if before.is_none() {
+            self.dealt.remove(&deal.sample);
         }
-        let late = *round < self.round;
-        self.dealt.remove(&sample);
-        let held = self.all.contains(&sample);
-        if held && late {
-            self.owed.insert(sample);
+        if waited {
+            self.waiting.remove(&latest);
         }
-        held
+        match before {
+            // It waits for the others still.
+            Some(before) if waited && !taken => {
+                self.waiting.insert(before.number, before);
+                None
+            }
+            _ => waited.then_some(round),
+        }
     }
 
     /// A sample that was dealt is taken.
-    pub fn take(&mut self, sample: SampleId) {
+    pub fn take(&mut self, deal: Deal) {
+        let sample = deal.sample;
+        let resting = (sample, self.rests_until());
         self.takings += 1;
-        if self.settle(sample) {
-            let distance = self.distance.min(self.all.len()).saturating_sub(1) as u64;
-            let resting = (sample, self.takings + distance);
-            if self.owed.remove(&sample) {
-                self.rest.push_back(resting);
-            } else {
-                self.taken.push_back(resting);
-            }
+        let waited = self.let_go(deal, true);
+        if !self.all.contains(&sample) {
+            return;
+        }
+        let mut again = waited.is_some_and(|round| round < self.round);
+        if waited.is_none() {
+            // It had been given back, or this is not the first one to take it.
+            let other = |(other, _): &Resting| *other != sample;
+            let resting = self.rest.len();
+            self.rest.retain(other);
+            self.taken.retain(other);
+            self.open.retain(|other| *other != sample);
+            again = self.rest.len() < resting;
+        }
+        if self.owed.remove(&sample) || again {
+            self.rest.push_back(resting);
+        } else {
+            self.taken.push_back(resting);
         }
     }
 
     /// A sample that was dealt will not be taken.
-    pub fn give_back(&mut self, sample: SampleId) {
-        if self.settle(sample) {
-            self.open.push(sample);
+    pub fn give_back(&mut self, deal: Deal) {
+        if let Some(round) = self.let_go(deal, false) {
+            if round < self.round {
+                self.owed.insert(deal.sample);
+            }
+            self.open.push(deal.sample);
         }
     }
 }
@@ -164,9 +251,9 @@ mod tests {
     }
 
     fn take(supply: &mut Supply) -> u32 {
-        let sample = supply.deal().unwrap();
-        supply.take(sample);
-        sample.0
+        let deal = supply.deal().unwrap();
+        supply.take(deal);
+        deal.sample.0
     }
 
     #[test]
@@ -193,14 +280,15 @@ mod tests {
                 if held.len() < hands {
                     held.push(supply.deal().unwrap());
                 }
-                let sample: SampleId = held.swap_remove(luck.index(held.len()));
+                let deal: Deal = held.swap_remove(luck.index(held.len()));
                 match luck.below(4) {
-                    0 => supply.give_back(sample),
-                    1 => held.push(sample),
+                    0 => supply.give_back(deal),
+                    1 => held.push(deal),
                     _ => {
-                        supply.take(sample);
+                        supply.take(deal);
                         let now = supply.takings;
-                        let gap = last.insert(sample, now).map_or(u64::MAX, |before| now - before);
+                        let gap =
+                            last.insert(deal.sample, now).map_or(u64::MAX, |before| now - before);
                         assert!(gap >= distance as u64, "{n} {distance}: {gap}");
                     }
                 }
@@ -215,10 +303,10 @@ mod tests {
         let mut counts = vec![0; 30];
         let mut supply = supply(30, 10);
         for turn in 0..60_000 {
-            let dealt: Vec<SampleId> = (0..3).map(|_| supply.deal().unwrap()).collect();
-            counts[dealt[turn % 3].0 as usize] += 1;
-            for (at, sample) in dealt.into_iter().enumerate() {
-                if at == turn % 3 { supply.take(sample) } else { supply.give_back(sample) }
+            let dealt: Vec<Deal> = (0..3).map(|_| supply.deal().unwrap()).collect();
+            counts[dealt[turn % 3].sample.0 as usize] += 1;
+            for (at, deal) in dealt.into_iter().enumerate() {
+                if at == turn % 3 { supply.take(deal) } else { supply.give_back(deal) }
             }
         }
         let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
@@ -251,10 +339,122 @@ mod tests {
         assert_eq!((supply.deal(), supply.is_empty()), (None, true));
         // All are dealt: there is one for everybody nonetheless.
         supply.renew([SampleId(1)]);
-        assert_eq!((supply.deal(), supply.deal()), (Some(SampleId(1)), Some(SampleId(1))));
-        supply.take(SampleId(1));
-        supply.give_back(SampleId(1));
-        assert_eq!(supply.deal(), Some(SampleId(1)));
+        let dealt = [supply.deal().unwrap(), supply.deal().unwrap()];
+        assert_eq!(dealt.map(|deal| deal.sample.0), [1, 1]);
+        supply.take(dealt[0]);
+        supply.give_back(dealt[1]);
+        assert_eq!(take(&mut supply), 1);
+    }
+
+    /// Names that readers look up. As with the kernel, what was found behind a name and not taken
+    /// stays dealt until that is looked up again; then it is looked up twice.
+    struct Names {
+        supply: Supply,
+        found: Vec<Option<Deal>>,
+        /// What was found first is given back after the second look.
+        late: bool,
+    }
+
+    impl Names {
+        fn new(supply: Supply, names: usize, late: bool) -> Names {
+            Names { supply, found: vec![None; names], late }
+        }
+
+        fn look(&mut self, name: usize) -> Deal {
+            if let Some(before) = self.found[name].take() {
+                let first = self.supply.deal().unwrap();
+                let gone = [before, first];
+                if !self.late {
+                    gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+                }
+                self.found[name] = self.supply.deal();
+                if self.late {
+                    gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+                }
+            } else {
+                self.found[name] = self.supply.deal();
+            }
+            self.found[name].unwrap()
+        }
+
+        /// Gives back what is behind names.
+        fn give_up(&mut self) {
+            let found = self.found.iter_mut().filter_map(Option::take);
+            found.for_each(|deal| self.supply.give_back(deal));
+        }
+
+        /// What was opened stays behind the name as well.
+        fn open(&mut self, name: usize) -> u32 {
+            let found = self.look(name);
+            self.supply.take(found);
+            found.sample.0
+        }
+    }
+
+    /// Opens few names many times; each sample must be found as often as the others, and come again
+    /// after nearly all of them.
+    #[track_caller]
+    fn open_few(mut names: Names, held: std::ops::Range<u32>) {
+        let n = held.len();
+        let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+        for turn in 0..100 * n {
+            let sample = names.open(turn % 8);
+            *counts.entry(sample).or_default() += 1;
+            let gap = last.insert(sample, turn).map_or(usize::MAX, |before| turn - before);
+            // One is in the hands of the reader besides.
+            assert!(gap >= n - 2, "{sample} of {n} after {gap}");
+        }
+        let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+        assert!(counts.keys().all(|sample| held.contains(sample)), "{counts:?}");
+        assert!(counts.len() == n && most - least <= 5, "{counts:?}");
+    }
+
+    /// More names than samples, all of them looked at, and few of them opened from then on: all that
+    /// can be found are, and at last what was never opened is given back.
+    #[test]
+    fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
+        for (n, late) in [(50, false), (50, true), (30, false), (30, true), (63, true)] {
+            let mut names = Names::new(supply(n, 64), 64, late);
+            (0..64).for_each(|name| _ = names.look(name));
+            let found: HashSet<u32> =
+                (0..2 * n as usize).map(|turn| names.open(turn % 8)).collect();
+            assert!(found.len() + 1 >= n as usize, "{found:?} of {n}");
+            names.give_up();
+            open_few(names, 0..n);
+        }
+    }
+
+    /// Half of what was dealt and not taken is replaced by other samples.
+    #[test]
+    fn what_is_held_no_more_is_not_dealt() {
+        for late in [false, true] {
+            let mut names = Names::new(supply(50, 64), 64, late);
+            (0..64).for_each(|name| _ = names.look(name));
+            names.supply.renew((25..75).map(SampleId));
+            assert!((0..200).all(|turn| (25..75).contains(&names.open(turn % 8))));
+            names.give_up();
+            open_few(names, 25..75);
+        }
+    }
+
+    /// Who had been given up on comes nonetheless, or two take the same.
+    #[test]
+    fn a_taking_counts_whoever_comes() {
+        let mut supply = supply(10, 10);
+        let late = supply.deal().unwrap();
+        supply.give_back(late);
+        supply.take(late);
+        assert!((0..9).all(|_| take(&mut supply) != late.sample.0), "it was taken");
+        let mut one = Supply::new(3, 0, 2);
+        one.renew((0..3).map(SampleId));
+        let dealt: Vec<Deal> = (0..4).map(|_| one.deal().unwrap()).collect();
+        assert_eq!(dealt[0].sample, dealt[3].sample, "the one that waits for the longest");
+        one.take(dealt[0]);
+        one.take(dealt[1]);
+        one.take(dealt[3]);
+        one.give_back(dealt[2]);
+        assert_eq!(take(&mut one), dealt[2].sample.0);
+        assert_eq!(take(&mut one), dealt[1].sample.0, "the other one was taken later");
     }
 
     /// Newcomers have their chance in the round that they come in.

@@ -32,6 +32,16 @@ pub struct SourceModel {
 impl SourceModel {
     /// A source that answers at once: for figures of theory, which know no time.
     pub const INSTANT: SourceModel = SourceModel { latency_us: 0, slots: u32::MAX, bandwidth: 0 };
+
+    /// Microseconds that a read of so many bytes takes where nobody else reads.
+    pub fn read_us(&self, bytes: u64) -> u64 {
+        self.latency_us + self.passing_us(bytes)
+    }
+
+    /// Microseconds that so many bytes take to pass the link.
+    fn passing_us(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(1_000_000).checked_div(self.bandwidth).unwrap_or(0)
+    }
 }
 
 /// One reader of the dataset: a loader with its workers.
@@ -58,12 +68,11 @@ pub struct Scenario {
     pub known: bool,
     /// Epochs that each reader goes through.
     pub epochs: u32,
-    /// The planner's settings.
+    /// The planner's settings. A block is read from a tier below RAM, and written to it, in the time
+    /// that is said there.
     pub settings: Settings,
     /// The source.
     pub source: SourceModel,
-    /// Microseconds to read or write a block in each tier below RAM, from the second on.
-    pub lower_us: Vec<u64>,
     /// A tier below RAM that loses everything after so many reads.
     pub vanish: Option<(usize, u64)>,
 }

@@ -18,7 +18,8 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
         known: true,
         epochs,
         settings: Settings {
-            tiers: vec![Tier { capacity: ram }],
+            tiers: vec![Tier { capacity: ram, block_us: 0 }],
+            source_us: None,
             policy,
             prefetch: false,
             inflight_max: 1,
@@ -27,7 +28,6 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             gears: false,
         },
         source: SourceModel::INSTANT,
-        lower_us: vec![100, 100],
         vanish: None,
     })
 }

@@ -144,7 +144,7 @@ impl<'a> World<'a> {
                     self.at(self.now, Due::Dropped(block));
                 }
                 Action::Place { block, tier } => {
-                    self.at(self.now + self.tier_us(tier), Due::Placed(block, tier));
+                    self.at(self.now + self.block_us(tier), Due::Placed(block, tier));
                 }
                 Action::Displace { block, tier } => {
                     self.tiers[tier].remove(&block);
@@ -154,19 +154,16 @@ impl<'a> World<'a> {
         self.actions = actions;
     }
 
-    /// Microseconds that a block takes in a tier below RAM.
-    fn tier_us(&self, tier: usize) -> u64 {
-        tier.checked_sub(RAM + 1)
-            .and_then(|at| self.scenario.lower_us.get(at))
-            .copied()
-            .unwrap_or(0)
+    /// Microseconds that a block takes in a tier.
+    fn block_us(&self, tier: usize) -> u64 {
+        self.scenario.settings.tiers[tier].block_us
     }
 
     fn fetch(&mut self, block: BlockId, from: Place) {
         self.flights.insert(block, Vec::new());
         match from {
             Place::Tier(tier) if self.tiers[tier].contains(&block) => {
-                self.at(self.now + self.tier_us(tier), Due::Fetched(block, tier));
+                self.at(self.now + self.block_us(tier), Due::Fetched(block, tier));
             }
             Place::Tier(tier) => {
                 self.tell(Event::NotHere { block, tier });
@@ -187,8 +184,7 @@ impl<'a> World<'a> {
             self.servers.push(Reverse(served));
         }
         let bytes = self.scenario.layout.range(block).1;
-        let passing = (bytes * 1_000_000).checked_div(source.bandwidth).unwrap_or(0);
-        self.link_free = self.link_free.max(served) + passing;
+        self.link_free = self.link_free.max(served) + source.passing_us(bytes);
         let arrival = if source.bandwidth == 0 { served } else { self.link_free };
         self.at(arrival, Due::Fetched(block, RAM));
     }

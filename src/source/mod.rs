@@ -132,8 +132,18 @@ pub struct ReadRequest {
 ///
 /// All but [`read`](Source::read) block; they are called on threads that may.
 pub trait Source: Send + Sync + 'static {
-    /// Names in a directory, in any order.
-    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno>;
+    /// What tells this source from others, the same at each mount of it; 0 where nothing does.
+    fn lasting_identity(&self) -> u128 {
+        0
+    }
+
+    /// Names in a directory, in any order, some at a time as the source tells of them. Many a
+    /// filesystem has what they are at hand for who asks before the next.
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno>;
 
     /// What a path is; a link is not followed.
     fn stat(&self, path: &Path) -> Result<Stat, Errno>;

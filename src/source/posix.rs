@@ -31,6 +31,9 @@ use crate::error::{Error, ErrorKind, Result as UserResult};
 /// Threads that only readers who wait are served by.
 const RESERVED_THREADS: usize = 16;
 
+/// Names of a directory that are told of at a time.
+const PART: usize = 64;
+
 /// How often a read that falls short is tried again.
 const SHORT_READS_MAX: usize = 3;
 
@@ -68,19 +71,6 @@ impl PosixSource {
             Error::new(ErrorKind::Source, format!("cannot stat the source: {}", errno.desc()))
         })?;
         Ok((stat.st_dev, stat.st_ino))
-    }
-
-    /// What tells the source from others at the same path, the same at each mount of it: the
-    /// filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
-    /// that is an image, where the number is the device's and times are what its maker wanted, the
-    /// image's own identity.
-    pub fn lasting_identity(&self) -> u128 {
-        let (device, inode) = fstat(&self.root).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
-        let number = match image::is_image(&self.root) {
-            true => image::identity(&image::device(device)),
-            false => fstatvfs(&self.root).map_or(0, |space| space.filesystem_id()),
-        };
-        u128::from(number) << 64 | u128::from(inode)
     }
 
     /// Whether the directory is in an image: a filesystem whose inode numbers and times tell nothing
@@ -175,17 +165,40 @@ fn convert(stat: &FileStat) -> Stat {
 }
 
 impl Source for PosixSource {
-    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+    /// The filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
+    /// that is an image, where the number is the device's and times are what its maker wanted, the
+    /// image's own identity.
+    fn lasting_identity(&self) -> u128 {
+        let (device, inode) = fstat(&self.root).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+        let number = match image::is_image(&self.root) {
+            true => image::identity(&image::device(device)),
+            false => fstatvfs(&self.root).map_or(0, |space| space.filesystem_id()),
+        };
+        u128::from(number) << 64 | u128::from(inode)
+    }
+
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
         let fd = open_beneath(self.root(), directory, OFlag::O_DIRECTORY | OFlag::O_RDONLY)?;
-        let mut names = Vec::new();
+        let mut names = Vec::with_capacity(PART);
         for entry in Dir::from_fd(fd)?.iter() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
                 names.push(OsString::from_vec(name.to_vec()));
             }
+            if names.len() == PART {
+                each(&names);
+                names.clear();
+            }
         }
-        Ok(names)
+        if !names.is_empty() {
+            each(&names);
+        }
+        Ok(())
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {

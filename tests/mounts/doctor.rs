@@ -5,6 +5,7 @@
 //! a device that is open to all or closed, in a mount namespace of the test's own.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -28,11 +29,13 @@ fn result<'a>(value: &'a Value, check: &str) -> &'a str {
     row.unwrap_or_else(|| panic!("{check} in {value}"))["result"].as_str().unwrap()
 }
 
-/// Mounts that a doctor made.
-fn left_behind() -> Vec<String> {
+/// Mounts that a doctor made here.
+fn left_behind(ground: &Ground) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = table.lines().filter(|line| line.contains("belady-doctor")).map(str::to_owned);
-    mounts.collect()
+    let here = ground.path("");
+    let ours =
+        |line: &&str| line.contains("belady-doctor") && line.contains(here.to_str().unwrap());
+    table.lines().filter(ours).map(str::to_owned).collect()
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn root_is_told_what_there_is() {
     for emptied in [cache, ground.path("tmp").to_str().unwrap()] {
         assert_eq!(fs::read_dir(emptied).unwrap().count(), 0, "{emptied}");
     }
-    assert_eq!(left_behind(), Vec::<String>::new());
+    assert_eq!(left_behind(&ground), Vec::<String>::new());
 
     let gone = ground.path("gone");
     let (value, code) = told(&doctor(&["--json", "--source", gone.to_str().unwrap()]));
@@ -86,7 +89,7 @@ mount --bind "$GROUND/dev/fuse" /dev/fuse
 code=0
 setpriv --reuid 65534 --regid 65534 --clear-groups \
   "$GROUND/belady" doctor --json --source "$GROUND/source" --cache-dir "$GROUND/ours" || code=$?
-if grep -q belady-doctor /proc/self/mountinfo; then echo "left: a mount" >&2; fi
+if grep -F "$GROUND" /proc/self/mountinfo | grep -q belady-doctor; then echo "left: a mount" >&2; fi
 exit "$code"
 "#;
 
@@ -97,11 +100,12 @@ fn a_user_without_rights_is_told_too() {
     for name in ["dev", "ours", "theirs", "theirs/tmp"] {
         fs::create_dir(ground.path(name)).unwrap();
     }
-    // The build directory may be closed to others.
-    fs::copy(env!("CARGO_BIN_EXE_belady"), ground.path("belady")).unwrap();
+    ground.plant_belady();
     for name in ["theirs", "theirs/tmp"] {
         std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
     }
+    // One file that is root's alone makes the others no less readable.
+    fs::set_permissions(ground.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
     for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-e", "-c", UNPRIVILEGED]);
@@ -117,6 +121,7 @@ fn a_user_without_rights_is_told_too() {
             assert_eq!(result(&value, "push into page cache"), "ok", "{value}");
             assert_eq!(result(&value, "passthrough"), "note", "only root may: {value}");
         }
+        assert_ne!(result(&value, "source"), "missing", "{value}");
         assert_eq!(result(&value, "mount over the source"), "note", "{value}");
         // Root's directory is not theirs to use.
         assert_eq!((code, &value["usable"]), (if usable { 5 } else { 6 }, &Value::Bool(false)));

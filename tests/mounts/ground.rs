@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::mounted::{belady, unmount};
 use crate::programs::signal;
 
 /// What only a broken program takes.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits until a condition holds.
 #[track_caller]
@@ -75,9 +76,22 @@ impl Ground {
 
     /// The belady command line, with a runtime directory that only this test sees.
     pub(crate) fn belady(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
-        command.env("XDG_RUNTIME_DIR", self.path("run"));
-        command
+        belady(&self.path("run"))
+    }
+
+    /// Copies the program, as `belady`, to where every user may run it: the build directory may be
+    /// closed to others. By another process: one that a test starts at this moment would have a copy
+    /// of what is open for writing, and what is being written cannot be run.
+    pub(crate) fn plant_belady(&self) {
+        let mut copy = Command::new("cp");
+        copy.arg(env!("CARGO_BIN_EXE_belady")).arg(self.path("belady"));
+        assert!(copy.status().unwrap().success());
+    }
+
+    /// Unmounts as a user does.
+    #[track_caller]
+    pub(crate) fn umount(&self, point: &Path) {
+        unmount(&self.path("run"), point);
     }
 
     /// Runs belady with these words; it must end with this exit code. What it said.

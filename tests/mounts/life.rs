@@ -5,14 +5,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, daemons, said, wait_until};
 use crate::mounted::{Mounted, Slow, mounts_at};
-use crate::programs::{Program, Reader, runs, signal};
+use crate::programs::{Program, Reader, Watchdog, runs, signal};
 
 fn entries(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -31,17 +31,12 @@ fn a_mount_leaves_nothing_behind() {
         match end {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
             "SIGINT" => signal(mounted.pid, Signal::SIGINT),
-            "outside" => {
-                assert!(
-                    Command::new("umount")
-                        .arg("-R")
-                        .arg(&mounted.point)
-                        .status()
-                        .unwrap()
-                        .success()
-                );
-            }
-            _ => drop(ground.ends(0, &["umount", mounted.point.to_str().unwrap()])),
+            // The daemon itself may use it at any moment.
+            "outside" => wait_until("an unmount from outside", || {
+                let mut umount = Command::new("umount");
+                umount.arg("-R").arg(&mounted.point).status().unwrap().success()
+            }),
+            _ => ground.umount(&mounted.point),
         }
         mounted.is_gone();
         assert_eq!(mounts_at(&mounted.point), 0, "after {end}");
@@ -99,13 +94,29 @@ fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
             "--force" => drop(ground.ends(0, &["umount", end, slow.point.to_str().unwrap()])),
             _ => {
                 drop(open);
-                ground.ends(0, &["umount", slow.point.to_str().unwrap()]);
+                ground.umount(&slow.point);
             }
         }
         mounted.is_gone();
         assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted after {end}");
         check_many(&slow.point, "d", 20, 10_000);
     }
+}
+
+#[test]
+fn a_mount_that_nobody_is_told_of_is_taken_away() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    // As the daemon of a command that is killed while it waits.
+    command.env("BELADY_DAEMON", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut daemon = command.stderr(Stdio::null()).spawn().unwrap();
+    drop(daemon.stdout.take());
+    let _watchdog = Watchdog::over(daemon.id() as i32);
+    daemon.wait().unwrap();
+    assert_eq!(mounts_at(&ground.path("mount")), 0);
+    assert_eq!(ground.daemons(), Vec::<i32>::new());
 }
 
 #[test]
@@ -127,6 +138,7 @@ fn a_daemon_killed_during_reads_is_replaced() {
         unreachable!()
     });
     wait_until("reads", || mounted.count("/opens") > 300);
+    wait_until("something is stored", || mounted.count("/disk/stored") > 0);
     signal(mounted.pid, Signal::SIGKILL);
     let error = reader.result();
     assert!(error.raw_os_error().is_some(), "{error}");
@@ -199,7 +211,7 @@ fn a_source_mounted_twice_has_one_daemon() {
         assert!(ground.ends(8, &["umount", second.to_str().unwrap()]).contains("is in use"));
         assert!(second.join(".belady/order").exists(), "it is there again");
         drop(held);
-        ground.ends(0, &["umount", second.to_str().unwrap()]);
+        ground.umount(&second);
         assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 1));
         assert!(first.path(".belady/status.json").exists());
         check_many(&first.path(""), "d", 20, 10_000);
@@ -248,28 +260,69 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 '
 "#;
 
-#[test]
-fn a_user_without_rights_mounts_through_fusermount3() {
+/// Runs a script that becomes a user without rights; what it says.
+#[track_caller]
+fn run_unprivileged(script: &str) -> String {
     let ground = Ground::new();
     ground.plant_many("d", 50, 30_000);
     for name in ["dev", "ours", "theirs", "theirs/mount", "theirs/run", "theirs/control"] {
         fs::create_dir(ground.path(name)).unwrap();
     }
-    // The build directory may be closed to others.
-    fs::copy(env!("CARGO_BIN_EXE_belady"), ground.path("belady")).unwrap();
+    ground.plant_belady();
     for name in ["theirs", "theirs/mount", "theirs/run", "theirs/control"] {
         std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
     }
     let run = ground.path("theirs/run");
     let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", UNPRIVILEGED]);
+    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", script]);
     command.env("GROUND", ground.path("")).env("XDG_RUNTIME_DIR", &run);
-    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let output = command.stdin(Stdio::null()).output().unwrap();
     let said = said(&output);
-    for pid in daemons(&run) {
-        signal(pid, Signal::SIGKILL);
-    }
+    let left = daemons(&run);
+    left.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
     assert!(output.status.success(), "{said}");
+    assert_eq!(left, Vec::<i32>::new(), "{said}");
+    said
+}
+
+#[test]
+fn a_user_without_rights_mounts_through_fusermount3() {
+    let said = run_unprivileged(UNPRIVILEGED);
     assert!(said.contains("\"files\":50") && said.contains("\"pid\""), "{said}");
-    assert_eq!(daemons(&run), Vec::<i32>::new());
+}
+
+/// As a thread of a killed daemon may that the kernel holds up, another process keeps the connection
+/// alive: nobody answers requests any more, and none fails.
+const LINGERING: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m 666 "$GROUND/dev/fuse" c 10 229
+mount --bind "$GROUND/dev/fuse" /dev/fuse
+mount -t fusectl none /sys/fs/fuse/connections
+user() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+at="$GROUND/theirs/mount"
+user "$GROUND/belady" mount "$GROUND/source" "$at"
+pid=$(user "$GROUND/belady" status "$at" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+touch "$GROUND/held.begun"
+python3 -c '
+import ctypes, os, sys, time
+pid, held = int(sys.argv[1]), sys.argv[2]
+daemon = os.pidfd_open(pid)
+for name in os.listdir(f"/proc/{pid}/fd"):
+    if os.readlink(f"/proc/{pid}/fd/{name}") == "/dev/fuse":
+        assert ctypes.CDLL(None).syscall(438, daemon, int(name), 0) >= 0
+os.rename(held + ".begun", held)
+time.sleep(600)' "$pid" "$GROUND/held" &
+holder=$!
+trap 'kill "$holder"' EXIT
+until test -e "$GROUND/held"; do kill -0 "$holder"; sleep .05; done
+kill -9 "$pid"
+while kill -0 "$pid"; do sleep .05; done
+user timeout -k 1 60 "$GROUND/belady" mount "$GROUND/source" "$at"
+user cmp "$GROUND/source/d/0003" "$at/d/0003"
+user "$GROUND/belady" umount "$at"
+"#;
+
+#[test]
+fn a_user_clears_away_a_mount_whose_killed_daemon_lingers() {
+    run_unprivileged(LINGERING);
 }

@@ -16,7 +16,7 @@ pub(crate) const LEARN: [&str; 6] =
     ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
 
 /// So many epochs are read at most until an order is known; before each, searches may end.
-const EPOCHS_MAX: u64 = 10;
+const EPOCHS_MAX: u64 = 40;
 
 /// Reads whole epochs through torch, one for each line of its input; says first who it is.
 const LOADER: &str = r#"
@@ -64,7 +64,12 @@ impl Loader {
     /// Starts one: `distributed`, the seed of a generator of its own, or a file with an order that
     /// no seed gives, which is made where it is missing.
     pub(crate) fn start(mounted: &Mounted, kind: &str) -> Self {
-        Self::over(Program::python(LOADER, &[mounted.path("").to_str().unwrap(), kind]))
+        Self::below(mounted, "", kind)
+    }
+
+    /// The same of the classes below a directory.
+    pub(crate) fn below(mounted: &Mounted, directory: &str, kind: &str) -> Self {
+        Self::over(Program::python(LOADER, &[mounted.path(directory).to_str().unwrap(), kind]))
     }
 
     /// A program that says who it is and then reads an epoch for each line.
@@ -86,9 +91,14 @@ fn name(number: u64) -> String {
 }
 
 pub(crate) fn plant(ground: &Ground) {
+    plant_below(ground, "");
+}
+
+/// Plants the classes below a directory, whose name ends with a slash.
+pub(crate) fn plant_below(ground: &Ground, directory: &str) {
     for number in 0..FILES {
         let size = 300 + (number as usize * 37) % 3000;
-        ground.plant(&name(number), &content(number, size));
+        ground.plant(&format!("{directory}{}", name(number)), &content(number, size));
     }
 }
 
@@ -124,7 +134,8 @@ pub(crate) fn read_until(
         }
         assert!(loader.epochs < EPOCHS_MAX, "not learnt: {}", mounted.status());
         wait_until("no search", || {
-            known(mounted, process).is_none_or(|known| known["searching"] == false)
+            loader.epochs == 0
+                || known(mounted, process).is_some_and(|known| known["searching"] == false)
         });
         loader.read_an_epoch();
     }

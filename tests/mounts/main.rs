@@ -38,6 +38,8 @@ mod rehearsal;
 mod remount;
 mod replay;
 mod samplers;
+mod scan;
+mod second;
 mod store;
 mod tensorflow;
 mod torture;

@@ -28,10 +28,12 @@ fn mounted(ground: &Ground, group: &MemoryGroup) -> Mounted {
 fn check_budget(mounted: &Mounted, group: &MemoryGroup, limit: u64) {
     assert_eq!(group.killed(), 0);
     assert!(runs(mounted.pid));
-    let ram = &mounted.status()["ram"];
-    assert_eq!(ram["configured"], 4096 * MIB);
-    assert!(ram["budget"].as_u64().unwrap() <= limit - limit / 8, "{ram}");
-    assert!(ram["reduced"].as_str().unwrap().contains(group.name()), "{ram}");
+    wait_until("the budget", || {
+        let ram = &mounted.status()["ram"];
+        assert_eq!(ram["configured"], 4096 * MIB);
+        ram["budget"].as_u64().unwrap() <= limit - limit / 8
+            && ram["reduced"].as_str().is_some_and(|reduced| reduced.contains(group.name()))
+    });
 }
 
 #[test]
@@ -41,8 +43,9 @@ fn the_budget_follows_the_limit_of_the_daemon() {
     let mounted = mounted(&ground, &group);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     check_budget(&mounted, &group, 512 * MIB);
-    assert!(group.peak() <= 512 * MIB, "{}", group.peak());
-    assert!(mounted.count("/ram/kept") > 128 * MIB, "{}", mounted.status());
+    // The kernel may go beyond a limit by some pages.
+    assert!(group.peak() <= 513 * MIB, "{}", group.peak());
+    wait_until("much is kept", || mounted.count("/ram/kept") > 128 * MIB);
 
     group.limit(256 * MIB);
     let held =

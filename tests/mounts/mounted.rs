@@ -34,6 +34,25 @@ fn run_briefly(command: &mut Command) {
     let _ = child.wait();
 }
 
+/// The belady command line, with this runtime directory.
+pub(crate) fn belady(run: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
+    command.env("XDG_RUNTIME_DIR", run);
+    command
+}
+
+/// Unmounts as a user does, who has to wait until nobody uses the mount: a program that another
+/// test starts has a copy of what this one had open, until it runs.
+#[track_caller]
+pub(crate) fn unmount(run: &Path, point: &Path) {
+    wait_until("nobody uses the mount", || {
+        let output = belady(run).arg("umount").arg(point).output().unwrap();
+        let in_use = said(&output).contains("is in use");
+        assert!(output.status.success() || in_use, "{}", said(&output));
+        !in_use
+    });
+}
+
 /// A mount of belady.
 pub(crate) struct Mounted {
     pub(crate) point: PathBuf,
@@ -56,9 +75,23 @@ impl Mounted {
         Self::by(ground, command.arg("mount").args([source, point]).args(options), point)
     }
 
+    /// Mounts a directory somewhere, and does not wait until all of its files are known.
+    #[track_caller]
+    pub(crate) fn early(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
+        let mut command = ground.belady();
+        Self::served(ground, command.arg("mount").args([source, point]).args(options), point)
+    }
+
     /// Mounts by a command.
     #[track_caller]
     pub(crate) fn by(ground: &Ground, command: &mut Command, point: &Path) -> Self {
+        let mounted = Self::served(ground, command, point);
+        wait_until("the scan of the source", || mounted.status()["catalog"] != "scanning");
+        mounted
+    }
+
+    #[track_caller]
+    fn served(ground: &Ground, command: &mut Command, point: &Path) -> Self {
         let before = ground.daemons();
         let output = command.output().unwrap();
         let started = ground.daemons().into_iter().find(|pid| !before.contains(pid));
@@ -75,9 +108,7 @@ impl Mounted {
     }
 
     fn belady(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
-        command.env("XDG_RUNTIME_DIR", &self.run);
-        command
+        belady(&self.run)
     }
 
     /// What `belady status --json` says.
@@ -98,8 +129,7 @@ impl Mounted {
     /// Unmounts as a user does; nothing of the mount may be left.
     #[track_caller]
     pub(crate) fn umount(self) {
-        let output = self.belady().arg("umount").arg(&self.point).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        unmount(&self.run, &self.point);
         self.is_gone();
     }
 

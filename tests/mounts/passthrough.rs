@@ -48,6 +48,8 @@ impl Stand {
             "--set",
             "order.learn=off",
             "--set",
+            "cache.slow-after=1h",
+            "--set",
             "source.revalidate=200ms",
         ];
         let (passes, point) = (kernel.passes_through(&ground), ground.path("mount"));
@@ -108,6 +110,7 @@ fn what_is_all_there_is_read_without_a_request() {
 fn read_all(stand: Stand) {
     stand.check();
     (0..SHARDS).for_each(|shard| drop(stand.passed(shard)));
+    wait_until("nothing is on its way", || stand.mounted.count("/fetching") == 0);
     let (read, source) = (stand.asked("read"), stand.slow.count("bytes"));
     let tier = stand.mounted.count("/tier_bytes");
     check_many(&stand.mounted.path(""), "s", SHARDS, SHARD);

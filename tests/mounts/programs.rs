@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use crate::ground::LIMIT;
 
 /// How long a process of a test may run.
-const LIFE: Duration = Duration::from_secs(120);
+const LIFE: Duration = Duration::from_secs(600);
 
 /// Kills a process when its time is up, unless dropped before.
 pub(crate) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] mpsc::Sender<()>);

@@ -47,8 +47,11 @@ fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
             assert!(bytes == whole[sample * BYTES..][..BYTES], "epoch {epoch}, sample {sample}");
         }
     }
-    wait_until("nothing is on its way", || mounted.count("/fetching") == 0);
-    let status = mounted.status();
+    let mut status = mounted.status();
+    wait_until("nothing is on its way", || {
+        status = mounted.status();
+        status["fetching"] == 0
+    });
     let count = |key: &str| status[key].as_u64().unwrap();
     assert!(count("prefetched") > count("demanded"), "{status}");
     assert_eq!(count("failed"), 0, "{status}");

@@ -42,6 +42,9 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     let mut loader = Loader::start(&mounted, list);
     loader.read_an_epoch();
     let process = loader.process;
+    wait_until("all seen", || {
+        mounted.count("/opens") >= FILES * 9 / 10 && known(&mounted, process).is_some()
+    });
     loader.program.finish();
     wait_until("its end seen", || known(&mounted, process).is_none());
     let record = ["order", "record", point.to_str().unwrap(), "-o", order, "--json"];

@@ -84,6 +84,17 @@ fn settings_that_cannot_be() {
     let inside = ground.source("cache");
     let inside = inside.to_str().unwrap();
     mount_refused(&ground, &["--cache-dir", inside], 3, &["overlaps the source"]);
+    // By way of a bind of a part of the source; and the other way round.
+    fs::create_dir(ground.source("part")).unwrap();
+    let part = Bound::new(&ground.source("part"), ground.path("part"));
+    let inside = part.0.join("cache");
+    mount_refused(&ground, &["--cache-dir", inside.to_str().unwrap()], 3, &["overlaps the source"]);
+    fs::create_dir_all(ground.path("around/inside")).unwrap();
+    let source = Bound::new(&ground.path("around/inside"), ground.path("bound"));
+    let [mount, around] = ["mount", "around"].map(|name| ground.path(name));
+    let [from, at, cache] = [&source.0, &mount, &around].map(|path| path.to_str().unwrap());
+    let said = ground.ends(3, &["mount", from, at, "--cache-dir", cache]);
+    assert!(said.contains("overlaps the source"), "{said}");
     mount_refused(&ground, &["-o", "rw"], 2, &["read-only"]);
     mount_refused(&ground, &["--no-such-flag"], 2, &["--no-such-flag"]);
 }
@@ -171,12 +182,20 @@ fn cache_disks_without_space() {
     while fs::write(full.0.join("others"), vec![0; 2 << 20]).is_ok() {}
     let cache = full.0.join("cache");
     let cache = cache.to_str().unwrap();
-    let words = ["64 MiB does not fit", "\"auto\" takes what there is"];
-    mount_refused(&ground, &["--cache-dir", cache, "--nvme", "64MiB"], 3, &words);
-    // Who takes what there is does without.
-    let mounted = Mounted::new(&ground, &["--cache-dir", cache]);
-    assert!(mounted.status()["decisions"].to_string().contains("no disk tier"));
-    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
+    for size in [&[][..], &["--nvme", "64MiB"]] {
+        let mounted = Mounted::new(&ground, &[&["--cache-dir", cache], size].concat());
+        assert!(mounted.status()["decisions"].to_string().contains("no disk tier"));
+        assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
+        mounted.umount();
+    }
+    // What worked yesterday is made smaller, as a running mount would make it.
+    let small = Tmpfs::new(&ground, "small", "size=32M,mode=700");
+    let cache = small.0.join("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let mounted = Mounted::new(&ground, &options);
+    assert!(mounted.status()["decisions"].to_string().contains("cache.disk shrunk from 64 MiB"));
+    assert_eq!(mounted.count("/disk/configured"), 64 << 20);
+    assert!(mounted.count("/disk/budget") < 32 << 20);
     mounted.umount();
     let crowded = Tmpfs::new(&ground, "crowded", "size=64M,nr_inodes=2");
     fs::write(crowded.0.join("others"), "").unwrap_or_default();

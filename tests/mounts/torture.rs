@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::faults::files_of_stores;
+use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
-use crate::mounted::{Mounted, mounts_at};
+use crate::mounted::{Mounted, mounts_at, unmount};
 use crate::programs::{Program, Reader};
 use crate::refused::Tmpfs;
 
@@ -22,7 +23,9 @@ const FILES: u64 = 150;
 const SIZE: usize = 30_000;
 const SHARDS: u64 = 2;
 const SHARD: usize = (5 << 20) + 1234;
-const BYTES: u64 = FILES * SIZE as u64 + SHARDS * SHARD as u64;
+/// All of them, in whole pages.
+const BYTES: u64 =
+    FILES * SIZE.next_multiple_of(4096) as u64 + SHARDS * SHARD.next_multiple_of(4096) as u64;
 
 /// A disk of its own in a file.
 struct Loop {
@@ -118,11 +121,11 @@ impl<'g> Stand<'g> {
         check_many(&self.mounted.path(""), "s", SHARDS, SHARD);
     }
 
-    /// Reads until all is stored.
+    /// Reads until all is stored, but for what memory keeps.
     fn fill(&self) {
         wait_until("all is stored", || {
             self.check();
-            self.mounted.count("/disk/kept") >= BYTES
+            self.mounted.count("/disk/stored") + self.mounted.count("/ram/kept") >= BYTES
         });
     }
 
@@ -228,6 +231,12 @@ fn a_disk_without_inodes_is_left_alone() {
     let ground = Ground::new();
     plant(&ground);
     let disk = Tmpfs::new(&ground, "tmpfs", "size=64M,nr_inodes=3000,mode=700");
+    // What must stay free is for the user to say: here there would never be enough of it.
+    let many = ["--set", "cache.min-free-inodes=3000"];
+    let stand = Stand::new(&ground, &disk.0, &[&DISK[..], &many].concat());
+    stand.until("full");
+    assert_eq!(stand.mounted.count("/placed"), 0);
+    stand.finish();
     let stand = Stand::new(&ground, &disk.0, &DISK);
     wait_until("something is stored", || stand.mounted.count("/placed") > 0);
     let many = disk.0.join("many");
@@ -246,13 +255,16 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     let ground = Ground::new();
     plant(&ground);
     let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    // The daemon may have deleted a file that was there a moment ago.
     let flip = |path: &Path| {
-        let file = File::options().write(true).open(path).unwrap();
+        let Ok(file) = File::options().write(true).open(path) else { return };
         let length = file.metadata().unwrap().len();
         (0..length).step_by(9_000).for_each(|at| file.write_all_at(&[0x5a; 3], at).unwrap());
     };
-    let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(0).unwrap();
-    let delete = |path: &Path| fs::remove_file(path).unwrap();
+    let cut = |path: &Path| {
+        let _ = File::options().write(true).open(path).map(|file| file.set_len(0).unwrap());
+    };
+    let delete = |path: &Path| drop(fs::remove_file(path));
     let link = |path: &Path| {
         // At once: the daemon may make the file anew.
         let link = path.with_extension("link");
@@ -281,10 +293,17 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
 fn a_cache_directory_may_be_replaced_or_deleted() {
     let ground = Ground::new();
     plant(&ground);
-    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    // What is learnt is written there too, and so is what was seen of new files.
+    let more = ["--set", "order.learn=auto", "--set", "source.revalidate=1s"];
+    let stand = Stand::new(&ground, &ground.path(""), &[&["--nvme", "64MiB"][..], &more].concat());
     stand.fill();
     // Another directory with files of these very names, which are somebody else's.
     let (cache, moved) = (ground.path("cache"), ground.path("moved"));
+    wait_until("the catalog is saved", || is_saved(&cache, "catalog"));
+    wait_until("what was learnt is saved", || {
+        stand.check();
+        !files_of_stores(&cache, "journal").is_empty()
+    });
     let names = files_of_stores(&cache, "");
     fs::rename(&cache, &moved).unwrap();
     for path in &names {
@@ -311,8 +330,10 @@ fn a_cache_directory_may_be_replaced_or_deleted() {
         files.filter_map(|fd| fs::metadata(fd.path()).ok()).map(|file| file.blocks()).sum()
     };
     wait_until("the space of what was deleted is given back", || held() == 0);
+    wait_until("new files show", || stand.mounted.path("n/0").exists());
     stand.finish();
     assert_eq!(files_of_stores(&cache, "").len(), names.len(), "nothing was added or deleted");
+    assert!(!names.iter().any(touched), "what is not ours was touched at the end");
 }
 
 #[test]
@@ -332,6 +353,12 @@ fn a_disk_that_fails_and_comes_back_is_used_again() {
         stand.check();
         stand.mounted.count("/source_bytes") > before
     });
+    stand.finish();
+    // A mount of it now does without, and says so.
+    let stand = Stand::new(&ground, &disk.point, &DISK);
+    stand.check();
+    assert!(stand.state().starts_with("down"), "{}", stand.state());
+    assert_eq!(stand.mounted.count("/tier_bytes"), 0);
     stand.finish();
     disk.umount();
     disk.mount();
@@ -370,7 +397,7 @@ fn a_disk_that_hangs_holds_up_nobody() {
     stop.store(true, Ordering::Relaxed);
     assert!(readers.into_iter().map(Reader::result).all(|reads| reads > 0));
     assert_eq!(mounted.count("/read_errors"), 0);
-    ground.ends(0, &["umount", point]);
+    ground.umount(&mounted.point);
     assert_eq!(mounts_at(&mounted.point), 0);
     drop(frozen);
     mounted.is_gone();
@@ -379,4 +406,44 @@ fn a_disk_that_hangs_holds_up_nobody() {
     let stand = Stand::new(&ground, &disk.point, &DISK);
     stand.fill();
     stand.finish();
+}
+
+#[test]
+fn an_umount_waits_for_what_a_slow_disk_is_to_store() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Loop::new(&ground, 64);
+    let cache = disk.point.join("cache");
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache.to_str().unwrap()]);
+    let frozen = disk.freeze();
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    let (run, point) = (ground.path("run"), mounted.point.clone());
+    let unmounting = Reader::start(move || unmount(&run, &point));
+    wait_until("nothing is mounted", || mounts_at(&mounted.point) == 0);
+    // Longer than the end of a mount waits for other answers.
+    std::thread::sleep(Duration::from_secs(4));
+    drop(frozen);
+    unmounting.result();
+    mounted.is_gone();
+    disk.umount();
+}
+
+/// Nothing is queued for it when it begins to hang: only the end of the mount comes upon that.
+#[test]
+fn an_umount_ends_where_the_disk_hangs_at_the_end() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Loop::new(&ground, 64);
+    let cache = disk.point.join("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=10"];
+    let mounted = Mounted::new(&ground, &options);
+    check_many(&mounted.path(""), "d", 10, SIZE);
+    wait_until("the catalog is saved", || is_saved(&cache, "catalog"));
+    let frozen = disk.freeze();
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    ground.umount(&mounted.point);
+    assert_eq!(mounts_at(&mounted.point), 0);
+    drop(frozen);
+    mounted.is_gone();
+    disk.umount();
 }

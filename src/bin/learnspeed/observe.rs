@@ -30,7 +30,8 @@ struct Mount {
 impl Mount {
     fn new(samples: u32) -> Self {
         let settings = plan::Settings {
-            tiers: vec![Tier { capacity: u64::from(samples) * SAMPLE / 2 }],
+            tiers: vec![Tier { capacity: u64::from(samples) * SAMPLE / 2, block_us: 0 }],
+            source_us: None,
             policy: PolicyKind::Auto,
             prefetch: true,
             inflight_max: 64,

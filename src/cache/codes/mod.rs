@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::libc;
+
 use super::journal::{Journal, Pinned, Wear};
 use super::store::disk::Disk;
 use chunks::Chunks;
@@ -220,7 +222,8 @@ impl CodeStore {
     /// is an error. They are written then. Says how many. Blocks.
     ///
     /// # Errors
-    /// `InvalidInput` where these are not whole codes, and the disk's.
+    /// `InvalidInput` where these are not whole codes, `StorageFull` where others need the space of the
+    /// disk, and the disk's.
     pub fn append(&mut self, bytes: &[u8]) -> Result<usize> {
         let each = NUMBER_BYTES + self.shelf.bytes;
         if !bytes.len().is_multiple_of(each) {
@@ -231,6 +234,9 @@ impl CodeStore {
         let count = bytes.len() / each;
         if count == 0 {
             return Ok(0);
+        }
+        if !self.wear.has_room(&self.journal, bytes.len() as u64) {
+            return Err(Error::from_raw_os_error(libc::ENOSPC));
         }
         let mut record = Record::of(count, self.shelf.bytes);
         for code in bytes.chunks_exact(each) {

@@ -6,6 +6,7 @@ use nix::libc;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::store::disk::Space;
 use super::super::store::tests::model::Model;
 use super::*;
 
@@ -246,4 +247,23 @@ fn crash_images() {
     }
     println!("{images} crash images");
     assert!(images > 500);
+}
+
+/// What others leave is theirs: nothing is taken until there is space again.
+#[test]
+fn space_that_is_for_others_is_not_taken() {
+    let disk = Model::default();
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    disk.set_space(room(1 << 29));
+    let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();
+    let error = store.append(&written(&[1, 2], 0)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    assert!(read(&store).is_empty());
+    disk.set_space(room(2 << 30));
+    let begun = std::time::Instant::now();
+    while store.append(&written(&[1, 2], 0)).is_err() {
+        assert!(begun.elapsed().as_secs() < 30);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(read(&store), expected(&[(1, 0), (2, 0)]));
 }

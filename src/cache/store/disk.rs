@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, PosixFadviseAdvice, fallocate};
 use nix::libc;
 use nix::sys::stat::{Mode, fstat, fstatat};
@@ -146,7 +147,12 @@ impl Disk for Directory {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         for entry in Dir::openat(&self.directory, ".", flags, Mode::empty())?.iter() {
             let entry = entry?;
-            let found = fstatat(&self.directory, entry.file_name(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
+            let found = match fstatat(&self.directory, entry.file_name(), flags) {
+                // Whoever has the store in use deletes files.
+                Err(Errno::ENOENT) => continue,
+                found => found?,
+            };
             let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
             if let (Ok(name), true) = (entry.file_name().to_str(), is_file) {
                 names.push((name.to_owned(), found.st_size as u64));

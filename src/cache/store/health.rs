@@ -27,9 +27,6 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 /// Space beyond what has to stay free, before a full disk is written to again.
 const MARGIN_BYTES: u64 = 64 << 20;
 
-/// Files that others must still be able to make; a store needs few.
-const FILES_FREE_MIN: u64 = 1024;
-
 struct State {
     errors: u32,
     /// When a disk that is down is tried again.
@@ -42,14 +39,15 @@ struct State {
 }
 
 /// The state of the disk below a store.
-pub(super) struct Health {
+pub(in crate::cache) struct Health {
     state: Mutex<State>,
     free_min: u64,
+    files_min: u64,
 }
 
 impl Health {
-    /// Keeps `free_min` bytes free for others.
-    pub(super) fn new(free_min: u64) -> Self {
+    /// Keeps `free_min` bytes free for others, and room for `files_min` files.
+    pub(in crate::cache) fn new(free_min: u64, files_min: u64) -> Self {
         let state = State {
             errors: 0,
             retry: Instant::now(),
@@ -58,7 +56,7 @@ impl Health {
             looked: None,
             written: 0,
         };
-        Health { state: Mutex::new(state), free_min }
+        Health { state: Mutex::new(state), free_min, files_min }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -93,7 +91,7 @@ impl Health {
     }
 
     /// Whether to write so many bytes.
-    pub(super) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
+    pub(in crate::cache) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
         let mut state = self.lock();
         state.written += bytes;
         let due = match state.looked {
@@ -127,9 +125,8 @@ impl Health {
 
     fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
         let margin = if was_full { MARGIN_BYTES.min(self.free_min / 8).max(1 << 20) } else { 0 };
-        let few_files = space.files.is_some_and(|files| {
-            files < if was_full { 2 * FILES_FREE_MIN } else { FILES_FREE_MIN }
-        });
+        let files_min = if was_full { self.files_min.saturating_mul(2) } else { self.files_min };
+        let few_files = space.files.is_some_and(|files| files < files_min);
         space.bytes < self.free_min.saturating_add(bytes).saturating_add(margin) || few_files
     }
 
@@ -172,21 +169,24 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_written_to_again_only_well_above_the_edge() {
-        let health = Health::new(GIB);
+        const FILES: u64 = 100;
+        let health = Health::new(GIB, FILES);
         let space = |bytes| Space { bytes, total: 4 * GIB, files: None };
         assert!(!health.leaves_little(space(GIB + 10), 10, false));
         assert!(health.leaves_little(space(GIB + 9), 10, false));
         assert!(health.leaves_little(space(GIB + 20), 10, true));
         assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
-        let few = Space { bytes: 2 * GIB, total: 4 * GIB, files: Some(FILES_FREE_MIN - 1) };
+        let few = Space { bytes: 2 * GIB, total: 4 * GIB, files: Some(FILES - 1) };
         assert!(health.leaves_little(few, 10, false));
-        assert!(!health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, false));
-        assert!(health.leaves_little(Space { files: Some(FILES_FREE_MIN), ..few }, 10, true));
+        assert!(!health.leaves_little(Space { files: Some(FILES), ..few }, 10, false));
+        assert!(health.leaves_little(Space { files: Some(2 * FILES - 1), ..few }, 10, true));
+        assert!(!health.leaves_little(Space { files: Some(2 * FILES), ..few }, 10, true));
+        assert!(!Health::new(GIB, 0).leaves_little(Space { files: Some(0), ..few }, 10, true));
     }
 
     #[test]
     fn a_disk_that_fails_is_down_and_comes_back_step_by_step() {
-        let health = Health::new(0);
+        let health = Health::new(0, 0);
         let error = Error::from_raw_os_error(libc::EIO);
         health.bad(&error);
         assert!(health.words().starts_with("unstable") && health.is_usable());

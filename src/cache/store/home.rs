@@ -18,20 +18,24 @@
 //! its own, so that no mount waits for it; a thread that did not come to its end is made good by
 //! the next one. Stores of older formats that nobody has locked go the same way; newer ones stay.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::hash::Hasher;
 use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::libc;
+use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the format, the index and the segments included.
@@ -44,12 +48,16 @@ const LATENT: &str = "latent";
 const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const CATALOG: &str = "catalog";
+const JOURNAL: &str = "journal";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
-/// For how long a store that is in use is waited for: its daemon may be ending, or somebody looks
-/// whether it is in use.
+/// For how long a store that is in use is waited for: its daemon may be about to end, or somebody
+/// looks whether it is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The same where its daemon is ending: it stores what is left, and a killed one may still be in the
+/// disk's hands.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Whose a store is.
@@ -84,8 +92,14 @@ impl Owner {
 /// The directory of a store, in use by this process as long as it is held.
 pub struct Home {
     path: PathBuf,
+    directory: Arc<OwnedFd>,
     owner_file: Flock<File>,
+    stays: Option<Stay>,
 }
+
+/// Says to others that a store's user is not about to leave it, as long as it is held: a lock of the
+/// directory itself.
+pub struct Stay(#[expect(dead_code, reason = "what counts is that it is held")] Flock<OwnedFd>);
 
 impl Home {
     /// The directory.
@@ -94,8 +108,18 @@ impl Home {
     }
 
     /// Where the catalog of the source is saved.
-    pub fn catalog(&self) -> PathBuf {
-        self.path.join(CATALOG)
+    pub fn catalog(&self) -> Anchored {
+        Anchored::new(&self.directory, CATALOG)
+    }
+
+    /// Where it is written what was learnt of the orders in which loaders read.
+    pub fn journal(&self) -> Anchored {
+        Anchored::new(&self.directory, JOURNAL)
+    }
+
+    /// Gives away what says that this process stays; whoever drops it lets others wait for the end.
+    pub fn take_stay(&mut self) -> Option<Stay> {
+        self.stays.take()
     }
 
     /// Notes that the store is used at this moment, as the time at which the owner's file was written.
@@ -109,18 +133,37 @@ fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
 }
 
+/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails.
+pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
+    let fails = matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EIO
+                | libc::ENXIO
+                | libc::ENODEV
+                | libc::EREMOTEIO
+                | libc::ETIMEDOUT
+                | libc::EUCLEAN
+                | libc::EBADMSG
+        )
+    );
+    let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
+    Error::new(kind, format!("cache.dir {}: {error}", cache.display()))
+}
+
 /// Makes a directory of our own, or makes sure that it is one.
 fn make_own(cache: &Path, directory: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| {
-        let words = format!("cannot be written: {error}");
-        refuse(cache, words).hint("give a writable local directory")
+    made.map_err(|error| match cannot(cache, &error) {
+        failing if failing.kind() == ErrorKind::Disk => failing,
+        _ => refuse(cache, format!("cannot be written: {error}"))
+            .hint("give a writable local directory"),
     })?;
     check_own(cache, directory)
 }
 
 fn check_own(cache: &Path, directory: &Path) -> Result<()> {
-    let found = fs::symlink_metadata(directory).map_err(|error| refuse(cache, error))?;
+    let found = fs::symlink_metadata(directory).map_err(|error| cannot(cache, &error))?;
     if !found.is_dir() {
         return Err(refuse(cache, "is not a directory but a link")
             .hint("give the directory itself, so that nobody can point it elsewhere"));
@@ -151,7 +194,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     make_own(cache, &stores)?;
     let tag = stores.join("CACHEDIR.TAG");
     if !tag.exists() {
-        fs::write(&tag, TAG).map_err(|error| refuse(cache, error))?;
+        fs::write(&tag, TAG).map_err(|error| cannot(cache, &error))?;
     }
     discard_older(cache);
     empty_trash(cache);
@@ -159,7 +202,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     loop {
         make_own(cache, &path)?;
         if let Some(home) = lock(cache, &path)? {
-            return note(home, owner).map_err(|error| refuse(cache, error));
+            return note(home, owner).map_err(|error| cannot(cache, &error));
         }
         // Thrown away between the open and the lock: another one is made.
     }
@@ -200,18 +243,21 @@ pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
 
 /// Locks a store's directory; none where it is another one by now.
 fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
-    let mut patience = LOCK_PATIENCE;
+    let mut waited = Duration::ZERO;
+    let directory = hold(path).map_err(|error| cannot(cache, &error))?;
     let file = loop {
-        let opened = open_owner(path).map_err(|error| refuse(cache, error))?;
+        let opened = open_owner(&directory).map_err(|error| cannot(cache, &error))?;
         match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
             Ok(file) => break file,
-            Err((_, Errno::EWOULDBLOCK)) if !patience.is_zero() => {
-                std::thread::sleep(LOCK_RETRY);
-                patience = patience.saturating_sub(LOCK_RETRY);
-            }
             Err((file, Errno::EWOULDBLOCK)) => {
-                let owner = read_owner(file);
-                let by = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
+                let pid = read_owner(file).map(|owner| owner.pid);
+                let leaves = pid.is_some_and(has_ended) || try_to_stay(&directory).is_some();
+                if waited < if leaves { LAST_PATIENCE } else { LOCK_PATIENCE } {
+                    std::thread::sleep(LOCK_RETRY);
+                    waited += LOCK_RETRY;
+                    continue;
+                }
+                let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
                 let message = format!("the store {} is in use{by}", path.display());
                 return Err(Error::new(ErrorKind::Busy, message)
                     .hint("use that mount of the source, or give another --cache-dir"));
@@ -227,13 +273,44 @@ fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
     };
     let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
     let ours = matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held));
-    Ok(ours.then(|| Home { path: path.to_path_buf(), owner_file: file }))
+    Ok(ours.then(|| Home {
+        path: path.to_path_buf(),
+        stays: stay(&directory),
+        directory,
+        owner_file: file,
+    }))
 }
 
-fn open_owner(store: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags(libc::O_NOFOLLOW).open(store.join(OWNER))
+/// Locks the directory itself, as soon as nobody looks whether that is possible.
+fn stay(directory: &OwnedFd) -> Option<Stay> {
+    let looks = LOCK_PATIENCE.as_millis() / LOCK_RETRY.as_millis();
+    (0..looks).find_map(|_| {
+        let stays = try_to_stay(directory);
+        if stays.is_none() {
+            std::thread::sleep(LOCK_RETRY);
+        }
+        stays
+    })
+}
+
+/// Locks the directory itself, unless another process has done that, which is to stay then.
+fn try_to_stay(directory: &OwnedFd) -> Option<Stay> {
+    // Through a description of its own: a lock goes with the description, not with the directory.
+    let again =
+        openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    Flock::lock(again, FlockArg::LockExclusiveNonblock).ok().map(Stay)
+}
+
+/// Whether a process is over: it is gone, or a zombie as long as one of its threads waits.
+pub fn has_ended(pid: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = state.rsplit(") ").next().unwrap_or_default();
+    state.is_empty() || state.starts_with(['Z', 'X'])
+}
+
+fn open_owner(store: &OwnedFd) -> std::io::Result<File> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(openat(store, OWNER, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
 }
 
 fn read_owner(mut file: File) -> Option<Owner> {
@@ -287,7 +364,7 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
     let entries = match fs::read_dir(&stores) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(refuse(cache, error)),
+        Err(error) => return Err(cannot(cache, &error)),
     };
     let mut found: Vec<Found> = entries
         .flatten()
@@ -335,12 +412,13 @@ fn is_locked(store: &Path) -> bool {
 /// # Errors
 /// Where it cannot be renamed.
 pub fn discard(cache: &Path, home: Home) -> Result<()> {
-    throw_away(cache, home.path()).map_err(|error| refuse(cache, error))
+    throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
 }
 
 fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
     let bin = tempfile::Builder::new().prefix(TRASH).tempdir_in(cache)?.keep();
-    fs::rename(directory, bin.join("store"))
+    // In its place, at once: who empties the trash at this moment may have removed it.
+    fs::rename(directory, bin)
 }
 
 /// Throws away what older formats have left, unless somebody uses it.
@@ -376,7 +454,7 @@ pub fn clear(cache: &Path) -> u64 {
         if !entry.file_name().as_bytes().starts_with(TRASH.as_bytes()) {
             continue;
         }
-        bytes += disk_bytes(&entry.path().join("store"));
+        bytes += disk_bytes(&entry.path());
         match fs::remove_dir_all(entry.path()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 tracing::warn!(path = %entry.path().display(), %error, "trash was not deleted");

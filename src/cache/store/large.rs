@@ -169,6 +169,11 @@ impl Large {
         Ok(Some(lent))
     }
 
+    /// The name of a file, by its number.
+    pub(super) fn name(&self, id: u32) -> Option<String> {
+        self.holders.get(&id).map(|holder| name(id, holder.file))
+    }
+
     /// A file, by its number.
     pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
         self.holders.get(&id).map(|holder| &holder.blob)

@@ -26,7 +26,7 @@ impl AsFd for Lent {
 impl Store {
     /// The file that has this first block, if it [can be lent](Self::make_lendable). Never blocks.
     pub fn lent(&self, first: Key) -> Option<Arc<Lent>> {
-        if !self.health.is_usable() {
+        if !self.is_usable() {
             return None;
         }
         let index = self.read();
@@ -35,14 +35,18 @@ impl Store {
     }
 
     /// Makes a large file of `length` bytes one that can be lent, if these are all of its blocks and
-    /// all are there and right; says whether. Reads all of it. Blocks.
+    /// all are there and right; says whether. Reads all of it, once. Blocks.
     pub fn make_lendable(&self, blocks: &[Key], length: u64) -> bool {
-        if blocks.iter().any(|key| !matches!(self.get(*key), Found::Whole(_))) {
+        let Some(holder) = self.holder_of_all(blocks) else { return false };
+        let compared = self.read().compared.contains(&holder);
+        if !compared && blocks.iter().any(|key| !matches!(self.get(*key), Found::Whole(_))) {
             return false;
         }
         // Who holds it is the only one who changes what is where.
         let mut writer = self.writer();
-        let Some(holder) = self.holder_of_all(blocks) else { return false };
+        if self.holder_of_all(blocks) != Some(holder) {
+            return false;
+        }
         let lent = match writer.segments.lend(holder, length) {
             Ok(Some(lent)) => lent,
             Ok(None) => return false,
@@ -58,6 +62,7 @@ impl Store {
             index.lent.remove(&other);
         }
         index.lent.insert(holder, lent);
+        index.compared.insert(holder);
         true
     }
 

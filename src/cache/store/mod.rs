@@ -22,8 +22,9 @@
 //!
 //! The store stores: what is stored and what is given up is the policy's to say.
 
+mod calls;
 pub mod disk;
-mod health;
+pub(super) mod health;
 pub mod home;
 pub mod journal;
 mod large;
@@ -36,7 +37,7 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +48,11 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use super::Buffer;
 use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
+#[cfg(test)]
+pub(super) use calls::HANGS_AFTER;
+pub use calls::LOOK_EVERY;
+use calls::Watch;
+pub(super) use calls::looks_in;
 use disk::Disk;
 use health::Health;
 pub use large::Part;
@@ -63,6 +69,8 @@ pub struct Limits {
     pub bytes: u64,
     /// Bytes to leave free on the disk, whoever uses the rest.
     pub min_free: u64,
+    /// Files that others must still be able to make on the disk.
+    pub min_free_files: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Bytes from which on a file is large: it is not packed with others.
@@ -76,7 +84,14 @@ impl Limits {
     pub fn new(bytes: u64, min_free: u64) -> Self {
         let segment_bytes = (bytes / 256).clamp(256 << 20, 64 << 30);
         let large_bytes = 64 << 20;
-        Limits { bytes, min_free, segment_bytes, large_bytes, dead_records: 1 << 16 }
+        Limits {
+            bytes,
+            min_free,
+            min_free_files: 0,
+            segment_bytes,
+            large_bytes,
+            dead_records: 1 << 16,
+        }
     }
 }
 
@@ -87,6 +102,8 @@ struct Index {
     files: Files,
     /// Large files that are all there, and right.
     lent: HashMap<u32, Arc<Lent>>,
+    /// Large files all blocks of which were compared with their checksums, and none given up since.
+    compared: HashSet<u32>,
 }
 
 /// What only the one who writes needs.
@@ -110,6 +127,7 @@ pub struct Store {
     /// Bytes of samples at this moment: what the limits say, or less.
     budget: AtomicU64,
     health: Health,
+    watch: Arc<Watch>,
 }
 
 /// How a store and others share a disk, in bytes.
@@ -154,6 +172,14 @@ pub struct Count {
 /// # Errors
 /// The disk's.
 pub fn count(disk: &dyn Disk) -> Result<Count> {
+    // The index may be replaced by another one between two looks.
+    match try_count(disk) {
+        Err(error) if is_gone(&error) => try_count(disk),
+        counted => counted,
+    }
+}
+
+fn try_count(disk: &dyn Disk) -> Result<Count> {
     let names = disk.names()?;
     let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
     let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
@@ -181,18 +207,20 @@ impl Store {
     /// # Errors
     /// The disk's, where it cannot be read or an index cannot be made.
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
+        let watch = Arc::new(Watch::default());
+        let disk = watch.over(disk);
         let names = disk.names()?;
         let (mut log, mut entries) = Log::open(&*disk, &names, fresh)?;
         let (segments, files, lost) =
             Segments::open(&disk, &names, &mut entries, limits.segment_bytes);
-        let health = Health::new(limits.min_free);
+        let health = Health::new(limits.min_free, limits.min_free_files);
         // Their places will be others', who must not be left out for them at the next open.
         log.owe(lost.into_iter());
         let used = entries.values().map(|at| stored(at.length as usize)).sum();
         Ok(Store {
             secret: log.secret().to_le_bytes(),
             limits,
-            index: RwLock::new(Index { entries, files, lent: HashMap::new() }),
+            index: RwLock::new(Index { entries, files, ..Index::default() }),
             writer: Mutex::new(Writer {
                 log,
                 segments,
@@ -202,6 +230,7 @@ impl Store {
             used: AtomicU64::new(used),
             budget: AtomicU64::new(limits.bytes),
             health,
+            watch,
             disk,
         })
     }
@@ -240,9 +269,15 @@ impl Store {
         Key::new(hasher.finish128().as_u128())
     }
 
+    /// Whether the sample is there, whatever the state of its disk.
+    pub fn holds(&self, key: Key) -> bool {
+        self.read().entries.contains_key(&key)
+    }
+
     /// Whether the sample is there, and its disk to be used.
     pub fn contains(&self, key: Key) -> bool {
-        self.health.is_usable() && self.read().entries.contains_key(&key)
+        // A disk that is down is tried once in a while: by a read.
+        self.holds(key) && self.is_usable()
     }
 
     /// The sample's bytes. Blocks.
@@ -262,7 +297,8 @@ impl Store {
         };
         let Some((at, file)) = found else { return Found::Nothing };
         let mut buffer = Buffer::pages(at.length as usize);
-        match file.read_at(buffer.pages_mut(), u64::from(at.page) * PAGE_BYTES) {
+        let read = file.read_at(buffer.pages_mut(), u64::from(at.page) * PAGE_BYTES);
+        match read {
             Ok(()) => {
                 self.health.good();
                 if checksum(key, &buffer) == at.checksum {
@@ -279,6 +315,37 @@ impl Store {
         }
     }
 
+    /// Reads samples and compares their checksums. Returns those that are damaged, or cannot be read
+    /// while others can, each with where it is. Blocks.
+    ///
+    /// # Errors
+    /// That of the disk, in words, where it fails as a whole: what cannot be read now may be
+    /// readable tomorrow.
+    pub fn verify(&self, keys: &mut dyn Iterator<Item = Key>) -> Result<Vec<(Key, String)>> {
+        let (mut whole, mut damaged) = (None, Vec::new());
+        for key in keys {
+            match self.get(key) {
+                Found::Whole(_) => whole = Some(key),
+                Found::Damaged => damaged.push(key),
+                Found::Nothing => {}
+            }
+        }
+        let works = || whole.is_some_and(|key| matches!(self.get(key), Found::Whole(_)));
+        if self.state() != "normal" && !works() {
+            return Err(Error::other(self.state()));
+        }
+        Ok(damaged.into_iter().map(|key| (key, self.place(key))).collect())
+    }
+
+    /// Where a sample is, for people.
+    fn place(&self, key: Key) -> String {
+        let Some(at) = self.read().entries.get(&key).copied() else { return String::new() };
+        let Extent { segment, .. } = Extent::of(&at);
+        let from = u64::from(at.page) * PAGE_BYTES;
+        let name = self.writer().segments.name(segment);
+        format!("{name}, bytes {from} to {}", from + u64::from(at.length))
+    }
+
     /// Gives samples up. Blocks.
     pub fn remove(&self, keys: &[Key]) {
         let mut writer = self.writer();
@@ -288,6 +355,7 @@ impl Store {
         // Nobody new gets what is not all there any more.
         for (_, at) in &gone {
             index.lent.remove(&at.segment);
+            index.compared.remove(&at.segment);
         }
         drop(index);
         let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
@@ -412,12 +480,8 @@ impl Store {
         self.budget.load(Ordering::Relaxed)
     }
 
-    fn used(&self) -> u64 {
+    /// Bytes of what is stored, in whole pages.
+    pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
-    }
-
-    /// `normal`, or what is wrong in words.
-    pub fn state(&self) -> &'static str {
-        self.health.words()
     }
 }

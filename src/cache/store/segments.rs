@@ -356,6 +356,11 @@ impl Segments {
         self.large.lend(&self.disk, id, length)
     }
 
+    /// The name of a file, by its number.
+    pub(super) fn name(&self, id: u32) -> String {
+        self.large.name(id).unwrap_or_else(|| name(id))
+    }
+
     /// Gives back what no block has in large files.
     pub(super) fn clear_gaps(&mut self) {
         self.large.clear_gaps();

@@ -62,7 +62,7 @@ impl Store {
         }
         let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
         let fits = self.used().saturating_add(bytes) <= self.budget();
-        if !fits || !self.health.is_usable() || !self.health.has_room(&*self.disk, bytes) {
+        if !fits || !self.is_usable() || !self.health.has_room(&*self.disk, bytes) {
             return false;
         }
         let mut writer = self.writer();

@@ -9,7 +9,6 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use clap::Subcommand;
 use output::Target;
@@ -139,7 +138,7 @@ pub(super) struct Resolved {
 pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
     let root = absolute(dataset);
     let source = Arc::new(PosixSource::open(&root, 1)?);
-    let catalog = Catalog::scan(source, SCAN_THREADS, None, &AtomicU64::new(0));
+    let catalog = Catalog::scan(source, SCAN_THREADS, None);
     let catalog = catalog.map_err(|(path, errno)| {
         let at = root.join(path);
         Error::new(ErrorKind::Source, format!("cannot read {}: {}", at.display(), errno.desc()))

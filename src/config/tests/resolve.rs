@@ -41,7 +41,12 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     assert_eq!(bytes(&["cache.dir=/c", "cache.disk=0"]), None);
     assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=60%"]), None);
     assert_eq!(bytes(&["cache.dir=/c", "cache.min-free=auto"]), Some(450 * GIB));
-    assert!(disk(&["cache.dir=/c", "cache.disk=451GiB"]).is_err());
+    let shrunk = settings(&["cache.dir=/c", "cache.disk=451GiB"]).unwrap();
+    let said = "cache.disk shrunk from 451 GiB to 450 GiB, which fits: free 500 GiB less min-free \
+                50 GiB";
+    assert!(shrunk.decisions.iter().any(|line| line == said), "{:?}", shrunk.decisions);
+    let sizes = shrunk.cache.disk.map(|disk| (disk.bytes, disk.configured_bytes));
+    assert_eq!(sizes, Some((450 * GIB, 451 * GIB)));
     assert!(disk(&["cache.disk=80%"]).is_err());
     assert!(disk(&["cache.dir=/c", "cache.large-file=1MiB"]).is_err());
     let large = disk(&["cache.dir=/c", "cache.large-file=2MiB"]).unwrap().unwrap().large_file_bytes;

@@ -5,11 +5,11 @@
 //! lists of samples mean nothing any more, and only what samplers draw is remembered.
 
 use std::hash::Hasher;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::anchor::Anchored;
 use crate::cache::store::journal::{read, replace};
 use crate::learn::{JOURNAL_BYTES_MAX, Journal, Record};
 use crate::order::Listing;
@@ -55,8 +55,8 @@ impl Numbering {
 pub(super) struct Kept {
     journal: Journal,
     numbering: Option<Numbering>,
-    /// The store's directory.
-    home: Option<PathBuf>,
+    /// Where it is kept, if there is a store.
+    file: Option<Anchored>,
     /// What was found there and how its samples are counted, until it is known how ours are.
     found: Option<(Journal, u128)>,
     written: Journal,
@@ -67,7 +67,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Reads what the directory of a store has.
-    pub(super) fn open(home: Option<PathBuf>) -> Self {
+    pub(super) fn open(file: Option<Anchored>) -> Self {
         let mut kept = Kept {
             journal: Journal::default(),
             numbering: None,
@@ -75,18 +75,18 @@ impl Kept {
             written: Journal::default(),
             due: Instant::now(),
             words: None,
-            home,
+            file,
         };
-        let Some(home) = &kept.home else { return kept };
+        let Some(file) = &kept.file else { return kept };
         let decode = |bytes: Option<Vec<u8>>| bytes.map(|bytes| Journal::decode(&bytes));
-        match read(home, JOURNAL_BYTES_MAX).and_then(|bytes| decode(bytes).transpose()) {
+        match read(file, JOURNAL_BYTES_MAX).and_then(|bytes| decode(bytes).transpose()) {
             Ok(found) => {
                 let count = found.as_ref().map_or(0, |(journal, _)| journal.len());
                 kept.words = (count > 0).then(|| format!("{count} earlier runs remembered"));
                 kept.found = found;
             }
             Err(error) => {
-                tracing::warn!(home = %home.display(), error, "the journal is ignored");
+                tracing::warn!(error, "the journal is ignored");
                 kept.words = Some(format!("ignored: {error}"));
             }
         }
@@ -138,7 +138,7 @@ impl Kept {
     pub(super) fn write(&mut self) {
         let began = Instant::now();
         self.due = began + WRITE_EVERY;
-        let (Some(home), Some(numbering)) = (&self.home, &self.numbering) else { return };
+        let (Some(file), Some(numbering)) = (&self.file, &self.numbering) else { return };
         let mut journal = self.journal.clone();
         journal.detach();
         if journal == self.written {
@@ -147,7 +147,7 @@ impl Kept {
         let places = numbering.places();
         let place = |sample: u32| places.get(sample as usize).copied().flatten();
         let bytes = journal.clone().renumbered(place).encode(numbering.hash);
-        match replace(home, &bytes) {
+        match replace(file, &bytes) {
             Ok(()) => self.written = journal,
             Err(error) => tracing::warn!(%error, "the journal cannot be written"),
         }

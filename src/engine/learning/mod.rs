@@ -19,7 +19,6 @@ mod journal;
 mod owner;
 mod searches;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -28,10 +27,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::lock;
 use super::order::Streams;
 use super::planning::Published;
 use super::record::Named;
+use super::{STOP_PATIENCE, ends, lock};
+use crate::anchor::Anchored;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
@@ -47,9 +47,6 @@ const NOTES_MAX: usize = 1 << 14;
 
 /// How long is waited for what the thread knows; a search for suspects takes a second at most.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long the end of a mount waits for what was learnt to be kept.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the learner's thread is told.
 enum Note {
@@ -120,8 +117,26 @@ pub(super) struct Surroundings {
     pub(super) inbox: Arc<Inbox>,
     pub(super) streams: Streams,
     pub(super) published: Arc<Mutex<Published>>,
-    /// The directory of the local store, if there is one.
-    pub(super) home: Option<PathBuf>,
+    /// Where the journal is kept, if there is a local store.
+    pub(super) journal: Option<Anchored>,
+}
+
+impl Surroundings {
+    pub(super) fn new(
+        catalog: &Arc<Catalog>,
+        inbox: &Arc<Inbox>,
+        streams: &Streams,
+        published: &Arc<Mutex<Published>>,
+        journal: Option<Anchored>,
+    ) -> Self {
+        Surroundings {
+            catalog: Arc::clone(catalog),
+            inbox: Arc::clone(inbox),
+            streams: Arc::clone(streams),
+            published: Arc::clone(published),
+            journal,
+        }
+    }
 }
 
 /// What the thread last said of itself.
@@ -207,21 +222,12 @@ impl Learning {
         records.recv_timeout(PATIENCE).map_err(late)
     }
 
-    /// Ends the thread and all searches. Waits for it no longer than a disk that works takes.
-    pub(super) fn stop(&self) {
+    /// Ends the thread and all searches. Says whether it has ended.
+    pub(super) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
         // Where it is full, the thread has something to wake up for.
         let _ = self.notes.try_send(Note::Wake);
-        let Some(thread) = lock(&self.thread).take() else { return };
-        let start = Instant::now();
-        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !thread.is_finished() {
-            tracing::warn!("the cache disk hangs; what was learnt last may be lost");
-        } else if thread.join().is_err() {
-            tracing::error!("the learner's thread panicked");
-        }
+        ends(lock(&self.thread).take(), STOP_PATIENCE, "what was learnt last")
     }
 }
 

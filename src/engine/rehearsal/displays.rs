@@ -84,12 +84,14 @@ pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Displ
 }
 
 /// The samples of the task and draws of an epoch, which are of other tasks. The samples of the task
-/// are links to the files of the dataset.
+/// are links to the files of the dataset. Where nobody says which they are, what the buffer holds is
+/// old and all else is new.
 pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let mut making = Making::default();
     let (mut new, mut paths) = (0, HashSet::new());
+    let is_old = |path: &Path| path.to_str().is_some_and(|path| held.sample(path).is_some());
     let is_of_task = |path: &Path| match held.files() {
-        [] => path.starts_with(&held.settings.root),
+        [] => path.starts_with(&held.settings.root) && !is_old(path),
         files => files.iter().any(|file| path.starts_with(file)),
     };
     catalog.for_each_file(|path, _, stat| {
@@ -107,8 +109,13 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let samples: Vec<SampleId> =
         held.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
     let seed = held.buffer().rules().seed;
+    let replays = Mix::new(new as u64, settings.batch, settings.replay).replays();
+    if replays > 0 && samples.is_empty() {
+        let name = &settings.name;
+        tracing::warn!(name, "a mix is without old samples: the buffer holds none of other tasks");
+    }
     let mut draws = Draws::new(seed, epoch, samples, settings.distance);
-    for k in 0..Mix::new(new as u64, settings.batch, settings.replay).replays() {
+    for k in 0..replays {
         let Some(id) = draws.at(k) else { break };
         let Some(member) = held.buffer().get(id) else { continue };
         let Some(sample) = held.shows(id) else { continue };

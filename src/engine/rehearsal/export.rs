@@ -8,13 +8,14 @@ use std::sync::mpsc::sync_channel;
 
 use serde_json::{Value, json};
 
+use super::answers::Refusals;
 use super::{Note, PATIENCE, Rehearsal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Sample, View};
 
 impl Rehearsal {
     /// Copies the samples of a buffer to a directory that is made for them, as `CLASS/FILE`. Says
-    /// how many. Blocks.
+    /// how many, and which cannot be read. Blocks.
     ///
     /// # Errors
     /// Where there is no such buffer or the directory cannot be written; what was copied until then
@@ -36,24 +37,33 @@ impl Rehearsal {
             .send(Note::Make { buffer, view: View::Epoch(0), made: answer })
             .map_err(|_| ended())?;
         let display = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ended)?;
-        let mut copied = 0_u64;
+        let (mut copied, mut refused) = (0_u64, Refusals::default());
         for (class, exhibits) in &display.classes {
             let folder = directory.join(class);
             fs::create_dir_all(&folder).map_err(cannot)?;
             for exhibit in exhibits {
-                if let Some(sample) = exhibit.sample() {
-                    copy(sample, &folder.join(&exhibit.name)).map_err(cannot)?;
-                    copied += 1;
+                let Some(sample) = exhibit.sample() else { continue };
+                match sample.pinned.read() {
+                    Ok(bytes) => {
+                        write(sample, &bytes, &folder.join(&exhibit.name)).map_err(cannot)?;
+                        copied += 1;
+                    }
+                    Err(error) => {
+                        refused.note(&sample.source, &error.to_string());
+                        let sample = sample.id;
+                        // The owner gives it up if it is damaged.
+                        self.notes.send(Note::Damaged { buffer, sample }).map_err(|_| ended())?;
+                    }
                 }
             }
         }
-        Ok(json!(copied))
+        Ok(json!({ "copied": copied, "refused": refused.count, "why": refused.why }))
     }
 }
 
 /// Nobody may read more of the copy than at the source.
-fn copy(sample: &Sample, path: &Path) -> std::io::Result<()> {
+fn write(sample: &Sample, bytes: &[u8], path: &Path) -> std::io::Result<()> {
     let mode = u32::from(sample.access.mode & 0o666) | 0o600;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(&sample.pinned.read()?)
+    file.write_all(bytes)
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
-use super::answers::Refusals;
 use super::record::{Origin, Record, State};
+use super::scores::Came;
 use crate::cache::store::disk::Disk;
 use crate::cache::{Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
-    Buffer, Candidate, ClassId, Feature, Labels, Refused, SampleId, SleepSet, sleep_set,
+    Buffer, Candidate, ClassId, Feature, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
 };
 
 /// Samples larger than this are never kept: they are read and served in one piece.
@@ -42,10 +42,11 @@ pub(super) struct Held {
     labels: Labels,
     state: State,
     journal: Journal,
-    /// Scores that were taken in this mount, and what was not.
-    pub(super) scored: u64,
-    pub(super) refused: Refusals,
+    /// What came of the scores of this mount.
+    pub(super) scores: Came,
     wear: Wear,
+    /// Others had left space on the disk when that was asked last.
+    is_left: bool,
     /// It was said that the disk does not take what is written.
     warned: bool,
     /// Counts the changes of what is shown, for those who look at it.
@@ -60,9 +61,9 @@ pub(super) fn hash_of(path: &[u8]) -> u64 {
 }
 
 impl Held {
-    /// Opens a buffer that lies on `disk`, or begins one. Where its rules are others than before,
-    /// what it held is offered to a new one by these. A disk that takes nothing is no error: what is
-    /// to be written waits for it.
+    /// Opens a buffer that lies on `disk`, or begins one. Where its policy or seed are others than
+    /// before, what it held is offered to a new one by these. A disk that takes nothing is no error:
+    /// what is to be written waits for it.
     ///
     /// # Errors
     /// Where the disk cannot be read, or the journal is not one that this version wrote.
@@ -85,15 +86,16 @@ impl Held {
             let message = format!("a record of the buffer's journal cannot be understood: {error}");
             Error::new(ErrorKind::InvalidData, message)
         })?;
-        let ruled = journal.length() > 0 && *state.buffer.rules() == rules;
+        let before = *state.buffer.rules();
+        let is_new = journal.length() == 0;
         let mut held = Held {
             settings,
             labels,
             state,
             journal,
-            scored: 0,
-            refused: Refusals::default(),
+            scores: Came::default(),
             wear: Wear::new(0, min_free),
+            is_left: true,
             warned: false,
             changes: Arc::default(),
         };
@@ -101,8 +103,11 @@ impl Held {
         let samples = held.buffer().members().map(|member| member.sample);
         let without: Vec<SampleId> = samples.filter(|sample| !held_with_bytes(sample)).collect();
         without.into_iter().for_each(|sample| held.commit(Record::Lost { sample }, &[]));
-        if !ruled {
+        let capacity = rules.capacity;
+        if is_new || before != (Rules { capacity: before.capacity, ..rules }) {
             held.commit(Record::Ruled { rules }, &[]);
+        } else if before.capacity != capacity {
+            held.commit(Record::Resized { capacity }, &[]);
         }
         held.wear = Wear::new(held.live(), min_free);
         held.write();
@@ -196,6 +201,16 @@ impl Held {
         self.state.by_hash.get(&hash_of(path.as_bytes())).copied()
     }
 
+    /// Whether the file of this path was offered, held or not.
+    pub(super) fn was_offered(&self, path: &str) -> bool {
+        self.state.offered.contains(&hash_of(path.as_bytes()))
+    }
+
+    /// The number of the class of a file, if anything of it was offered.
+    pub(super) fn class_number(&self, path: &Path) -> Option<ClassId> {
+        self.state.classes.get(&self.class_of(path)?)
+    }
+
     /// Takes what the trainer says of a sample.
     ///
     /// # Errors
@@ -240,12 +255,22 @@ impl Held {
         self.commit(Record::Task { task, files }, &[]);
     }
 
-    /// Whether something may happen: not where much waits for a disk that does not take it.
+    /// Whether something may happen: not where much waits for a disk that does not take it, or where
+    /// others need the space of that.
     pub(super) fn has_room(&mut self) -> bool {
         if self.journal.is_full() {
             self.write();
         }
-        !self.journal.is_full()
+        let is_left = self.wear.has_room(&self.journal, 0);
+        if self.is_left && !is_left {
+            let name = &self.settings.name;
+            tracing::warn!(
+                name,
+                "others need the space of a rehearsal buffer's disk; it stays as it is"
+            );
+        }
+        self.is_left = is_left;
+        is_left && !self.journal.is_full()
     }
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead.

@@ -18,6 +18,7 @@ mod offers;
 mod owner;
 mod queue;
 mod record;
+mod scores;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +33,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::lock;
+use super::{STOP_PATIENCE, ends, lock};
 use crate::cache::store::disk::{Directory, Disk};
 use crate::cache::{Cache, CodeStore};
 use crate::catalog::NodeId;
@@ -200,16 +201,12 @@ impl Rehearsal {
         })?
     }
 
-    /// Ends the thread; what was decided is written.
-    pub(super) fn stop(&self) {
+    /// Ends the thread; what was decided is written. Says whether it has ended.
+    pub(super) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
         // Where it is full, the thread has something to wake up for.
         let _ = self.notes.try_send(Note::Wake);
-        if let Some(thread) = lock(&self.thread).take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the rehearsal buffers panicked");
-        }
+        ends(lock(&self.thread).take(), STOP_PATIENCE, "what was offered last")
     }
 }
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::Note;
 use super::displays;
 use super::held::{Held, Newcomer, hash_of};
 use super::latent::Latent;
 use super::offers::Waiting;
 use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
+use super::{NOTES_MAX, Note};
 use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
 use crate::fs::views::{Access, Display, View, Views};
@@ -42,9 +42,10 @@ impl Place {
         }
     }
 
-    /// Whether everything that happened has been written and lasts.
-    fn lasts(&self) -> bool {
-        self.held.lasts() && self.latent.as_ref().is_none_or(Latent::lasts)
+    /// Whether everything that happened has been written and lasts, and no offer waits for room.
+    fn is_settled(&mut self) -> bool {
+        let lasts = self.held.lasts() && self.latent.as_ref().is_none_or(Latent::lasts);
+        lasts && (self.queue.len() == 0 || self.held.has_room())
     }
 }
 
@@ -89,12 +90,15 @@ impl Owner {
             }
             if due.is_some_and(|due| due <= Instant::now()) {
                 self.places.iter_mut().for_each(Place::sync);
-                // What waits for the disk is tried again.
-                let lasts = self.places.iter().all(Place::lasts);
-                due = (!lasts).then(|| Instant::now() + SYNC_EVERY);
                 self.decide();
+                // What waits for the disk is tried again.
+                let settled = self.places.iter_mut().all(Place::is_settled);
+                due = (!settled).then(|| Instant::now() + SYNC_EVERY);
             }
         }
+        // What was read last is offered, too.
+        notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
+        self.decide();
         self.places.iter_mut().for_each(Place::sync);
     }
 
@@ -121,7 +125,7 @@ impl Owner {
             }
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
-                done(self.score(buffer, &lines).map_or(0, |came| came.count));
+                done(self.score(buffer, &lines).refused.count);
             }
             Note::Appended { buffer, bytes, done } => {
                 let latent = self.places.get_mut(buffer).and_then(|place| place.latent.as_mut());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Pinned;
 use crate::fs::views::{Access, Sample};
-use crate::rehearsal::{Buffer, Candidate, ClassId, Rules, SampleId};
+use crate::rehearsal::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
 
 /// What happened.
 #[derive(Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub(super) enum Record {
     Pinned { sample: SampleId, hash: u64, origin: Origin },
     /// Other rules are in force: what is held is offered to a buffer of these.
     Ruled { rules: Rules },
+    /// The same rules are in force, with more room or less.
+    Resized { capacity: Capacity },
     /// A sample was offered. Its bytes are pinned with this, unless it was passed over.
     Offered { hash: u64, class: String, bytes: u64, origin: Option<Origin> },
     /// The trainer said something of a sample.
@@ -120,6 +122,9 @@ impl State {
                 }
             }
             Record::Ruled { rules } => self.reform(rules),
+            Record::Resized { capacity } => {
+                self.buffer.resize(capacity).into_iter().for_each(|gone| drop(self.forget(gone)));
+            }
             Record::Offered { hash, class, bytes, origin } => {
                 let class = self.classes.id(class);
                 self.offered.insert(hash);

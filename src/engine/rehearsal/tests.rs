@@ -142,6 +142,38 @@ fn other_rules_take_over_what_was_held() {
     assert_eq!(offer(&mut held, 300..310), 10);
 }
 
+/// With less room some of it goes, with more there is room for others: what is known stays.
+#[test]
+fn another_size_is_the_same_buffer() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut held = open(directory.path(), &[]);
+    offer(&mut held, 0..300);
+    let samples: Vec<_> = held.buffer().members().map(|member| member.sample).collect();
+    for sample in samples {
+        held.score(sample, sample.0 as f32).unwrap();
+        held.shown(sample);
+    }
+    held.write();
+    let before = check(&held);
+    drop(held);
+    for (size, expected) in [(8, 8), (30, 8)] {
+        let held = open(directory.path(), &[&format!("size={size}")]);
+        assert_eq!((held.buffer().len(), held.buffer().offers()), (expected, 300));
+        assert!(check(&held).iter().all(|path| before.contains(path)));
+        for member in held.buffer().members() {
+            assert_eq!((member.score, member.replays), (Some(member.sample.0 as f32), 1));
+        }
+    }
+    let mut held = open(directory.path(), &["size=30"]);
+    assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
+    offer(&mut held, 300..400);
+    assert_eq!((held.buffer().len(), held.buffer().offers()), (30, 400));
+    let (buffer, paths) = (held.buffer().clone(), check(&held));
+    drop(held);
+    let held = open(directory.path(), &["size=30"]);
+    assert_eq!((held.buffer(), check(&held)), (&buffer, paths));
+}
+
 #[test]
 fn dead_bytes_are_left_behind() {
     let directory = tempfile::tempdir().unwrap();
@@ -201,6 +233,34 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     assert_eq!(shown(&held), 4);
     drop(held);
     assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
+}
+
+/// What others leave is theirs: the buffer stays as it is until there is space again.
+#[test]
+fn space_that_is_for_others_is_not_taken() {
+    let disk = Model::default();
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    disk.set_space(room((1 << 30) - 1));
+    let open = || {
+        let settings = settings(&["policy=ring"]);
+        Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
+    };
+    assert!(!open().has_room());
+    disk.set_space(room(2 << 30));
+    let mut held = open();
+    assert!(held.has_room());
+    disk.set_space(room(1 << 29));
+    let large = vec![3; 16 << 20];
+    let taken = (0..20).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large));
+    let taken = taken.count();
+    assert!(taken < 20, "it is looked again while it grows");
+    let begun = std::time::Instant::now();
+    disk.set_space(room(2 << 30));
+    while !held.has_room() {
+        assert!(begun.elapsed().as_secs() < 30);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(held.buffer().len(), taken);
 }
 
 /// What goes for a newcomer is shown until the newcomer is on the disk, after any crash.

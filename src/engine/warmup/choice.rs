@@ -49,8 +49,10 @@ impl Parts {
 }
 
 impl Engine {
-    /// The blocks that are chosen, each once, and what is to be said of them at the start.
+    /// The blocks that are chosen, each once, and what is to be said of them at the start. Waits
+    /// until all files are known.
     pub(super) fn choose(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
+        self.await_scan()?;
         let points = self.points();
         let mut prefixes = points.clone();
         prefixes.push(self.source_path.clone());

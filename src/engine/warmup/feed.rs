@@ -1,8 +1,9 @@
 //! The thread of a warm-up.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Around, Pace, Progress, Tally, UNASKED_FOR, Warmup, lock};
+use super::{Around, Pace, Progress, Tally, Warmup, lock};
 use crate::ids::BlockId;
 use crate::plan::{Event, Standing};
 
@@ -12,10 +13,17 @@ const AHEAD: usize = 256;
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// A warm-up that nobody has asked about for so many looks, ten seconds of them, is over: its
+/// command has been ended. Where the whole machine stood still, its command could not ask.
+const UNASKED_FOR: u32 = 1000;
+
+/// For how many looks a cache disk that hangs is waited for: a minute.
+const HANGS_FOR: u32 = 6000;
+
 /// How long what is on its way may take beyond the deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A fetch that fails is tried again once.
+/// A fetch that fails is tried again once. What a disk that hangs does not take is no try.
 const TRIES: u8 = 2;
 
 /// Seconds' worth of the rate that may be fetched at once.
@@ -62,6 +70,8 @@ struct Feed<'w> {
     /// The first one that was not looked at yet.
     next: usize,
     waiting: Vec<Waiting>,
+    /// Looks in a row that have found the cache disk hanging.
+    hung: u32,
     allowance: Allowance,
     progress: Progress,
 }
@@ -77,12 +87,12 @@ pub(super) fn run(
     let _end = End(warmup);
     let progress = lock(&warmup.progress).clone();
     let (waiting, allowance) = (Vec::new(), Allowance::new(pace.rate));
-    let mut feed = Feed { around, blocks, next: 0, waiting, allowance, progress };
+    let mut feed = Feed { around, blocks, next: 0, waiting, hung: 0, allowance, progress };
     // One that is beyond all time is none.
     let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     let deadline = pace.deadline_s.and_then(until);
     loop {
-        let stopped = lock(&warmup.asked).elapsed() >= UNASKED_FOR;
+        let stopped = warmup.unasked.fetch_add(1, Ordering::Relaxed) >= UNASKED_FOR;
         let late = deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
         let over = |by: Duration| late.is_some_and(|late| late >= by);
         let looked = feed.look();
@@ -129,6 +139,9 @@ impl Feed<'_> {
     fn look(&mut self) -> Option<()> {
         let blocks: Vec<BlockId> = self.waiting.iter().map(|waiting| waiting.block).collect();
         let standings = self.around.standings(&blocks)?;
+        // Standings come first: what they say of a disk that hangs is not taken for its failure.
+        self.hung = if (self.around.hangs)() { self.hung.saturating_add(1) } else { 0 };
+        let waits = (1..=HANGS_FOR).contains(&self.hung);
         let mut again = Vec::new();
         for (Waiting { block, tries }, standing) in
             std::mem::take(&mut self.waiting).into_iter().zip(standings)
@@ -137,6 +150,7 @@ impl Feed<'_> {
                 Standing::Coming => self.waiting.push(Waiting { block, tries }),
                 Standing::Ram | Standing::Tier(_) => self.count(block, |p| &mut p.fetched),
                 Standing::Refused => self.count(block, |p| &mut p.unfit),
+                Standing::Away if waits => self.waiting.push(Waiting { block, tries: 0 }),
                 Standing::Away if tries < TRIES => {
                     again.push(block);
                     self.waiting.push(Waiting { block, tries: tries + 1 });
@@ -177,5 +191,131 @@ impl Feed<'_> {
         }
         self.want(wanted);
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::cache::Inbox;
+    use crate::catalog::Catalog;
+    use crate::plan::{Action, Planner, PolicyKind, Settings, Tier};
+    use crate::source::PosixSource;
+
+    const FILES: u32 = 20;
+
+    /// A planner, and a disk that takes nothing while it hangs.
+    struct World {
+        around: Around,
+        hangs: Arc<AtomicBool>,
+        blocks: Vec<BlockId>,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            self.around.inbox.close();
+        }
+    }
+
+    impl World {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            for file in 0..FILES {
+                std::fs::write(directory.path().join(file.to_string()), b"bytes").unwrap();
+            }
+            let source = Arc::new(PosixSource::open(directory.path(), 1).unwrap());
+            let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
+            let inbox = Arc::new(Inbox::new(4));
+            let hangs = Arc::new(AtomicBool::new(true));
+            let tiers = [0, 1 << 20].map(|capacity| Tier { capacity, block_us: 0 }).into();
+            let settings = Settings {
+                tiers,
+                source_us: None,
+                policy: PolicyKind::Auto,
+                prefetch: true,
+                inflight_max: 4,
+                window_bytes: None,
+                start_at_open: false,
+                gears: false,
+            };
+            let planner = Planner::new(settings, catalog.layout());
+            let (heard, disk) = (Arc::clone(&inbox), Arc::clone(&hangs));
+            std::thread::spawn(move || plan(planner, &heard, &disk));
+            let disk = Arc::clone(&hangs);
+            let around =
+                Around { inbox, catalog, hangs: Box::new(move || disk.load(Ordering::SeqCst)) };
+            let blocks = (0..FILES).map(BlockId).collect();
+            World { around, hangs, blocks, _directory: directory }
+        }
+
+        fn feed(&self) -> Feed<'_> {
+            let (around, blocks, allowance) = (&self.around, &self.blocks, Allowance::new(None));
+            let (waiting, progress) = (Vec::new(), Progress::default());
+            let mut feed = Feed { around, blocks, next: 0, waiting, hung: 0, allowance, progress };
+            assert_eq!(feed.feed(), Some(()));
+            feed
+        }
+    }
+
+    /// Does as the planner's thread, until the inbox is closed.
+    fn plan(mut planner: Planner, inbox: &Inbox, hangs: &AtomicBool) {
+        let (mut messages, mut questions) = (Vec::new(), Vec::new());
+        let mut actions = Vec::new();
+        while inbox.take(&mut messages, &mut questions, Duration::from_secs(3600)) {
+            let mut events: Vec<Event> = messages.drain(..).map(|message| message.event).collect();
+            while let Some(event) = events.pop() {
+                planner.apply(event, &mut actions);
+                events.extend(actions.drain(..).filter_map(|action| match action {
+                    Action::Load { block, tier } => {
+                        let done = !hangs.load(Ordering::SeqCst);
+                        Some(Event::Placed { block, tier, done })
+                    }
+                    _ => None,
+                }));
+            }
+            questions.drain(..).for_each(|question| question(&planner));
+        }
+    }
+
+    fn look(feed: &mut Feed<'_>, times: u32) {
+        (0..times).for_each(|_| assert_eq!(feed.look(), Some(())));
+    }
+
+    #[test]
+    fn what_a_disk_that_hangs_does_not_take_is_brought_again_when_it_does() {
+        let world = World::new();
+        let mut feed = world.feed();
+        look(&mut feed, 3 * u32::from(TRIES));
+        assert_eq!((feed.waiting.len(), feed.progress.failed.blocks), (FILES as usize, 0));
+        world.hangs.store(false, Ordering::SeqCst);
+        look(&mut feed, 2);
+        assert!(feed.is_done());
+        assert_eq!(feed.progress.fetched.blocks, u64::from(FILES));
+    }
+
+    #[test]
+    fn a_disk_that_hangs_on_is_not_waited_for() {
+        let world = World::new();
+        let mut feed = world.feed();
+        feed.hung = HANGS_FOR - 1;
+        look(&mut feed, 1);
+        assert_eq!(feed.waiting.len(), FILES as usize);
+        look(&mut feed, 1 + u32::from(TRIES));
+        assert_eq!(feed.progress.failed.blocks, u64::from(FILES));
+    }
+
+    #[test]
+    fn a_warmup_ends_when_it_has_looked_many_times_and_nobody_has_asked() {
+        let world = World::new();
+        let progress = Mutex::default();
+        let warmup = Warmup { progress, unasked: AtomicU32::new(UNASKED_FOR - 3) };
+        // It would wait for the disk otherwise.
+        run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
+        assert!(lock(&warmup.progress).done && lock(&warmup.progress).failed.blocks == 0);
+        assert_eq!(warmup.unasked.into_inner(), UNASKED_FOR + 1, "each look counts once");
     }
 }

@@ -3,12 +3,13 @@
 //! 1. What is chosen ([`Chosen`]) is looked up in the catalog and becomes a list of blocks.
 //! 2. A *warm-up* is a thread that hands the list to the planner, a little ahead of what arrives
 //!    (`feed.rs`). The planner decides where a block goes, and the cache brings it.
-//! 3. Whoever began it asks now and then how far it is. One that nobody asks about has nobody
-//!    waiting for it any more, and ends.
+//! 3. Whoever began it asks now and then how far it is. One that nobody has asked about for many
+//!    looks of its thread has nobody waiting for it any more, and ends.
 
 mod choice;
 mod feed;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,11 +24,8 @@ use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
 pub use choice::Chosen;
 
-/// Warm-ups of one engine at once, those included whose end nobody has asked for yet.
+/// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.
 const WARMUPS_MAX: usize = 16;
-
-/// A warm-up that nobody has asked about for so long is over: its command has been ended.
-const UNASKED_FOR: Duration = Duration::from_secs(10);
 
 /// What the planner is asked at once: its thread has other things to do.
 const ASKED_AT_ONCE: usize = 1 << 14;
@@ -92,13 +90,15 @@ pub struct Pace {
 /// A warm-up, as its thread and those who ask about it share it.
 struct Warmup {
     progress: Mutex<Progress>,
-    asked: Mutex<Instant>,
+    /// Looks of its thread since somebody asked.
+    unasked: AtomicU32,
 }
 
 /// The warm-ups of an engine by number.
 #[derive(Default)]
 pub(super) struct Warmups {
     next: u64,
+    /// Those that were asked about last are the last.
     running: Vec<(u64, Arc<Warmup>)>,
 }
 
@@ -106,6 +106,8 @@ pub(super) struct Warmups {
 struct Around {
     inbox: Arc<Inbox>,
     catalog: Arc<Catalog>,
+    /// Whether the cache disk hangs, so that nothing is stored.
+    hangs: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Around {
@@ -158,7 +160,9 @@ fn ended() -> Error {
 
 impl Engine {
     fn around(&self) -> Around {
-        Around { inbox: Arc::clone(&self.inbox), catalog: Arc::clone(&self.catalog) }
+        let store = self.cache.store().map(Arc::clone);
+        let hangs = Box::new(move || store.as_ref().is_some_and(|store| store.hangs()));
+        Around { inbox: Arc::clone(&self.inbox), catalog: Arc::clone(&self.catalog), hangs }
     }
 
     /// Begins to bring here what is chosen; returns the number to [ask](Self::warmup_progress)
@@ -169,15 +173,14 @@ impl Engine {
     pub fn start_warmup(&self, chosen: &Chosen, pace: Pace) -> Result<u64> {
         let begun = Instant::now();
         let (blocks, progress) = self.choose(chosen)?;
-        let warmup =
-            Arc::new(Warmup { progress: Mutex::new(progress), asked: Mutex::new(Instant::now()) });
+        let progress = Mutex::new(progress);
+        let warmup = Arc::new(Warmup { progress, unasked: AtomicU32::new(0) });
         let mut warmups = lock(&self.warmups);
-        warmups.running.retain(|(_, warmup)| {
-            !lock(&warmup.progress).done || lock(&warmup.asked).elapsed() < UNASKED_FOR
-        });
         if warmups.running.len() >= WARMUPS_MAX {
+            let over = warmups.running.iter().position(|(_, warmup)| lock(&warmup.progress).done);
             let message = format!("there are {WARMUPS_MAX} warm-ups of this mount already");
-            return Err(Error::new(ErrorKind::Busy, message));
+            let over = over.ok_or_else(|| Error::new(ErrorKind::Busy, message))?;
+            warmups.running.remove(over);
         }
         let around = self.around();
         let shared = Arc::clone(&warmup);
@@ -198,13 +201,12 @@ impl Engine {
     pub fn warmup_progress(&self, number: u64) -> Result<Progress> {
         let mut warmups = lock(&self.warmups);
         let index = warmups.running.iter().position(|(running, _)| *running == number);
-        let Some((index, warmup)) = index.map(|index| (index, &warmups.running[index].1)) else {
-            return Err(Error::new(ErrorKind::Usage, "there is no such warm-up"));
-        };
-        *lock(&warmup.asked) = Instant::now();
+        let none = || Error::new(ErrorKind::Usage, "there is no such warm-up");
+        let (number, warmup) = warmups.running.remove(index.ok_or_else(none)?);
+        warmup.unasked.store(0, Ordering::Relaxed);
         let progress = lock(&warmup.progress).clone();
-        if progress.done {
-            warmups.running.swap_remove(index);
+        if !progress.done {
+            warmups.running.push((number, warmup));
         }
         Ok(progress)
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
@@ -104,7 +105,9 @@ impl Views {
         if !slots.has(buffer, name) {
             return None;
         }
-        slots.deal(buffer, class).map(|(node, dealt)| sample(node, &dealt.sample, false))
+        slots
+            .deal(buffer, class, Instant::now())
+            .map(|(node, dealt)| sample(node, &dealt.sample, false))
     }
 
     fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {

@@ -2,21 +2,27 @@
 //!
 //! A lookup deals a sample and gives it a node of its own, whose size and content are fixed; the
 //! opening of the node takes the sample; a node that the kernel forgets without having opened it
-//! gives it back. So who only lists or stats takes nothing.
+//! gives it back. So who only lists or stats takes nothing. The kernel may know such a node for as
+//! long as it likes; so after a while its sample comes back without that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::place::DEALT;
 use super::{Display, Exhibit, Sample};
 use crate::cache::Shelf;
-use crate::rehearsal::{SampleId, Supply};
+use crate::rehearsal::{Deal, SampleId, Supply};
 
 /// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
 /// a dealt sample costs the same however many are held.
 const RENEW_AFTER: usize = 64;
 const RENEW_SHARE: usize = 16;
+
+/// After so long whoever looked a name up will not open what it found: that comes right after it, and
+/// who waits for the processor waits less.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who may be dealt: any sample, or those of a class.
 pub(super) type Class = Option<usize>;
@@ -59,7 +65,17 @@ pub(super) struct Dealt {
     pub(super) label: String,
     pub(super) sample: Arc<Sample>,
     class: Class,
-    taken: bool,
+    deal: Deal,
+    stage: Stage,
+}
+
+/// What has become of a sample behind a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Dealt,
+    /// It is dealt to others again.
+    Back,
+    Taken,
 }
 
 /// The slots of all buffers.
@@ -67,6 +83,9 @@ pub(super) struct Slots {
     decks: Vec<Deck>,
     dealt: HashMap<u64, Dealt>,
     next: u64,
+    /// Nodes in the order in which they were dealt, with the time. The first one waits to be taken, or
+    /// did so when it was looked at last.
+    waiting: VecDeque<(u64, Instant)>,
 }
 
 /// The number of the supply of any sample; those of classes have their place.
@@ -125,7 +144,7 @@ impl Deck {
 impl Slots {
     pub(super) fn new(buffers: &[BufferView]) -> Slots {
         let decks = buffers.iter().cloned().map(Deck::new).collect();
-        Slots { decks, dealt: HashMap::new(), next: DEALT }
+        Slots { decks, dealt: HashMap::new(), next: DEALT, waiting: VecDeque::new() }
     }
 
     /// Whether what the buffer holds is what was looked at.
@@ -189,17 +208,42 @@ impl Slots {
         deck.zip(number).is_some_and(|(deck, number)| number < deck.view.slots)
     }
 
-    /// Deals a sample, and says its node; none where nothing is held.
-    pub(super) fn deal(&mut self, buffer: usize, class: Class) -> Option<(u64, &Dealt)> {
+    /// Deals a sample at this time, and says its node; none where nothing is held.
+    pub(super) fn deal(
+        &mut self,
+        buffer: usize,
+        class: Class,
+        now: Instant,
+    ) -> Option<(u64, &Dealt)> {
+        self.take_back(now);
         let deck = self.decks.get_mut(buffer)?;
-        let id = deck.supply(class)?.deal()?;
+        let deal = deck.supply(class)?.deal()?;
         deck.left = deck.left.saturating_sub(1);
-        let (place, sample) = deck.samples.get(&id)?;
+        let (place, sample) = deck.samples.get(&deal.sample)?;
         let (label, sample) = (deck.classes.get(*place)?.clone(), Arc::clone(sample));
         let node = self.next;
         self.next += 1;
-        let dealt = Dealt { buffer, label, sample, class, taken: false };
+        self.waiting.push_back((node, now));
+        let dealt = Dealt { buffer, label, sample, class, deal, stage: Stage::Dealt };
         Some((node, self.dealt.entry(node).insert_entry(dealt).into_mut()))
+    }
+
+    /// What was dealt long ago and not taken comes back.
+    fn take_back(&mut self, now: Instant) {
+        while let Some((node, dealt_at)) = self.waiting.front() {
+            if let Some(dealt) = self.dealt.get_mut(node).filter(|of| of.stage == Stage::Dealt) {
+                if now.saturating_duration_since(*dealt_at) < PATIENCE {
+                    break;
+                }
+                dealt.stage = Stage::Back;
+                if let Some(deck) = self.decks.get_mut(dealt.buffer)
+                    && let Some(supply) = deck.supply(dealt.class)
+                {
+                    supply.give_back(dealt.deal);
+                }
+            }
+            self.waiting.pop_front();
+        }
     }
 
     /// The sample behind a node.
@@ -210,21 +254,21 @@ impl Slots {
     /// Takes the sample behind a node; who opens it again finds the same one.
     pub(super) fn take(&mut self, node: u64) -> Option<&Dealt> {
         let dealt = self.dealt.get_mut(&node)?;
-        if !std::mem::replace(&mut dealt.taken, true)
+        if std::mem::replace(&mut dealt.stage, Stage::Taken) != Stage::Taken
             && let Some(supply) = self.decks.get_mut(dealt.buffer)?.supply(dealt.class)
         {
-            supply.take(dealt.sample.id);
+            supply.take(dealt.deal);
         }
         Some(dealt)
     }
 
     /// The kernel knows a node no more.
     pub(super) fn forget(&mut self, node: u64) {
-        if let Some(dealt) = self.dealt.remove(&node).filter(|dealt| !dealt.taken)
+        if let Some(dealt) = self.dealt.remove(&node).filter(|dealt| dealt.stage == Stage::Dealt)
             && let Some(deck) = self.decks.get_mut(dealt.buffer)
             && let Some(supply) = deck.supply(dealt.class)
         {
-            supply.give_back(dealt.sample.id);
+            supply.give_back(dealt.deal);
         }
     }
 }
@@ -237,17 +281,99 @@ mod tests {
     use nix::errno::Errno;
 
     use super::super::place::Place;
-    use super::super::{Ask, Views};
+    use super::super::{Access, Ask, Content, Views};
     use super::*;
+    use crate::cache::Journal;
+    use crate::cache::store::tests::model::Model;
+
+    fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
+        let (name, slots) = ("old".to_owned(), 64);
+        BufferView { name, seed: 1, distance, slots, changes, latent: None }
+    }
+
+    /// What a buffer of these samples shows, in two classes.
+    fn holding(samples: std::ops::Range<u32>) -> Display {
+        let mut journal = Journal::open(Arc::new(Model::default()), |_, _| ()).unwrap();
+        let mut exhibit = |n: u32| {
+            let pinned = journal.append(b"x", &[1]).unwrap();
+            let (id, access, source) = (SampleId(n), Access::default(), format!("d/{n}.jpg"));
+            let content = Content::Held(Arc::new(Sample { id, source, access, pinned }));
+            Exhibit { name: format!("{n:04}.jpg"), content }
+        };
+        let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut exhibit).collect();
+        Display { classes: vec![("even".to_owned(), class(0)), ("odd".to_owned(), class(1))] }
+    }
+
+    /// Names that readers look up: as with the kernel, a node is forgotten when its name is looked up
+    /// again.
+    struct Names {
+        slots: Slots,
+        found: HashMap<usize, u64>,
+        now: Instant,
+    }
+
+    impl Names {
+        fn look(&mut self, name: usize) -> (u64, u32) {
+            let (node, dealt) = self.slots.deal(0, None, self.now).expect("something is held");
+            let sample = dealt.sample.id.0;
+            if let Some(before) = self.found.insert(name, node) {
+                self.slots.forget(before);
+            }
+            (node, sample)
+        }
+
+        fn open(&mut self, name: usize) -> u32 {
+            let (node, sample) = self.look(name);
+            self.slots.take(node);
+            sample
+        }
+    }
+
+    /// Names of which all are looked at, and few are opened; then half of the buffer is replaced.
+    #[test]
+    fn what_is_only_looked_at_comes_back_after_a_while() {
+        let mut slots = Slots::new(&[view(20, Arc::default())]);
+        slots.renew(0, Some(1), Some(&holding(0..100)));
+        let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
+        for held in [0..100, 50..150, 100..130] {
+            names.slots.renew(0, Some(1), Some(&holding(held.clone())));
+            (0..64).for_each(|name| _ = names.look(name));
+            names.now += PATIENCE;
+            let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+            for turn in 0..5000 {
+                let sample = names.open(turn % 8);
+                *counts.entry(sample).or_default() += 1;
+                let gap = last.insert(sample, turn).map_or(usize::MAX, |before| turn - before);
+                assert!(gap >= 20 && held.contains(&sample), "{sample} of {held:?} after {gap}");
+            }
+            let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+            assert!(counts.len() == held.len() && most - least <= 2, "{counts:?}");
+        }
+    }
+
+    /// Whoever is on the way to open what it found is not robbed of it.
+    #[test]
+    fn what_is_about_to_be_opened_is_not_dealt_to_others() {
+        let mut slots = Slots::new(&[view(20, Arc::default())]);
+        slots.renew(0, Some(1), Some(&holding(0..50)));
+        let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
+        let (node, sample) = names.look(0);
+        names.now += PATIENCE / 2;
+        assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
+        names.slots.take(node);
+        let (late, sample) = names.look(0);
+        names.now += PATIENCE;
+        assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
+        assert_eq!(names.slots.take(late).unwrap().sample.id.0, sample, "it is what was found");
+        assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
+    }
 
     /// Who tries names that are not there, again and again, makes the owner look at its buffer only
     /// as often as that has changed.
     #[test]
     fn what_has_not_changed_is_not_looked_at_again() {
         let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (name, changing) = ("old".to_owned(), Arc::clone(&changes));
-        let view =
-            BufferView { name, seed: 1, distance: 4, slots: 2, changes: changing, latent: None };
+        let view = view(4, Arc::clone(&changes));
         let looking = Arc::clone(&looks);
         let views = Views::new(
             vec![view],

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Journal, LISTS_MAX, MADE_MAX, Made, RUNS_MAX, Run, SAMPLES_MAX};
 use crate::learn::origin::{Law, Lists, Origin, Outputs, STRIDES};
+use crate::order::samplers::Sampler;
 
 /// Outputs of a generator after this are of no use.
 const OUTPUTS_MAX: u64 = 1 << 40;
@@ -35,7 +36,18 @@ struct MadeHeader {
     n: u32,
     seed: u32,
     skip: u64,
+    /// In place of a seed of torch's permutation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sampler: Option<SamplerHeader>,
     law: LawHeader,
+}
+
+/// A sampler as a spec names it.
+#[derive(Serialize, Deserialize)]
+struct SamplerHeader {
+    name: String,
+    keys: Vec<(String, String)>,
+    epoch: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,6 +56,7 @@ enum LawHeader {
     Unknown,
     Same,
     Counting,
+    Sampler,
     Continued {
         gap: u64,
     },
@@ -116,7 +129,15 @@ impl Journal {
 }
 
 fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Option<MadeHeader> {
-    let Origin::Draw { seed, skip } = made.origin else { return None };
+    let (seed, skip, sampler) = match &made.origin {
+        Origin::Draw { seed, skip } => (*seed, *skip, None),
+        Origin::Sampler { sampler, epoch } => {
+            let (name, keys) = (sampler.name().to_owned(), sampler.given().into_iter());
+            let keys = keys.map(|(key, value)| (key.to_owned(), value)).collect();
+            (0, 0, Some(SamplerHeader { name, keys, epoch: *epoch }))
+        }
+        _ => return None,
+    };
     let law = match &made.law {
         Law::Same => LawHeader::Same,
         Law::Counting => LawHeader::Counting,
@@ -125,9 +146,10 @@ fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Op
             let (seed, from, values) = (*seed, *from, number(values));
             LawHeader::Default { seed, from, values, at: *at, stride: *stride }
         }
-        Law::Unknown | Law::Sampler | Law::Listed => LawHeader::Unknown,
+        Law::Sampler => LawHeader::Sampler,
+        Law::Unknown | Law::Listed => LawHeader::Unknown,
     };
-    Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, law })
+    Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, sampler, law })
 }
 
 /// What a header says, if that can be.
@@ -136,6 +158,7 @@ fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
         LawHeader::Unknown => Law::Unknown,
         LawHeader::Same => Law::Same,
         LawHeader::Counting => Law::Counting,
+        LawHeader::Sampler => Law::Sampler,
         LawHeader::Continued { gap } if gap <= OUTPUTS_MAX => Law::Continued { gap },
         LawHeader::Default { seed, from, values, at, stride } => {
             let strides = 2 * STRIDES.start()..=2 * STRIDES.end();
@@ -147,8 +170,19 @@ fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
         }
         LawHeader::Continued { .. } => return None,
     };
-    let origin = Origin::Draw { seed: made.seed, skip: made.skip };
+    let origin = match &made.sampler {
+        Some(header) => Origin::Sampler { sampler: sampler(header)?, epoch: header.epoch },
+        None => Origin::Draw { seed: made.seed, skip: made.skip },
+    };
     (made.skip <= OUTPUTS_MAX).then(|| Made { index: made.index.clone(), n: made.n, origin, law })
+}
+
+fn sampler(header: &SamplerHeader) -> Option<Sampler> {
+    let mut sampler = Sampler::named(&header.name)?;
+    for (name, value) in &header.keys {
+        sampler.keys().iter_mut().find(|key| key.name == name)?.set(value).ok()?;
+    }
+    sampler.validate().is_ok().then_some(sampler)
 }
 
 /// The most bytes that a journal takes.

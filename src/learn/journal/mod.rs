@@ -34,6 +34,10 @@ const COUNTED_MAX: u32 = 64;
 /// More outputs of a generator than this are not skipped for a guess.
 const SKIP_MAX: u64 = 1 << 26;
 
+/// How many epochs of other samplers than torch's permutations are tried, the latest runs' first: each
+/// costs a whole epoch.
+const SAMPLERS_MAX: usize = 4;
+
 /// What earlier loaders read, the latest at the end. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Journal {
@@ -128,6 +132,7 @@ impl Journal {
         head: impl Fn(usize, Origin, Law) -> Option<Suspect>,
     ) -> Vec<Suspect> {
         let mut suspects = Vec::new();
+        let mut samplers = 0;
         let runs = self.runs.iter().rev().filter(|run| run.loader != Some(loader));
         for run in runs {
             for (at, list) in run.lists.0.iter().enumerate() {
@@ -138,6 +143,14 @@ impl Journal {
                 // Where the dataset has other files by now, in both numberings.
                 let numberings = (0..).zip(indexes).filter(|(_, index)| index.name == made.index);
                 for (at, index) in numberings {
+                    if let Origin::Sampler { sampler, epoch } = &origin {
+                        let n = index.sequence.len();
+                        let may_be = || sampler.draws_before(n, *epoch) <= SKIP_MAX;
+                        if samplers == SAMPLERS_MAX || sampler.check(n).is_err() || !may_be() {
+                            continue;
+                        }
+                        samplers += 1;
+                    }
                     let lasts = index.sequence.len() == made.n || law.is_lasting();
                     let law = if lasts { law.clone() } else { Law::Unknown };
                     suspects.extend(head(at, origin.clone(), law).map(|mut known| {
@@ -238,10 +251,10 @@ impl Run {
     }
 }
 
-/// Where an epoch came from, if a sampler that has a seed drew it.
+/// Where an epoch came from, if a sampler drew it.
 fn made(epoch: &Epoch) -> Option<(u32, Made)> {
     match &epoch.read {
-        Read::Made { index, origin: origin @ Origin::Draw { .. }, law, .. } => {
+        Read::Made { index, origin, law, .. } if origin.is_drawn() => {
             let (index, n) = (index.name.clone(), index.sequence.len());
             let made = Made { index, n, origin: origin.clone(), law: law.clone() };
             Some((epoch.number, made))

@@ -1,5 +1,6 @@
 //! Tests of the learner against simulated loaders.
 
+mod ranks;
 mod runs;
 mod scenes;
 mod shell;

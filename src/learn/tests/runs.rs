@@ -1,6 +1,7 @@
 //! Jobs that are started again, after the learner has forgotten all but its journal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -8,9 +9,11 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, Step, unknowable};
 use super::trials::learner;
+use crate::learn::journal::Run;
+use crate::learn::origin::Lists;
 use crate::learn::{Journal, Rung};
-use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
+use crate::order::samplers::{Keras, Sampler};
 
 const N: u32 = 5_000;
 const GROUP: u64 = 100;
@@ -116,6 +119,30 @@ fn seeds_of_the_default_generator_are_known_again() {
     let (outcome, asked, _) = run(&mut journal, drawn(), &[], all);
     assert_eq!((asked, outcome.foreseen), (0, 3), "{outcome:?}");
     assert!(outcome.opens.values().all(|opens| *opens <= 24), "{outcome:?}");
+}
+
+#[test]
+fn a_sampler_of_another_library_is_known_again() {
+    let sampler = Sampler::Keras(Keras::default());
+    let mut journal = Journal::default();
+    let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 0, 3), &[], all);
+    assert!(asked > 0 && outcome.opens.len() == 3, "{outcome:?}");
+    let (outcome, asked, rung) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
+    assert_eq!((asked, rung, journal.len()), (0, Rung::Replayed, 1), "{outcome:?}");
+    assert!(outcome.opens[&0] <= 16, "{outcome:?}");
+    // Where that left off.
+    let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 1, 2), &[], all);
+    assert!(asked == 0 && outcome.opens[&0] <= 16 && outcome.foreseen == 1, "{outcome:?}");
+}
+
+#[test]
+fn an_epoch_that_was_read_before_keeps_no_sampler_from_being_found() {
+    let job = epochs(&Sampler::Keras(Keras::default()), 0, 4);
+    let list: Arc<[u32]> = job[0].iter().map(|position| position + N / 4).collect();
+    let first = Run { lists: Lists([list].into()), ..Run::default() };
+    let (outcome, asked, _) = run(&mut Journal { runs: vec![first] }, job, &[], all);
+    assert!(asked > 0 && outcome.opens.len() == 4 && outcome.foreseen >= 2, "{outcome:?}");
+    assert!(outcome.titles.last().is_some_and(|title| title.contains("keras")), "{outcome:?}");
 }
 
 #[test]

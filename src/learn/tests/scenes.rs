@@ -8,7 +8,9 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, reader, unknowable};
 use super::trials::learner;
-use crate::learn::{Candidate, Decision, Epoch, Learner, Observation, Record, Rung, Settings};
+use crate::learn::{
+    Candidate, Decision, Epoch, Learner, Observation, Record, Rung, Settings, samples,
+};
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{Distributed, generator, randperm};
 
@@ -181,6 +183,24 @@ fn of_very_many_threads_the_order_is_found_too() {
 }
 
 #[test]
+fn a_last_batch_that_is_never_read_holds_no_epoch_open() {
+    for (batch, workers) in [(64, 4), (512, 2), (2000, 1), (3000, 1)] {
+        for persistent in [false, true] {
+            let mut rng = ChaCha8Rng::seed_from_u64(12);
+            let job = loader(100, &[perm(40), perm(41), perm(42), perm(43)]);
+            let job = Loader { batch, workers, persistent, drop_last: true, ..job };
+            let truth = truth(&job, &[40, 41, 42, 43]);
+            let mut shell = Shell::new(learner(N), BTreeMap::from([(100, truth)]), 60);
+            shell.run(&job.run(1_000, &mut rng));
+            let outcome = &shell.outcomes[&100];
+            let case = format!("{batch} by {workers}, persistent {persistent}: {outcome:?}");
+            assert!(outcome.wrong.is_empty() && outcome.opens.len() == 4, "{case}");
+            assert_eq!((outcome.withdrawn, outcome.foreseen >= 2), (0, true), "{case}");
+        }
+    }
+}
+
+#[test]
 fn processes_that_read_one_file_each_drive_nobody_out() {
     let mut rng = ChaCha8Rng::seed_from_u64(10);
     let job = loader(100, &[perm(40)]);
@@ -333,12 +353,14 @@ fn what_was_read_is_remembered() {
     assert_eq!((first.group, second.group), (100, 200));
     let numbers: Vec<u32> = first.epochs.iter().map(Epoch::number).collect();
     assert_eq!(numbers, [0, 1, 2]);
-    for (epoch, truth) in first.epochs.iter().zip(&known.epochs) {
-        assert!(epoch.is_learnt() && *epoch.samples() == **truth && epoch.len() == N);
+    let read = first.epochs.iter().zip(samples(&first.epochs));
+    for ((epoch, read), truth) in read.zip(&known.epochs) {
+        assert!(epoch.is_learnt() && *read == **truth && epoch.len() == N);
     }
     // By two workers, of which either may be ahead, but each goes forward.
-    for (epoch, truth) in second.epochs.iter().zip(&unknown.epochs) {
-        let (mut seen, mut all) = (epoch.samples().to_vec(), truth.clone());
+    let read = second.epochs.iter().zip(samples(&second.epochs));
+    for ((epoch, read), truth) in read.zip(&unknown.epochs) {
+        let (mut seen, mut all) = (read.to_vec(), truth.clone());
         assert!(!epoch.is_learnt() && seen != all);
         let near = |at: usize| truth[at.saturating_sub(600)..N as usize].contains(&seen[at]);
         assert!((0..N as usize).all(near));

@@ -22,6 +22,8 @@ pub(super) struct Truth {
     pub(super) skipped: usize,
     /// Whether the order may be told part by part.
     pub(super) parts: bool,
+    /// Whether the order may be told whole until it has shown which batches are this rank's.
+    pub(super) in_batches: bool,
     /// How far its workers run ahead of each other.
     pub(super) slack: usize,
 }
@@ -139,11 +141,16 @@ impl Shell {
                 .push(format!("nobody reads in an order here: {}", known.order.describe()));
             return;
         };
+        if truth.in_batches && !known.order.describe().contains("in batches of") {
+            return;
+        }
         let Some((epoch, opened)) = self.now.get(&known.group) else { return };
         let told = known.order.epoch(0);
         let read: BTreeSet<u32> = opened.iter().copied().collect();
         let place = |epoch: usize| -> BTreeMap<u32, usize> {
-            truth.epochs[epoch].iter().enumerate().map(|(at, sample)| (*sample, at)).collect()
+            // The last round may be filled up with samples from the beginning.
+            let samples = truth.epochs[epoch].iter().enumerate().rev();
+            samples.map(|(at, sample)| (*sample, at)).collect()
         };
         let seen = ["as in the epoch before", "of an earlier run"];
         let recorded = seen.iter().any(|words| known.order.describe().contains(words));

@@ -123,7 +123,7 @@ impl Trial {
         Trial {
             kind,
             loader,
-            truth: Truth { epochs, seeds, slack, skipped, parts: false },
+            truth: Truth { epochs, seeds, slack, skipped, ..Truth::default() },
             n,
             at_once,
         }

@@ -68,6 +68,11 @@ impl Sorting {
         ("walk", Sorting::Walk),
     ];
 
+    /// Whether it goes by paths alone: below a directory it is then the order of the whole.
+    pub fn is_of_paths(self) -> bool {
+        matches!(self, Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk)
+    }
+
     /// The word for it in a spec.
     pub fn name(self) -> &'static str {
         Self::WORDS.iter().find(|(_, sorting)| *sorting == self).map_or("", |(word, _)| word)

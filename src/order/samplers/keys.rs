@@ -191,7 +191,7 @@ pub(super) fn check_rank(rank: u32, world: u32) -> Result<()> {
 }
 
 /// Refuses a parameter that has to be at least 1.
-pub(super) fn check_positive(name: &str, value: u64) -> Result<()> {
+pub(in crate::order) fn check_positive(name: &str, value: u64) -> Result<()> {
     if value > 0 { Ok(()) } else { Err(wrong(format!("{name}=0: must be at least 1"))) }
 }
 

@@ -30,7 +30,7 @@ pub use dali::Dali;
 pub use dlio::{Dlio, Reads};
 pub use keras::{Keras, Subset};
 pub use keys::{Fraction, Key, PythonSeed};
-pub(in crate::order) use keys::{number, wrong};
+pub(in crate::order) use keys::{check_positive, number, wrong};
 pub use shuffle::{Algorithm, Epochs, Shuffle};
 pub use tensorflow::TfShuffle;
 pub use timm::RepeatAug;

@@ -32,6 +32,10 @@ pub fn help() -> String {
     text += "        path unless the sampler has one of its own name\n";
     text += "  split=random_split:SEED:LENGTH+LENGTH:PART, train_test_split:SEED:SIZE:train or :test,\n";
     text += "        shuffle:SEED, slice:FROM:TO; several with / between them\n";
+    text +=
+        "  whole_batches=N: a loader that drops its last batch where that is not full: torch's\n";
+    text +=
+        "        DataLoader(batch_size=N, drop_last=True), whatever the sampler's own drop_last\n";
     text += "  epochs=same|reseed|fresh|again (of shuffled lists): shuffled once; from the start with\n";
     text +=
         "        seed + epoch; from the start, generator running on; what the last epoch left\n";

@@ -20,7 +20,9 @@
 //!   [stands](crate::order::index::Manifest::column);
 //! - `root` (the source): the dataset's directory; `ext` (see there): endings of its files' names;
 //! - `count`: how many samples the dataset has; another number is refused;
-//! - `split`: the part of it that the sampler draws from, one or more [`Split`]s.
+//! - `split`: the part of it that the sampler draws from, one or more [`Split`]s;
+//! - `whole_batches`: the batch size of a loader that reads whole batches only, whatever the sampler
+//!   does: torch's `DataLoader(batch_size=64, drop_last=True)` is `whole_batches=64`.
 //!
 //! In a world of several ranks each is an order by itself.
 
@@ -54,6 +56,8 @@ pub struct OrderSpec {
     pub count: Option<u64>,
     /// What parts of the index are made one after the other, before the sampler gets the last.
     pub splits: Vec<Split>,
+    /// The batch size of a loader that [reads whole batches only](Order::in_whole_batches). Not 0.
+    pub whole_batches: Option<u32>,
 }
 
 /// Where the sequence of an order comes from.
@@ -106,13 +110,22 @@ impl OrderSpec {
     ///
     /// # Errors
     /// When the dataset has another number of samples than `count` says, the index or an epoch is
-    /// empty, or a named file is wrong (with its path and line).
+    /// empty or has no whole batch, or a named file is wrong (with its path and line).
     pub fn resolve(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
         let needed = self.files_needed().len();
         if contents.len() != needed {
             let message = format!("'{self}' needs {needed} files, not {}", contents.len());
             return Err(Error::new(ErrorKind::Internal, message));
         }
+        let order = self.resolve_whole(listing, contents)?;
+        match self.whole_batches {
+            Some(batch) => order.in_whole_batches(batch),
+            None => Ok(order),
+        }
+    }
+
+    /// The order with all that its epochs have.
+    fn resolve_whole(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
         // The manifest is the last of them.
         let index = || self.resolve_index(listing, contents.last().copied());
         match &self.source {
@@ -246,6 +259,7 @@ impl fmt::Display for OrderSpec {
         key("count", &self.count.unwrap_or(0), self.count.is_none());
         let splits: Vec<_> = self.splits.iter().map(Split::to_string).collect();
         key("split", &splits.join("/"), splits.is_empty());
+        key("whole_batches", &self.whole_batches.unwrap_or(0), self.whole_batches.is_none());
         let head = match &self.source {
             Source::Sampler(sampler) => sampler.name().to_owned(),
             Source::File(path) => format!("file:{}", path.display()),

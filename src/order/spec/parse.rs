@@ -6,12 +6,13 @@ use std::str::FromStr;
 use super::{IndexSpec, OrderSpec, Source};
 use crate::error::{Error, Result};
 use crate::order::index::{Filter, Sorting};
-use crate::order::samplers::{Key, Sampler, number, wrong};
+use crate::order::samplers::{Key, Sampler, check_positive, number, wrong};
 use crate::order::{Split, suggest};
 
 const FILE: &str = "file";
 
-pub(super) const COMMON_KEYS: [&str; 6] = ["index", "column", "root", "ext", "count", "split"];
+pub(super) const COMMON_KEYS: [&str; 7] =
+    ["index", "column", "root", "ext", "count", "split", "whole_batches"];
 
 impl FromStr for OrderSpec {
     type Err = Error;
@@ -128,7 +129,8 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
 /// Reads the keys of all orders and refuses what is left; `own` are those of the sampler.
 fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
     let (index, filter) = (IndexSpec::Sorted(source.sorting()), Filter::default());
-    let mut spec = OrderSpec { source, index, filter, count: None, splits: Vec::new() };
+    let (count, splits, whole_batches) = (None, Vec::new(), None);
+    let mut spec = OrderSpec { source, index, filter, count, splits, whole_batches };
     let mut column = None;
     for (key, value) in keys {
         match key {
@@ -138,6 +140,11 @@ fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
             "ext" => spec.filter.ext = endings(&value)?,
             "count" => spec.count = Some(number(key, &value)?),
             "split" => spec.splits = Split::parse(&value)?,
+            "whole_batches" => {
+                let batch: u32 = number(key, &value)?;
+                check_positive(key, batch.into())?;
+                spec.whole_batches = Some(batch);
+            }
             _ => return Err(unknown_key(&spec.source, own, key)),
         }
     }
@@ -157,7 +164,11 @@ fn unknown_key(source: &Source, own: &[&str], key: &str) -> Error {
         Source::File(_) => FILE,
     };
     let known = [own, &COMMON_KEYS].concat();
-    wrong(format!("{name} has no key '{key}'")).hint(suggest::hint(key, &known))
+    let hint = match key {
+        "drop_last" => "a loader's drop_last=True is whole_batches= with its batch size".to_owned(),
+        _ => suggest::hint(key, &known),
+    };
+    wrong(format!("{name} has no key '{key}'")).hint(hint)
 }
 
 fn index_spec(value: &str) -> Result<IndexSpec> {

@@ -78,6 +78,8 @@ fn the_string_form_reads_back() {
         "dlio:seed=123,epoch=2,sampler=index",
         "file:orders/a.txt",
         "file:orders/a.txt,index=imagefolder,count=0",
+        "torch-distributed:seed=7,drop_last=true,split=slice:0:5,whole_batches=64",
+        "file:orders/a.txt,whole_batches=64",
     ] {
         assert_eq!(parse(text).to_string(), text);
         let json = serde_json::to_string(&parse(text)).unwrap();
@@ -118,6 +120,8 @@ fn mistakes_are_named() {
         ("sequential:split=slice:5:5", "slice:5:5 is empty"),
         ("sequential:split=slice:5", "is not of a known form\n  hint: random_split:SEED"),
         ("sequential:column=1", "column= is of a manifest"),
+        ("sequential:whole_batches=0", "whole_batches=0: must be at least 1"),
+        ("torch-random:seed=1,drop_last=true", "is whole_batches= with its batch size"),
         ("torch-random:seed=-1", "seed=-1: invalid digit"),
         ("torch-distributed:world=2,rank=2", "rank 2 is not in a world of 2"),
         ("torch-distributed:world=0", "rank 0 is not in a world of 0"),
@@ -144,6 +148,19 @@ fn samplers_resolve_over_their_index() {
     assert_eq!(order.samples().get(1), Sample::whole(FileId(1)));
     assert_eq!(order.describe(), "sequential over 3 files in imagefolder order");
     assert!(spec.resolve(&listing(), &[b""]).is_err(), "a file that is not needed");
+}
+
+#[test]
+fn whole_batches_are_cut_off_any_order() {
+    let read = |spec: &str, contents: &[&[u8]]| {
+        let order = parse(spec).resolve(&listing(), contents).unwrap();
+        order.epoch(0).to_vec()
+    };
+    assert_eq!(read("sequential:whole_batches=2", &[]).len(), 4);
+    assert_eq!(read("sequential:split=slice:0:3,whole_batches=2", &[]).len(), 2);
+    assert_eq!(read("file:o,whole_batches=2", &[b"1\n0\n2\n"]).len(), 2);
+    let none = parse("sequential:whole_batches=6").resolve(&listing(), &[]).unwrap_err();
+    assert!(none.message().contains("no whole batch"), "{none}");
 }
 
 #[test]

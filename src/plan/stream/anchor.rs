@@ -12,8 +12,8 @@ const STRAYS_MAX: u32 = 64;
 /// How many strays of somebody else weigh as much as one of a stream's own reader.
 const STRAY_WEIGHT: u32 = 16;
 
-/// How many strays are remembered to look for another start.
-const STRAYS_KEPT: usize = 16;
+/// How many strays are remembered to look for another start: at least, for each worker, at most.
+const STRAYS_KEPT: (usize, usize, usize) = (16, 4, 64);
 
 /// An open that the order does not explain.
 pub(super) struct Stray {
@@ -30,7 +30,8 @@ impl Stream {
         if self.strays.iter().all(|stray| stray.block != block) {
             let due = self.current.next(block).or_else(|| self.current.assumed(block));
             self.strays.push_back(Stray { block, again: due.is_none() });
-            if self.strays.len() > STRAYS_KEPT {
+            let (least, each, most) = STRAYS_KEPT;
+            if self.strays.len() > (each * self.workers as usize).clamp(least, most) {
                 self.strays.pop_front();
             }
         }

@@ -31,15 +31,11 @@ use crate::plan::epoch::Epoch;
 use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
 use anchor::Stray;
-use runner::{NEAR, Runner};
+use runner::Runner;
 
-/// How far past the lowest open position a read is still believed: more than 8 workers with two
-/// batches of 256 each run ahead.
-const SPAN: u32 = 4096;
-
-/// The most positions past the lowest open one that may be read before that one is given up: more
-/// than workers of one job run ahead of each other by far.
-const STRAGGLE_MAX: u32 = SPAN / 2;
+/// How far past the lowest open position a read is still believed at least: more than 8 workers with
+/// two batches of 256 each run ahead.
+const SPAN_MIN: u32 = 4096;
 
 /// How many of an epoch's first opens are seen, whatever is kept: enough to notice that it starts.
 const HEAD_SEEN: u32 = 32;
@@ -81,6 +77,8 @@ pub(in crate::plan) struct Stream {
     passed: Vec<BlockId>,
     /// Blocks to be checked before they are read.
     due: Vec<BlockId>,
+    /// How far apart they have been at most, in positions.
+    spread: u32,
     /// Up to which position of the current epoch, and beyond it of the next, beacons are lit.
     lit: u32,
     /// Blocks that have come near.
@@ -113,6 +111,8 @@ pub struct StreamStatus {
     pub following: bool,
     /// Opens that were where the order had them.
     pub opens_predicted: u64,
+    /// Of these, how many were seen; the others were of what the kernel opens by itself.
+    pub opens_seen: u64,
     /// Opens of the order's samples that were not.
     pub opens_strayed: u64,
 }
@@ -152,7 +152,8 @@ impl Stream {
             over: Vec::new(),
             passed: Vec::new(),
             due: Vec::new(),
-            lit: NEAR,
+            spread: 0,
+            lit: SPAN_MIN,
             near: Vec::new(),
             matched: 0,
             strayed: 0,
@@ -180,6 +181,7 @@ impl Stream {
             ahead: if self.diverged { 0 } else { ahead },
             following: !self.diverged,
             opens_predicted: self.matched,
+            opens_seen: self.sighted,
             opens_strayed: self.strayed,
         }
     }
@@ -212,7 +214,7 @@ impl Stream {
         let low = self.current.low();
         if let Some(position) = self.current.assumed(block).or_else(|| self.current.next(block)) {
             let far = position.saturating_sub(low);
-            return (far <= SPAN).then_some((self.base + u64::from(position), far));
+            return (far <= self.span()).then_some((self.base + u64::from(position), far));
         }
         let position = self.next.next(block)?;
         let since = self.began;
@@ -221,7 +223,7 @@ impl Stream {
         }
         let far = self.current.len() - low + position;
         let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
-        (position <= SPAN).then_some((absolute, far))
+        (position <= self.span()).then_some((absolute, far))
     }
 
     /// Whether a read of the block has been counted without being seen.
@@ -237,7 +239,7 @@ impl Stream {
     /// How far a position is from an earlier one, both counted over all epochs: what is not seen
     /// between them is no distance.
     pub(in crate::plan) fn distance(&self, from: u64, to: u64, sight: Sight<'_>) -> u64 {
-        if to - from > u64::from(SPAN) {
+        if to - from > u64::from(self.span()) {
             return to - from;
         }
         let seen = |position: &u64| {
@@ -276,7 +278,7 @@ impl Stream {
             self.current.pass(position, |block| sight.misses(block, since), &mut self.passed);
             self.run(task, position);
             self.pass_behind(sight);
-            self.current.give_up_stragglers(STRAGGLE_MAX, &mut self.over);
+            self.current.give_up_stragglers(self.span() / 2, &mut self.over);
         } else if position - length < u64::from(self.next.len()) {
             let position = (position - length) as u32;
             self.over.extend(self.next.block_at(position));
@@ -405,6 +407,11 @@ impl Stream {
         if let Some(position) = self.next.unstage(block) {
             self.cursors.1 = self.cursors.1.min(position);
         }
+    }
+
+    /// Positions of the current epoch from the lowest that was not read.
+    pub(in crate::plan) fn left(&self) -> u32 {
+        self.current.len() - self.current.low()
     }
 
     /// Whether the block has been staged for a read that is still to come.

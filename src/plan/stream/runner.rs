@@ -1,6 +1,6 @@
 //! The tasks that read the current epoch, and what comes near as they go on.
 
-use super::{SPAN, Stream};
+use super::{SPAN_MIN, Stream};
 use crate::ids::BlockId;
 use crate::plan::gear::Sight;
 
@@ -15,9 +15,12 @@ const SIGHTED_MIN: u64 = 32;
 /// fetched, near enough that little gets lost after.
 const CHECK_AHEAD: u32 = 128;
 
-/// How many positions past the foremost runner, and of an epoch's start, beacons are lit: more than
-/// are read before that has been done, by workers that are far apart.
-pub(super) const NEAR: u32 = SPAN;
+/// From how many sightings on it counts how far a runner is from others: who goes through the files
+/// by names is taken for a reader of the order for some.
+const SPREAD_MIN: u32 = 16;
+
+/// The most that runners are said to be apart.
+const SPREAD_MAX: u32 = 1 << 14;
 
 /// Where a task stands, and up to where it has been staged ahead of it.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +28,7 @@ pub(super) struct Runner {
     pub(super) task: u32,
     pub(super) last: u32,
     pub(super) cursor: u32,
+    sightings: u32,
 }
 
 impl Stream {
@@ -34,7 +38,7 @@ impl Stream {
         let into_next = ahead.end.saturating_sub(self.current.len());
         self.current.check(ahead, &mut self.due);
         self.next.check(0..into_next, &mut self.due);
-        while self.lit < position.saturating_add(NEAR) {
+        while self.lit < position.saturating_add(self.outlook()) {
             let block = self.block_at(self.lit);
             self.near.extend(block);
             self.lit += 1;
@@ -43,7 +47,8 @@ impl Stream {
             // Within a batch the runner goes on; at the next one it starts again behind it.
             runner.cursor = runner.cursor.max(position + 1);
             runner.last = position;
-            return;
+            runner.sightings += 1;
+            return self.note_spread(position);
         }
         if self.runners.len() == RUNNERS_MAX {
             let last = self.runners.iter().enumerate().min_by_key(|(_, runner)| runner.last);
@@ -52,7 +57,38 @@ impl Stream {
             }
         }
         self.workers = self.workers.max(self.runners.len() as u32 + 1);
-        self.runners.push(Runner { task, last: position, cursor: position + 1 });
+        self.runners.push(Runner { task, last: position, cursor: position + 1, sightings: 1 });
+    }
+
+    /// A runner is at a position: how far it is from the hindmost.
+    fn note_spread(&mut self, position: u32) {
+        let known = self.runners.iter().filter(|runner| runner.sightings >= SPREAD_MIN);
+        let hindmost = known.map(|runner| runner.last).min().unwrap_or(position);
+        let spread = position.saturating_sub(hindmost).min(SPREAD_MAX);
+        self.spread = self.spread.max(spread);
+    }
+
+    /// Whether a task reads the current epoch.
+    pub(in crate::plan) fn is_read(&self) -> bool {
+        !self.runners.is_empty()
+    }
+
+    /// The most tasks that have read an epoch at once.
+    pub(in crate::plan) fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// How far past the lowest open position a read is still believed. Half as far past it that one
+    /// is given up: more than tasks of one job have been seen to run ahead of each other.
+    pub(super) fn span(&self) -> u32 {
+        SPAN_MIN.max(4 * self.spread)
+    }
+
+    /// How many positions past the foremost runner, and of an epoch's start, beacons are lit: more than
+    /// are read before that has been done by workers that are far apart. Among few beacons whoever
+    /// goes through the files by names would seem to go forward in the order.
+    pub(super) fn outlook(&self) -> u32 {
+        SPAN_MIN.max(2 * self.spread)
     }
 
     /// Whether the block is read soon, as far as is known.
@@ -67,9 +103,9 @@ impl Stream {
     /// The current epoch has just begun.
     pub(super) fn restart(&mut self) {
         self.runners.clear();
-        self.lit = NEAR;
-        let next = self.next.head(NEAR.saturating_sub(self.current.len()) as usize);
-        let near = self.current.head(NEAR as usize).iter().chain(next);
+        self.lit = self.outlook();
+        let next = self.next.head(self.lit.saturating_sub(self.current.len()) as usize);
+        let near = self.current.head(self.lit as usize).iter().chain(next);
         self.near.extend(near.copied().map(BlockId));
     }
 

@@ -29,10 +29,11 @@ fn layout() -> Arc<Layout> {
 }
 
 fn settings(ram: u64, disk: Option<u64>, policy: PolicyKind) -> Settings {
-    let mut tiers = vec![Tier { capacity: ram }];
-    tiers.extend(disk.map(|capacity| Tier { capacity }));
+    let mut tiers = vec![Tier { capacity: ram, block_us: 0 }];
+    tiers.extend(disk.map(|capacity| Tier { capacity, block_us: 0 }));
     Settings {
         tiers,
+        source_us: None,
         policy,
         prefetch: true,
         inflight_max: 4,

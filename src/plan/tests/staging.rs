@@ -44,6 +44,30 @@ fn a_known_order_is_staged_ahead_of_its_reader() {
     }
 }
 
+/// What lies in a tier that is no faster than the source comes from the source, and nothing is put
+/// there.
+#[test]
+fn a_tier_that_is_no_faster_than_the_source_is_left_alone() {
+    for (block_us, source_us, used) in
+        [(99, Some(100), true), (100, Some(100), false), (500, None, true)]
+    {
+        let mut plan = settings(1 << 20, Some(64 << 20), PolicyKind::Auto);
+        plan.tiers[1].block_us = block_us;
+        plan.source_us = source_us;
+        let mut planner = Planner::new(plan, layout());
+        let (mut actions, found) = (Vec::new(), BlockId(3));
+        planner.apply(Event::Found { tier: 1, blocks: vec![found] }, &mut actions);
+        planner.apply(Event::Ordered { stream: StreamId(0), order: order(3) }, &mut actions);
+        let from = if used { Place::Tier(1) } else { Place::Source };
+        assert!(actions.contains(&Action::Fetch { block: found, from }), "{actions:?}");
+        let block = BlockId(0);
+        assert!(actions.contains(&Action::Fetch { block, from: Place::Source }), "{actions:?}");
+        actions.clear();
+        planner.apply(Event::Arrived { block, from: Place::Source }, &mut actions);
+        assert_eq!(actions.contains(&Action::Place { block, tier: 1 }), used, "{actions:?}");
+    }
+}
+
 /// A budget that shrinks keeps what is read next; one that grows back is filled again.
 #[test]
 fn a_smaller_budget_gives_up_what_is_read_last() {

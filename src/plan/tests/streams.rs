@@ -183,6 +183,28 @@ fn names_that_are_only_looked_up_say_nothing_against_an_order() {
 }
 
 #[test]
+fn what_nobody_saw_is_not_counted_as_seen() {
+    let files = 3000;
+    let settings = settings(8000 * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, Settings { gears: true, ..settings });
+    let epochs = (0..4).map(|epoch| shuffled(files, epoch)).collect();
+    let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+    world.tell(Event::Ordered { stream: StreamId(0), order });
+    for epoch in 0..2 {
+        // What is trusted the kernel opens by itself.
+        for &file in shuffled(files, epoch).iter() {
+            if !world.trusted.contains(&FileId(file)) {
+                read_all(&mut world, 1, std::iter::once(file));
+            }
+        }
+    }
+    let status = world.planner.streams().next().unwrap().1;
+    let read = u64::from(2 * files);
+    assert!(status.following && status.opens_predicted + 300 > read, "{status:?}");
+    assert!((100..read / 2).contains(&status.opens_seen), "{status:?}");
+}
+
+#[test]
 fn workers_that_read_in_the_order_of_names_are_followed() {
     for (files, workers, batch) in [(10_000u32, 4u32, 32u32), (6000, 2, 64), (3000, 4, 32)] {
         let mut world = world_of(files, 20_000, (0..2).map(|_| (0..files).collect()).collect());
@@ -228,4 +250,34 @@ fn the_order_of_a_part_does_not_blind_the_rest() {
     assert!(found > u64::from(train) * 3 / 4, "{found} of {train} in the last epoch");
     let status = world.planner.streams().next().unwrap().1;
     assert!(status.following && status.opens_predicted > 3 * 200, "{status:?}");
+}
+
+/// A validation loader reads between the epochs of the training.
+#[test]
+fn a_stream_that_nobody_reads_leaves_the_window_to_one_that_is_read() {
+    const FILES: u32 = 2_000;
+    const VALIDATION: u32 = 200;
+    let window = Some(40 * 4096);
+    let plan = settings(80 * 4096, None, PolicyKind::Auto);
+    let mut world = untold(FILES + VALIDATION, Settings { window_bytes: window, ..plan });
+    let tell = |world: &mut World, stream, epochs| {
+        let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
+        world.tell(Event::Ordered { stream: StreamId(stream), order: Arc::new(order) });
+    };
+    let validation: Arc<[u32]> = (FILES..FILES + VALIDATION).collect();
+    tell(&mut world, 0, vec![validation.clone(); 3]);
+    read_all(&mut world, 1, validation.iter().copied());
+    // Its next epoch is expected; the training's order becomes known only now.
+    world.leave(1);
+    for epoch in 0..2 {
+        let order = shuffled(FILES, epoch);
+        tell(&mut world, 1, vec![order.clone(), shuffled(FILES, epoch + 1)]);
+        let before = world.planner.counters().cold;
+        read_all(&mut world, 2, order.iter().copied());
+        let training = world.planner.counters().cold - before;
+        assert!(training < 80, "{epoch}: {training} of {FILES} were not there");
+        world.leave(2);
+        read_all(&mut world, 3, validation.iter().copied());
+        world.leave(3);
+    }
 }

@@ -38,6 +38,7 @@ struct Outcome {
 
 struct Run {
     world: World,
+    order: Arc<Order>,
     choice: ChaCha8Rng,
     loader: Loader,
     late: Vec<(u32, FileId)>,
@@ -50,6 +51,14 @@ struct Run {
 
 impl Loader {
     fn run(self, epochs: u32) -> (Outcome, StreamStatus) {
+        let mut run = self.begin(epochs);
+        (0..epochs).for_each(|epoch| run.epoch(epoch));
+        let status = run.status();
+        (run.outcome, status)
+    }
+
+    /// Before the first of so many epochs.
+    fn begin(self, epochs: u32) -> Run {
         let layout = Arc::new(Layout::new((0..self.files).map(|_| 4096)));
         // Workers may be as far apart as that.
         let window = u64::from(40 + 3 * self.workers * self.batch) * 4096;
@@ -65,6 +74,7 @@ impl Loader {
         world.tell(Event::Ordered { stream: StreamId(0), order: order.clone() });
         let mut run = Run {
             world,
+            order,
             choice: ChaCha8Rng::seed_from_u64(self.seed),
             loader: self,
             late: Vec::new(),
@@ -73,17 +83,18 @@ impl Loader {
             outcome: Outcome::default(),
         };
         run.move_on();
-        for epoch in 0..epochs {
-            run.epoch(&order.epoch(epoch), epoch);
-        }
-        let status = run.world.planner.streams().next().unwrap().1;
-        (run.outcome, status)
+        run
     }
 }
 
 impl Run {
+    fn status(&self) -> StreamStatus {
+        self.world.planner.streams().next().unwrap().1
+    }
+
     /// Batch k belongs to worker k mod W; workers run ahead of each other by two batches at most.
-    fn epoch(&mut self, order: &[u32], epoch: u32) {
+    fn epoch(&mut self, epoch: u32) {
+        let order = self.order.epoch(epoch);
         let (workers, batch) = (self.loader.workers as usize, self.loader.batch as usize);
         let mut queues: Vec<VecDeque<(usize, u32)>> = vec![VecDeque::new(); workers];
         for (position, &file) in order.iter().enumerate() {
@@ -166,6 +177,37 @@ fn what_is_kept_is_read_unseen_but_for_beacons() {
     // The first epoch finds its way; a sixteenth and the starts of epochs are seen.
     assert!(outcome.seen < 12_000 / 16 + 4 * 128 + 200, "{outcome:?}");
     assert_eq!((outcome.misses, outcome.early), (0, 0), "{outcome:?}");
+}
+
+/// More workers with larger batches than are expected to begin with.
+#[test]
+fn workers_that_are_far_apart_are_followed() {
+    let loader = Loader { files: 20_000, workers: 12, batch: 512, share: 50, ..LOADER };
+    let (outcome, status) = loader.run(2);
+    assert!(status.following && status.epoch >= 1, "{status:?}");
+    assert!(outcome.early * 1000 <= outcome.reads, "{outcome:?}");
+    assert!(outcome.misses * 10 <= outcome.reads, "{outcome:?}");
+}
+
+/// Who goes through all files by name sees beacons in the order of names.
+#[test]
+fn a_walk_moves_no_stream_and_lights_no_beacons() {
+    let loader = Loader { files: 20_000, workers: 1, batch: 64, share: 110, ..LOADER };
+    let mut run = loader.begin(2);
+    (0..2).for_each(|epoch| run.epoch(epoch));
+    let watched = |run: &Run| run.loader.files - run.world.trusted.len() as u32;
+    let before = watched(&run);
+    assert!(before < 4096 / 16 + 2 * 32 + 60, "{before}");
+    for _ in 0..3 {
+        for file in (0..run.loader.files).map(FileId) {
+            if !run.world.trusted.contains(&file) {
+                run.world.see(1_000, file);
+            }
+        }
+        assert!(watched(&run) < before + 40, "{before}: {}", watched(&run));
+    }
+    let status = run.status();
+    assert!(status.following && (status.epoch, status.position) <= (2, 64), "{status:?}");
 }
 
 #[test]

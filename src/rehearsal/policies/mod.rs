@@ -77,6 +77,11 @@ impl Policy {
         Policy::Mir,
     ];
 
+    /// Whether features say something: scores are made of them.
+    pub fn goes_by_features(self) -> bool {
+        matches!(self, Policy::Herding | Policy::Prototypical)
+    }
+
     pub(super) fn keeper(self) -> &'static dyn Keeper {
         match self {
             Policy::Reservoir => &reservoir::Reservoir,
@@ -160,6 +165,13 @@ pub(super) trait Keeper: Sync {
         newcomer: &Newcomer,
         luck: &mut Luck,
     ) -> Victim;
+
+    /// Who goes first where there is less room: whoever ranks highest, of the largest class where
+    /// ranks are compared within one.
+    fn spare(&self, held: &Members, _luck: &mut Luck) -> Option<SampleId> {
+        let (class, _) = held.largest()?;
+        held.last(class).map(|(_, sample)| sample)
+    }
 }
 
 /// Whoever ranks highest of those that `class` is compared with, and the newcomer if it is one.

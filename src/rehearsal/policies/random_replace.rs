@@ -1,7 +1,7 @@
 //! The update of Neomem: a full buffer takes a newcomer with a fixed probability, in the place of
 //! any sample. What is old goes as fast as what is new, so the tasks of late prevail.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+use super::{Evicted, Keeper, Luck, Members, Newcomer, SampleId, Victim};
 
 /// One in so many newcomers is taken: 14 candidates of a batch of 56.
 const ONE_IN: u64 = 4;
@@ -15,6 +15,10 @@ impl Keeper for RandomReplace {
 
     fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, luck: &mut Luck) -> Victim {
         held.any(luck).map_or(Victim::Newcomer, Victim::Held)
+    }
+
+    fn spare(&self, held: &Members, luck: &mut Luck) -> Option<SampleId> {
+        held.any(luck)
     }
 }
 

@@ -120,6 +120,49 @@ fn what_is_larger_than_the_buffer_is_passed_over_and_nobody_goes_for_it() {
     }
 }
 
+/// With less room a buffer is as if it had never had more, where the policy is not of the past; with
+/// more it goes on with what it has.
+#[test]
+fn a_buffer_of_another_size_knows_what_it_knew() {
+    for policy in Policy::ALL {
+        let mut buffer = buffer_of(policy, Capacity::Samples(40), 1);
+        fill(&mut buffer, &[(0, 90), (1, 30), (2, 8)]);
+        let held: Vec<SampleId> = buffer.members().map(|member| member.sample).collect();
+        for sample in &held {
+            buffer.score(*sample, sample.0 as f32).unwrap();
+            buffer.replayed(*sample).unwrap();
+        }
+        let (offers, before) = (buffer.offers(), buffer.len());
+        let evicted = buffer.resize(Capacity::Samples(12));
+        assert_eq!(
+            (buffer.len(), buffer.used(), evicted.len()),
+            (12, 12, before - 12),
+            "{policy:?}"
+        );
+        assert_eq!((buffer.offers(), buffer.rules().capacity), (offers, Capacity::Samples(12)));
+        for member in buffer.members() {
+            assert!(held.contains(&member.sample) && !evicted.contains(&member.sample));
+            assert_eq!((member.score, member.replays), (Some(member.sample.0 as f32), 1));
+        }
+        if matches!(policy, Policy::Reservoir | Policy::Ring) {
+            let mut small = buffer_of(policy, Capacity::Samples(12), 1);
+            fill(&mut small, &[(0, 90), (1, 30), (2, 8)]);
+            let kept = |buffer: &Buffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
+            assert_eq!(kept(&small), kept(&buffer), "{policy:?}");
+        }
+        let counts: Vec<usize> = buffer.classes().map(|class| buffer.count(class)).collect();
+        if policy == Policy::MaxLoss || policy == Policy::ClassBalanced {
+            assert_eq!(counts, [4, 4, 4], "{policy:?}");
+        }
+        let text = serde_json::to_string(&buffer).unwrap();
+        assert_eq!(serde_json::from_str::<Buffer>(&text).unwrap(), buffer);
+        assert_eq!(buffer.resize(Capacity::Bytes(20)), [], "{policy:?}");
+        (0..400).for_each(|n| drop(buffer.offer(candidate(n % 3, 1))));
+        assert_eq!((buffer.len(), buffer.used()), (20, 20), "{policy:?}");
+        assert_eq!(buffer.resize(Capacity::Samples(0)).len(), 20);
+    }
+}
+
 #[test]
 fn seeds_are_apart_and_each_is_the_same_again() {
     for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Ring) {

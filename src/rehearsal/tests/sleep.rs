@@ -102,6 +102,23 @@ fn interference_and_herding_go_by_place() {
     assert_eq!(choose(&unknown, Chooser::Mir, 1, 0, 1), [2]);
 }
 
+/// Batch after batch goes through the order; when all were there it begins anew.
+#[test]
+fn what_goes_by_place_is_not_chosen_again_before_all_others() {
+    let members = members();
+    let batches = choose(&members, Chooser::Mir, 100, 10, 1);
+    for (turn, batch) in batches.chunks(10).enumerate() {
+        let first = 30 - 10 * (turn as u32 % 4);
+        let mut batch = batch.to_vec();
+        batch.sort_unstable();
+        assert!(batch.iter().copied().eq(first..first + 10), "batch {turn}: {batch:?}");
+    }
+    let herded = choose(&members, Chooser::Herding, 27, 9, 1);
+    let mut middle: Vec<u32> = herded.into_iter().filter(|s| (3..12).contains(s)).collect();
+    middle.sort_unstable();
+    assert!(middle.into_iter().eq(3..12), "all of a class, once each");
+}
+
 #[test]
 fn nothing_comes_twice_in_a_batch_as_long_as_there_are_others() {
     let members = members();

@@ -48,7 +48,7 @@ fn scores_are_taken_from_a_file() {
     wait_until("it is there", || scores(&ground)[&first] == 99.5);
     // What cannot be taken, among what can.
     let mut writer = append();
-    writeln!(writer, "train/a/{} nan\ntrain/b/1.jpg 1\nx\n{first} 7", held[1]).unwrap();
+    writeln!(writer, "train/a/{} nan\ntrain/b/x.jpg 1\nx\n{first} 7", held[1]).unwrap();
     let fd = std::os::fd::IntoRawFd::into_raw_fd(writer);
     let closed = nix::unistd::close(fd);
     assert_eq!(closed, Err(Errno::EINVAL));
@@ -61,7 +61,7 @@ fn scores_are_taken_from_a_file() {
     assert_eq!((&known["path"], &known["class"], &known["score"]), expected);
     assert_eq!(rehearse(&ground, "show", &["old", "train/a/x"], "").0, Some(2));
     let why = stats["why"].to_string();
-    for words in ["not a finite number", "train/b/1.jpg: is not in the buffer", "`path score`"] {
+    for words in ["not a finite number", "train/b/x.jpg: is no file of", "`path score`"] {
         assert!(why.contains(words), "{words}: {why}");
     }
     assert!(fs::read(&file).is_err(), "there is nothing to read");
@@ -77,6 +77,92 @@ fn scores_are_taken_from_a_file() {
     let open = fs::OpenOptions::new().write(true).open(shown);
     assert_eq!(open.unwrap_err().raw_os_error(), Some(Errno::EROFS as i32));
     mounted.umount();
+}
+
+/// A trainer cannot know what is held at this moment, nor how a path is written here.
+#[test]
+fn scores_of_what_is_not_held_are_passed_over() {
+    let ground = ground();
+    let mounted = mount(&ground, &["rehearsal.old.policy=ring"]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    let frozen = epoch(&view, 0)["a"].clone();
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, 2 * FILES);
+    let mut lines: String = (0..FILES).map(|n| format!("train/b/{n}.jpg {n}\n")).collect();
+    lines += &format!("{} 1\n", view.join("epoch-0/a").join(&frozen[0]).display());
+    lines += "train/c/1.jpg 3\ntrain//b/39.jpg 99\n./train/b/38.jpg 98\n";
+    let mut writer = fs::OpenOptions::new().append(true).open(view.join("scores")).unwrap();
+    writer.write_all(lines.as_bytes()).unwrap();
+    assert_eq!(nix::unistd::close(std::os::fd::IntoRawFd::into_raw_fd(writer)), Ok(()));
+    let told = stats(&ground);
+    let counts = ["scored", "passed", "refused"].map(|key| told[key].as_u64().unwrap());
+    assert_eq!(counts, [32, 12, 0]);
+    let scores = scores(&ground);
+    assert_eq!((scores["train/b/39.jpg"], scores["train/b/38.jpg"]), (99.0, 98.0));
+    let (code, text) = rehearse(&ground, "score", &["old"], "train/a/1.jpg 1\ntrain/b/30.jpg 2\n");
+    assert!(code == Some(0) && text.contains("1 taken, 1 of samples that are not held"), "{text}");
+    mounted.umount();
+}
+
+/// However a path is written, it is one sample.
+#[test]
+fn a_sample_is_offered_once_however_its_path_is_written() {
+    let ground = ground();
+    fs::hard_link(ground.source("train/b/2.jpg"), ground.source("train/c/of-b.jpg")).unwrap();
+    let mounted = mount(&ground, &[]);
+    assert_eq!(rehearse(&ground, "offer", &["old"], "train//b/1.jpg\n").0, Some(0));
+    wait_for_offers(&ground, 1);
+    assert_eq!(rehearse(&ground, "offer", &["old"], "train/b/2.jpg\n").0, Some(0));
+    wait_for_offers(&ground, 2);
+    let again = "train/b/1.jpg\n./train/b/1.jpg\ntrain/./b//1.jpg\ntrain/c/of-b.jpg\n";
+    let (code, text) = rehearse(&ground, "offer", &["old"], again);
+    assert!(code == Some(2) && text.contains("4 not taken"), "{text}");
+    fs::read(mounted.path("train/b/1.jpg")).unwrap();
+    fs::read(mounted.path("train/b/3.jpg")).unwrap();
+    wait_for_offers(&ground, 3);
+    let (_, listed) = rehearse(&ground, "ls", &["old"], "");
+    assert_eq!(listed.matches("train/b/1.jpg").count(), 1, "{listed}");
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    mounted.umount();
+}
+
+#[test]
+fn features_are_taken_where_the_policy_goes_by_them() {
+    let ground = ground();
+    ground.plant("train/a/with a 7", &content(1, 700));
+    let mounted = mount(&ground, &["rehearsal.old.policy=herding"]);
+    read_class(&mounted, "train/a");
+    fs::read(mounted.path("train/a/with a 7")).unwrap();
+    wait_for_offers(&ground, FILES + 1);
+    let sleep = ["old", "--budget", "5", "--policy", "herding"];
+    let (code, text) = rehearse(&ground, "sleep", &sleep, "");
+    assert!(code == Some(2) && text.contains("\"herding\" would be chance"), "{text}");
+    // Under the names that they have in the dataset or in a view.
+    let view = mounted.path("rehearsal/old/epoch-0");
+    let shown = epoch_names(&view.join("a"));
+    let mut lines: String = (0..FILES).map(|n| format!("train//a/{n}.jpg 1 {n}\n")).collect();
+    lines +=
+        &format!("train/a/with a 7 1 -5\n{} 1 0.5\n", view.join("a").join(&shown[0]).display());
+    let (code, text) = rehearse(&ground, "score", &["old", "--features"], &lines);
+    assert!(code == Some(0), "{text}");
+    assert!(text.contains("31 taken, 11 of samples that are not held"), "{text}");
+    assert_eq!(scores(&ground).len(), 30);
+    assert_eq!(rehearse(&ground, "sleep", &sleep, "").0, Some(0));
+    let wrong = "train/a/x 1 2\ntrain/a/1.jpg\ntrain/a/1.jpg 1 x\n";
+    let (code, text) = rehearse(&ground, "score", &["old", "--features"], wrong);
+    assert!(code == Some(2) && text.contains("3 not taken"), "{text}");
+    mounted.umount();
+    let mounted = mount(&ground, &["rehearsal.old.policy=max-loss"]);
+    let (code, text) = rehearse(&ground, "score", &["old", "--features"], &lines);
+    assert!(code == Some(2) && text.contains("\"max-loss\""), "{text}");
+    mounted.umount();
+}
+
+fn epoch_names(class: &Path) -> Vec<String> {
+    let entries = fs::read_dir(class).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
@@ -100,5 +186,31 @@ fn a_buffer_can_be_copied() {
     let (code, text) = rehearse(&ground, "export", &["old", directory], "");
     assert!(code == Some(2) && text.contains("cannot export"), "{text}");
     assert_eq!(rehearse(&ground, "export", &["new", directory], "").0, Some(2));
+    mounted.umount();
+}
+
+/// One that is damaged is named and given up, and the others are copied.
+#[test]
+fn a_damaged_sample_keeps_no_other_from_being_copied() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let held = epoch(&mounted.path("rehearsal/old"), 0)["a"].clone();
+    damage(&ground, &held[3]);
+    let copies = ground.path("copies");
+    let (code, text) = rehearse(&ground, "export", &["old", copies.to_str().unwrap()], "");
+    assert!(code != Some(0) && text.contains("29 samples"), "{text}");
+    assert!(text.contains(&format!("1 not copied:\n  train/a/{}: ", held[3])), "{text}");
+    let mut expected = held.clone();
+    expected.remove(3);
+    let mut copied = epoch_names(&copies.join("a"));
+    expected.sort();
+    copied.sort();
+    assert_eq!(copied, expected);
+    wait_until("it is given up", || stats(&ground)["samples"] == 29);
+    let again = ground.path("again");
+    let (code, text) = rehearse(&ground, "export", &["old", again.to_str().unwrap()], "");
+    assert!(code == Some(0) && text.contains("29 samples"), "{text}");
     mounted.umount();
 }

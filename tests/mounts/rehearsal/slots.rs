@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
@@ -80,6 +81,25 @@ fn each_opening_finds_a_fresh_sample() {
     mounted.umount();
 }
 
+/// There are more names than samples; all are looked at, and few of them are opened from then on.
+#[test]
+fn what_is_only_looked_at_is_found_by_others() {
+    let ground = ground();
+    let mounted = filled(&ground, &["rehearsal.old.slots=64", "rehearsal.old.distance=64"]);
+    let slot = |n: u64| mounted.path(format!("rehearsal/old/slots/{n:04}.jpg"));
+    let known = planted();
+    (0..64).for_each(|name| assert!(fs::metadata(slot(name)).unwrap().len() >= 500));
+    // So long it waits for whoever has looked.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    for turn in 0..150 {
+        *counts.entry(which(&known, &read_slot(&slot(turn % 8)))).or_default() += 1;
+    }
+    let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+    assert!(counts.len() == 30 && most - least <= 3, "{counts:?}");
+    mounted.umount();
+}
+
 #[test]
 fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let ground = ground();
@@ -87,16 +107,22 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let slots = mounted.path("rehearsal/old/slots");
     let known = planted();
     let counts: Mutex<HashMap<String, u32>> = Mutex::default();
+    // Of all readers; and the rounds that were dealt while some reader had a sample in its hands.
+    let (opened, missed) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for reader in 0..8 {
             let (slots, known, counts) = (&slots, &known, &counts);
+            let (opened, missed) = (&opened, &missed);
             scope.spawn(move || {
                 for turn in 0..300 {
                     let path = slots.join(format!("000{}.jpg", turn % 3));
+                    let before = opened.load(Ordering::Relaxed);
                     if turn % 5 == reader % 5 {
                         fs::metadata(&path).unwrap();
                     }
                     let sample = which(known, &read_slot(&path));
+                    let meanwhile = opened.fetch_add(1, Ordering::Relaxed) - before;
+                    missed.fetch_add(meanwhile / 30, Ordering::Relaxed);
                     *counts.lock().unwrap().entry(sample).or_default() += 1;
                 }
             });
@@ -106,7 +132,7 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     assert_eq!((counts.len(), counts.values().sum::<u32>()), (30, 2400));
     let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
     // Eighty rounds; a sample in the hands of a reader at the border of one may miss it.
-    assert!(*most <= least + 24, "{counts:?}");
+    assert!(*most <= least + 24 + missed.into_inner(), "{counts:?}");
     mounted.umount();
 }
 
@@ -235,4 +261,30 @@ fn a_mix_has_the_task_and_draws_of_others() {
     drop(mounted);
     assert_eq!(mix(&again.path("rehearsal/old/mix-9")), (41, drawn));
     again.umount();
+}
+
+/// Nobody has said which files are of the task: what the buffer holds is old, all else is new.
+#[test]
+fn a_mix_without_a_task_has_what_is_held_and_what_is_not() {
+    let ground = ground();
+    let mounted = mount(&ground, &["rehearsal.old.batch=8", "rehearsal.old.replay=2"]);
+    let root = mounted.path("rehearsal/old");
+    assert_eq!(mix(&root.join("mix-0")), (120, vec![]), "nothing is held");
+    wait_until("that is said", || mounted.log().contains("a mix is without old samples"));
+    // Its links lead to files that were read by that.
+    wait_for_offers(&ground, 3 * FILES);
+    let held = epoch(&root, 1);
+    let holds = |sample: &String| {
+        let (class, number) = sample.split_once('/').unwrap();
+        held[class].contains(&format!("{number}.jpg"))
+    };
+    let (new, old) = mix(&root.join("mix-1"));
+    assert_eq!((new, old.len()), (90, 22));
+    assert!(old.iter().all(holds), "{old:?}");
+    assert!(old.windows(2).all(|pair| pair[0] != pair[1]), "none twice: {old:?}");
+    let (code, text) = rehearse(&ground, "task", &["old", "1"], "");
+    assert_eq!(code, Some(0), "{text}");
+    let of_task = mix(&root.join("mix"));
+    assert_eq!((of_task.0, of_task.1.len()), (90, 22));
+    mounted.umount();
 }

@@ -63,6 +63,36 @@ fn an_index_that_cannot_be_read_is_not_an_empty_one() {
 }
 
 #[test]
+fn samples_are_counted_while_the_index_is_replaced() {
+    let disk = filled();
+    // Listed, and gone when it is opened.
+    disk.list_once("index-00000009");
+    assert_eq!(count(&disk).unwrap().samples, SAMPLES as u64);
+    disk.fail_reads(Some(libc::EIO));
+    assert!(count(&disk).is_err());
+}
+
+#[test]
+fn a_sample_that_cannot_be_read_is_damaged_where_others_can() {
+    let disk = filled();
+    let store = open(&disk);
+    disk.fail_reads_of(Some("segment-00000001"));
+    let is_whole = |key: &Key| matches!(store.get(*key), Found::Whole(_));
+    let (whole, unreadable): (Vec<Key>, Vec<Key>) = (0..SAMPLES).map(key).partition(is_whole);
+    assert!(unreadable.len() > 2 && !whole.is_empty());
+    // The last reads fail.
+    let checked = store.verify(&mut whole.into_iter().chain(unreadable.clone())).unwrap();
+    assert_eq!(checked.iter().map(|(key, _)| *key).collect::<Vec<_>>(), unreadable);
+    assert!(checked.iter().all(|(_, place)| place.starts_with("segment-00000001, bytes ")));
+    disk.fail_reads(Some(libc::EIO));
+    assert!(store.verify(&mut store.keys().into_iter()).is_err(), "the disk as a whole");
+    disk.fail_reads(None);
+    disk.fail_reads_of(None);
+    store.remove(&checked.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    assert_eq!(served(&store).len(), SAMPLES as usize - checked.len());
+}
+
+#[test]
 fn a_segment_that_cannot_be_opened_is_there_the_next_time() {
     let disk = filled();
     disk.close(Some("segment-00000002"));

@@ -136,6 +136,23 @@ fn large_files_are_under_the_same_budget() {
 }
 
 #[test]
+fn what_was_compared_is_not_read_again_until_something_of_it_is_given_up() {
+    let stand = Stand::new();
+    let store = stand.open(1 << 30);
+    let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
+    let size = stand.content.len() as u64;
+    assert!(stand.put(&store, 0..BLOCKS) && store.make_lendable(&keys, size));
+    // Others took its place among those that are lent.
+    store.write().lent.clear();
+    let file = File::options().write(true).open(&stand.files()[0]).unwrap();
+    file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
+    assert!(store.make_lendable(&keys, size), "it would be found to be damaged");
+    store.write().lent.clear();
+    store.remove(&[keys[1]]);
+    assert!(stand.put(&store, [1]) && !store.make_lendable(&keys, size));
+}
+
+#[test]
 fn a_large_file_that_is_damaged_or_deleted_is_filled_again() {
     let stand = Stand::new();
     let store = stand.open(1 << 30);

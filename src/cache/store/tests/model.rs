@@ -34,6 +34,10 @@ struct State {
     /// The error of every call that writes, or that reads.
     write_fails: Option<i32>,
     read_fails: Option<i32>,
+    /// The file that cannot be read.
+    unreadable: Option<String>,
+    /// A name that the next listing has though there is no such file.
+    ghost: Option<String>,
     names_fail: Option<i32>,
     /// The file that cannot be opened.
     closed: Option<String>,
@@ -61,6 +65,16 @@ impl Model {
 
     pub(crate) fn fail_reads(&self, errno: Option<i32>) {
         self.lock().read_fails = errno;
+    }
+
+    /// Nothing of this file can be read.
+    pub(crate) fn fail_reads_of(&self, name: Option<&str>) {
+        self.lock().unreadable = name.map(str::to_owned);
+    }
+
+    /// The next listing has a name of a file that is gone by then.
+    pub(crate) fn list_once(&self, name: &str) {
+        self.lock().ghost = Some(name.to_owned());
     }
 
     /// Names cannot be made to last.
@@ -204,9 +218,11 @@ impl Model {
 
 impl Disk for Model {
     fn names(&self) -> Result<Vec<(String, u64)>> {
-        let state = self.lock();
+        let mut state = self.lock();
+        let ghost = state.ghost.take().map(|name| (name, 64));
         let length = |file: &usize| state.files[*file].len() as u64;
-        Ok(state.names.iter().map(|(name, file)| (name.clone(), length(file))).collect())
+        let there = state.names.iter().map(|(name, file)| (name.clone(), length(file)));
+        Ok(there.chain(ghost).collect())
     }
 
     fn create(&self, name: &str, _: Use) -> Result<Arc<dyn Blob>> {
@@ -250,6 +266,8 @@ impl Blob for ModelFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         let state = self.model.lock();
         fails(state.read_fails)?;
+        let unreadable = state.unreadable.as_ref().and_then(|name| state.names.get(name));
+        fails((unreadable == Some(&self.file)).then_some(libc::EIO))?;
         let content = &state.files[self.file];
         let end = offset as usize + bytes.len();
         let found = content.get(offset as usize..end);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
@@ -217,6 +218,26 @@ fn a_store_has_one_user_and_each_source_its_own() {
         assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
     assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
+}
+
+#[test]
+fn a_store_that_is_being_left_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let mut first = home::claim(cache, &owner("/a")).unwrap();
+    drop(first.take_stay());
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| home::claim(cache, &owner("/a")).map(drop));
+        // Longer than one that is to stay is waited for.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(home::stores(cache).unwrap()[0].in_use);
+        drop(first);
+        second.join().unwrap().unwrap();
+    });
+    // The one that came after it is to stay.
+    let third = home::claim(cache, &owner("/a")).unwrap();
+    assert_eq!(home::claim(cache, &owner("/a")).err().unwrap().kind(), ErrorKind::Busy);
+    drop(third);
 }
 
 #[test]

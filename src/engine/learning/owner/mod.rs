@@ -24,6 +24,9 @@ use crate::plan::{Event, Layout, RAM};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// So much of what is heard while files are still being found is kept.
+const EARLY_MAX: usize = 1 << 18;
+
 /// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -119,7 +122,7 @@ impl Owner {
         told: Arc<Mutex<Told>>,
         started: Instant,
     ) -> Self {
-        let kept = Kept::open(around.home.clone());
+        let kept = Kept::open(around.journal.clone());
         lock(&told).journal = kept.words();
         Owner {
             settings,
@@ -146,6 +149,7 @@ impl Owner {
 
     /// Takes notes until `closed`.
     pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
+        self.await_files(notes, closed);
         let mut due = Instant::now();
         while !closed.load(Ordering::Relaxed) {
             match notes.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -167,6 +171,25 @@ impl Owner {
         // What was seen last belongs to it, too.
         notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
         self.remember(true);
+    }
+
+    /// What is heard while files are still being found is kept, and taken when all are known: which
+    /// orders there may be follows from them.
+    fn await_files(&mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
+        let mut early = Vec::new();
+        while !self.around.catalog.await_scan(GATHER, |scan| scan.is_whole).is_whole
+            && !closed.load(Ordering::Relaxed)
+        {
+            for note in notes.try_iter().take(NOTES_MAX) {
+                match note {
+                    Note::Heard(..) if early.len() < EARLY_MAX => early.push(note),
+                    Note::Heard(..) => {}
+                    other => self.take(other),
+                }
+            }
+        }
+        (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
+        early.into_iter().for_each(|note| self.take(note));
     }
 
     fn take(&mut self, note: Note) {

@@ -1,6 +1,5 @@
 //! The learner's thread without a thread: notes in, events for the planner out.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::sync_channel;
 
 use rand::SeedableRng;
@@ -44,7 +43,7 @@ impl Stand {
             std::fs::write(directory.path().join(format!("{number:04}")), b"bytes").unwrap();
         }
         let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
-        let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
+        let catalog = Catalog::scan(source, 1, None).unwrap();
         let files = with_listing(&catalog, &[], None, |listing| {
             listing.entries().iter().map(|entry| entry.file).collect()
         });
@@ -54,7 +53,7 @@ impl Stand {
             inbox: Arc::clone(&inbox),
             streams: Arc::default(),
             published: Arc::clone(&published),
-            home: None,
+            journal: None,
         };
         let (notes, received) = sync_channel(NOTES_MAX);
         let settings = LearnSettings { crack: false, threads: 1, nice: 0 };
@@ -81,6 +80,7 @@ impl Stand {
             ahead: 0,
             following,
             opens_predicted: 0,
+            opens_seen: 0,
             opens_strayed: 0,
         };
         lock(&self.published).streams = vec![(stream, status)];

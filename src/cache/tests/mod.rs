@@ -1,12 +1,14 @@
 //! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
 
+mod slow;
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::*;
-use crate::source::{PosixSource, Source, Stat};
+use crate::source::{PosixSource, ReadRequest, Source, Stat};
 
 /// What only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -18,8 +20,12 @@ struct Instead<R> {
 }
 
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
-    fn list(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
-        self.directory.list(directory)
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
+        self.directory.list_in_parts(directory, each)
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
@@ -79,6 +85,42 @@ impl Pages for PanickingPages {
     fn look(&self, _: Located, looked: Looked) {
         looked(None);
     }
+
+    fn renew(&self, _: Located) {}
+
+    fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
+        panic!("injected into a look at pages")
+    }
+}
+
+/// Page cache that has everything, and tells what it is asked.
+struct Asked(std::sync::mpsc::Sender<&'static str>);
+
+impl Pages for Asked {
+    fn expect(&self, _: &Located) {}
+
+    fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn discard(&self, _: Located, done: Box<dyn FnOnce() + Send>) {
+        done();
+    }
+
+    fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
+
+    fn look(&self, _: Located, looked: Looked) {
+        self.0.send("look").unwrap();
+        looked(Some(true));
+    }
+
+    fn renew(&self, _: Located) {
+        self.0.send("renew").unwrap();
+    }
+
+    fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
+        Err(Errno::EAGAIN)
+    }
 }
 
 struct Stand {
@@ -95,13 +137,21 @@ const BLOCK: BlockId = BlockId(0);
 const TIER: usize = 1;
 
 fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
+    stand_on(source, |disk| Arc::new(disk), None)
+}
+
+fn stand_on(
+    source: impl FnOnce(PosixSource) -> Arc<dyn Source>,
+    disk: impl FnOnce(store::disk::Directory) -> Arc<dyn store::disk::Disk>,
+    period: Option<Duration>,
+) -> Stand {
     let directory = tempfile::tempdir().unwrap();
     let stored = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("file"), b"bytes").unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
-    let catalog = Catalog::scan(source, 1, None, &AtomicU64::new(0)).unwrap();
+    let catalog = Catalog::scan(source, 1, period).unwrap();
     let inbox = Arc::new(Inbox::new(8));
-    let disk = Arc::new(store::disk::Directory::open(stored.path(), false).unwrap());
+    let disk = disk(store::disk::Directory::open(stored.path(), false).unwrap());
     let store = Store::open(disk, store::Limits::new(1 << 20, 0), 1).unwrap();
     let store = Some((TIER, Arc::new(store)));
     let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), store);
@@ -170,7 +220,7 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
 #[test]
 fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
     let stand = stand(|directory| Arc::new(directory));
-    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _| {}));
+    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
     // More often than there are threads that push.
     for _ in 0..2 * PUSH_THREADS {
         assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
@@ -192,7 +242,7 @@ fn is_not_placed(event: &Event) -> bool {
 #[test]
 fn what_is_loaded_is_stored_and_not_pushed() {
     let stand = stand(|directory| Arc::new(directory));
-    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _| {}));
+    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
     stand.cache.load(BLOCK, TIER);
     stand.hears(is_placed);
     assert!(stand.cache.lock().is_empty(), "no flight is left");
@@ -200,6 +250,30 @@ fn what_is_loaded_is_stored_and_not_pushed() {
     std::fs::remove_file(stand.directory.path().join("file")).unwrap();
     assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     assert!(stand.stored.path().read_dir().unwrap().count() >= 2, "index and segment");
+}
+
+#[test]
+fn a_damaged_sample_that_is_wanted_whole_is_not_there_any_more() {
+    let stand = stand(|directory| Arc::new(directory));
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_placed);
+    for entry in stand.stored.path().read_dir().unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("segment-") {
+            std::fs::write(entry.path(), [0x5a; 4096]).unwrap();
+        }
+    }
+    let (whole, taken) = channel();
+    stand.cache.whole(stand.node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    assert_eq!(taken.recv_timeout(LIMIT).unwrap(), Some(b"bytes".to_vec()));
+    // Twice: what was given up may have been stored again since it was found damaged.
+    let (mut messages, start) = (Vec::new(), std::time::Instant::now());
+    let not_here =
+        |message: &&Message| matches!(message.event, Event::NotHere { block: BLOCK, tier: TIER });
+    while messages.iter().filter(not_here).count() < 2 {
+        assert!(start.elapsed() < LIMIT, "the planner does not hear of it twice");
+        stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
+    }
+    assert_eq!(stand.cache.store().unwrap().totals().0, 0);
 }
 
 #[test]
@@ -240,4 +314,85 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+#[test]
+fn what_is_given_up_and_stored_is_done_together_but_in_order_for_each_block() {
+    use super::local::{Job, take_batch};
+    let stand = stand(|directory| Arc::new(directory));
+    let backlog = backlog::Backlog::default();
+    let owed = |block| {
+        Owed::new(&stand.cache, Event::Placed { block: BlockId(block), tier: TIER, done: false })
+    };
+    let put = |block, length| {
+        let bytes = Arc::new(Buffer::from(vec![0; length]));
+        let arrival = backlog.arrival(stand.node, &bytes).unwrap();
+        Job::Put(BlockId(block), arrival, owed(block))
+    };
+    let remove = |block| Job::Remove(BlockId(block));
+    let version = stand.cache.catalog.locate(BLOCK).unwrap().fingerprint;
+    let most = 4 << 20;
+    let mut queue = std::collections::VecDeque::from([
+        remove(1),
+        put(2, 10),
+        remove(3),
+        put(4, 10),
+        // Not before it has been stored.
+        remove(2),
+        put(2, 10),
+        Job::Damaged(
+            BlockId(2),
+            stand.cache.local.as_ref().unwrap().store.key(Path::new("x"), &version, 0),
+            owed(2),
+        ),
+        put(2, 10),
+        Job::Adopt(owed(0)),
+        Job::Forget(Vec::new()),
+        put(5, most),
+        Job::Sync,
+        remove(6),
+        put(7, 1),
+        put(8, most + 1),
+    ]);
+    let shown = |job: &Job| match job {
+        Job::Put(block, ..) => format!("+{}", block.0),
+        Job::Remove(block) => format!("-{}", block.0),
+        Job::Damaged(block, ..) => format!("!{}", block.0),
+        Job::Forget(_) => "forget".into(),
+        Job::Adopt(_) => "adopt".into(),
+        Job::Sync => "sync".into(),
+    };
+    let batches = std::iter::from_fn(|| {
+        let batch = take_batch(&mut queue);
+        (!batch.is_empty()).then(|| batch.iter().map(shown).collect::<Vec<_>>().join(" "))
+    });
+    let expected = ["-1 +2 -3 +4", "-2 +2", "!2 +2", "adopt", "forget +5 sync -6", "+7", "+8"];
+    assert_eq!(batches.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_kernel_is_asked_to_believe_a_name_after_the_source_was_looked_at() {
+    let period = Some(Duration::from_millis(1));
+    let stand = stand_on(|directory| Arc::new(directory), |disk| Arc::new(disk), period);
+    let (asked, hears) = channel();
+    let (begun, under_way) = channel();
+    let recheck: Recheck = Box::new(move |_, _, then| begun.send(then).unwrap());
+    stand.cache.connect(Arc::new(Asked(asked)), recheck);
+    std::thread::sleep(Duration::from_millis(2));
+    let now = std::time::Instant::now();
+    for expected in ["look", "renew"] {
+        stand.cache.check(BLOCK, now);
+        let looked_at = under_way.recv_timeout(LIMIT).unwrap();
+        assert!(hears.try_recv().is_err(), "while the source is asked");
+        looked_at();
+        // Pages are looked at seldom; the name is renewed with each look at the source.
+        assert_eq!(hears.recv_timeout(LIMIT), Ok(expected));
+    }
+}
+
+#[test]
+fn what_the_store_does_not_have_the_planner_is_told_of() {
+    let stand = stand(|directory| Arc::new(directory));
+    assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    stand.hears(|event| matches!(event, Event::NotHere { block: BLOCK, tier: TIER }));
 }

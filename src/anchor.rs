@@ -1,0 +1,137 @@
+//! A file of our own that is replaced as a whole, beneath a directory that is held open.
+//!
+//! Whoever puts another directory where ours was keeps what is in that one. A file is written under
+//! another name, synced and renamed, so that after any crash it is as before or as after.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::fcntl::{OFlag, open, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+/// Opens a directory to be held, where it is one and no link to one.
+///
+/// # Errors
+/// The disk's.
+pub fn hold(directory: &Path) -> Result<Arc<OwnedFd>> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(Arc::new(open(directory, flags, Mode::empty())?))
+}
+
+/// Where such a file is.
+#[derive(Clone, Debug)]
+pub struct Anchored {
+    directory: Arc<OwnedFd>,
+    name: String,
+}
+
+impl Anchored {
+    /// A name in a directory that is [held](hold).
+    pub fn new(directory: &Arc<OwnedFd>, name: &str) -> Self {
+        Anchored { directory: Arc::clone(directory), name: name.to_owned() }
+    }
+
+    /// The last name of a path, in the directory that is there now, by way of links too.
+    ///
+    /// # Errors
+    /// The disk's, and [`ErrorKind::InvalidInput`] for a path that ends with no name in UTF-8.
+    pub fn at(path: &Path) -> Result<Self> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = hold(&parent.unwrap_or(Path::new(".")).canonicalize()?)?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        let no_name = || Error::new(ErrorKind::InvalidInput, "it is no name of a file");
+        Ok(Anchored { directory, name: name.ok_or_else(no_name)?.to_owned() })
+    }
+
+    /// Opens the file for reading; no link is followed, and what is no file is not waited for.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn open(&self) -> Result<File> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        Ok(openat(&self.directory, self.name.as_str(), flags, Mode::empty())?.into())
+    }
+
+    /// Replaces the file by what `write` writes to a new one, which only its owner may read. Nobody
+    /// else may do so at the same time.
+    ///
+    /// # Errors
+    /// The disk's; the file is then as it was, or its name may not last.
+    pub fn replace(&self, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        let next = format!("{}.new", self.name);
+        let remove = || unlinkat(&self.directory, next.as_str(), UnlinkatFlags::NoRemoveDir);
+        // Left by a crash.
+        let _ = remove();
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let file = File::from(openat(&self.directory, next.as_str(), flags, mode)?);
+        let (from, to) = (next.as_str(), self.name.as_str());
+        let outcome = write(&file)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| Ok(renameat(&self.directory, from, &self.directory, to)?));
+        if outcome.is_err() {
+            // What is left of it is of no use; what it would replace stays.
+            let _ = remove();
+        }
+        outcome.and_then(|()| Ok(fsync(&self.directory)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_is_replaced_in_the_directory_that_is_held_wherever_that_is() {
+        let top = tempfile::tempdir().unwrap();
+        let (ours, moved) = (top.path().join("ours"), top.path().join("moved"));
+        fs::create_dir(&ours).unwrap();
+        let place = Anchored::new(&hold(&ours).unwrap(), "file");
+        place.replace(|mut file| file.write_all(b"one")).unwrap();
+        fs::rename(&ours, &moved).unwrap();
+        fs::create_dir(&ours).unwrap();
+        for name in ["file", "file.new"] {
+            fs::write(ours.join(name), "precious").unwrap();
+        }
+        place.replace(|mut file| file.write_all(b"two")).unwrap();
+        for name in ["file", "file.new"] {
+            assert_eq!(fs::read(ours.join(name)).unwrap(), b"precious");
+        }
+        assert_eq!(fs::read(moved.join("file")).unwrap(), b"two");
+        assert_eq!(std::io::read_to_string(place.open().unwrap()).unwrap(), "two");
+        assert_eq!(names(&moved), ["file"]);
+    }
+
+    #[test]
+    fn what_fails_or_was_cut_short_leaves_the_file_as_it_was() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("file");
+        let place = Anchored::at(&path).unwrap();
+        assert_eq!(place.open().unwrap_err().kind(), ErrorKind::NotFound);
+        place.replace(|mut file| file.write_all(b"one")).unwrap();
+        assert!(place.replace(|_| Err(Error::other("injected"))).is_err());
+        // A crash before the rename.
+        fs::write(top.path().join("file.new"), "half").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        place.replace(|mut file| file.write_all(b"two")).unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), names(top.path())),
+            (b"two".to_vec(), vec!["file".into()])
+        );
+        std::os::unix::fs::symlink(&path, top.path().join("link")).unwrap();
+        assert!(Anchored::at(&top.path().join("link")).unwrap().open().is_err());
+        assert!(Anchored::at(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! The legs of a flight: from the local store, from the source, or from both.
+//!
+//! A block that the store has is read there. Where a reader has waited for that for long, or the disk
+//! hangs, the source is asked as well, and whoever has the bytes first ends the flight. What the other
+//! one says later counts for nothing: legs know which flight is theirs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+
+use super::care::InCare;
+use super::flight::{Fetching, Flight};
+use super::local::Local;
+use super::{Cache, Key};
+use crate::catalog::Located;
+use crate::ids::BlockId;
+use crate::plan::{Event, Place};
+use crate::source::{ReadError, ReadRequest, Urgency};
+
+/// What is asked for, and for which flight.
+#[derive(Clone)]
+pub(super) struct Leg {
+    block: BlockId,
+    located: Located,
+    urgency: Urgency,
+    flight: u64,
+}
+
+impl Leg {
+    fn key(&self) -> Key {
+        (self.block, self.located.node)
+    }
+}
+
+/// Where the bytes of a flight are asked for.
+#[derive(Default)]
+pub(super) struct Route {
+    /// Which flight it is.
+    number: u64,
+    /// What the store is asked for, and how many looks have found it so.
+    store: Option<(Leg, u64)>,
+    /// Whether the source is asked.
+    asked: bool,
+    /// What the source said, as long as the store may have the bytes all the same.
+    refused: Option<Errno>,
+}
+
+impl Fetching {
+    fn is_of(&self, leg: &Leg) -> bool {
+        self.route.number == leg.flight
+    }
+}
+
+impl Cache {
+    /// Has a block brought, for which there is a flight.
+    pub(super) fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
+        let local = self.local.as_ref().filter(|local| local.contains(&located));
+        if local.is_none()
+            && let Some(local) = self.local.as_ref().filter(|local| !local.holds(&located))
+        {
+            // What the planner took for stored would never be stored again.
+            self.inbox.put(Event::NotHere { block, tier: local.tier }, None);
+        }
+        let flight = self.departures.fetch_add(1, Ordering::Relaxed);
+        let leg = Leg { block, located, urgency, flight };
+        // A late leg of the flight before may have ended this one.
+        let mut flights = self.lock();
+        let Some(Flight::Fetching(fetching)) = flights.get_mut(&leg.key()) else { return };
+        let store = local.map(|_| (leg.clone(), 0));
+        fetching.route = Route { number: flight, asked: store.is_none(), store, refused: None };
+        drop(flights);
+        match local.map(Arc::clone) {
+            Some(local) => self.fetch_from_store(local, leg),
+            None => self.fetch_from_source(leg),
+        }
+    }
+
+    /// Whether the flight of a leg is still under way.
+    fn is_awaited(&self, leg: &Leg) -> bool {
+        let flights = self.lock();
+        matches!(flights.get(&leg.key()), Some(Flight::Fetching(fetching)) if fetching.is_of(leg))
+    }
+
+    fn fetch_from_store(self: &Arc<Self>, local: Arc<Local>, leg: Leg) {
+        let (cache, flight) = (Arc::clone(self), InCare::new(self, leg.key()));
+        self.store_pool.submit(leg.urgency, move || {
+            let _flight = flight.taken();
+            // The source may have been faster while others waited for the disk.
+            if !cache.is_awaited(&leg) {
+                return;
+            }
+            match local.get(&cache, leg.block, &leg.located) {
+                Some(bytes) => {
+                    let from = Place::Tier(local.tier);
+                    cache.arrived(leg.block, leg.located, bytes, from, leg.urgency);
+                }
+                None => cache.not_here(leg, local.tier),
+            }
+        });
+    }
+
+    /// The store does not have what it should have.
+    fn not_here(self: &Arc<Self>, leg: Leg, tier: usize) {
+        self.lost(leg.block, tier);
+        let refused = {
+            let mut flights = self.lock();
+            let Some(Flight::Fetching(fetching)) = flights.get_mut(&leg.key()) else { return };
+            if !fetching.is_of(&leg) {
+                return;
+            }
+            fetching.route.store = None;
+            let asked = std::mem::replace(&mut fetching.route.asked, true);
+            asked.then_some(fetching.route.refused)
+        };
+        match refused {
+            None => self.fetch_from_source(leg),
+            Some(None) => {}
+            Some(Some(errno)) => self.refused(&leg, errno),
+        }
+    }
+
+    /// The local store has lost a block, which the planner thinks is there.
+    pub(super) fn lost(&self, block: BlockId, tier: usize) {
+        self.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
+        self.inbox.put(Event::NotHere { block, tier }, None);
+    }
+
+    fn fetch_from_source(self: &Arc<Self>, leg: Leg) {
+        let cache = Arc::clone(self);
+        let flight = InCare::new(self, leg.key());
+        let request = ReadRequest {
+            path: Arc::clone(&leg.located.path),
+            fingerprint: leg.located.fingerprint,
+            offset: leg.located.offset,
+            length: leg.located.length,
+            urgency: leg.urgency,
+            deliver: Box::new(move |result| {
+                let _flight = flight.taken();
+                match result {
+                    Ok(bytes) => {
+                        let (from, urgency) = (Place::Source, leg.urgency);
+                        cache.arrived(leg.block, leg.located, bytes.into(), from, urgency);
+                    }
+                    Err(ReadError::Source(errno)) => cache.refused(&leg, errno),
+                    Err(ReadError::Changed) => cache.changed(&leg),
+                }
+            }),
+        };
+        self.catalog.source().read(vec![request]);
+    }
+
+    /// The file is another version than the catalog thinks: its readers get `ESTALE`, and the
+    /// next open the new version.
+    fn changed(&self, leg: &Leg) {
+        self.traffic.changed.fetch_add(1, Ordering::Relaxed);
+        if let Some(recheck) = self.recheck.get() {
+            recheck(leg.located.node, Urgency::Demand, Box::new(|| {}));
+        }
+        self.refused(leg, Errno::ESTALE);
+    }
+
+    /// The source does not give the bytes. The store may, unless its disk hangs.
+    fn refused(&self, leg: &Leg, errno: Errno) {
+        let hangs = self.local.as_ref().is_some_and(|local| local.store.reads_hang());
+        let ended = {
+            let mut flights = self.lock();
+            let Some(Flight::Fetching(fetching)) = flights.get_mut(&leg.key()) else { return };
+            if !fetching.is_of(leg) {
+                return;
+            }
+            if fetching.route.store.is_some() && !hangs {
+                fetching.route.refused = Some(errno);
+                return;
+            }
+            flights.remove(&leg.key())
+        };
+        if let Some(Flight::Fetching(fetching)) = ended {
+            self.failed(leg.key(), fetching, errno);
+        }
+    }
+
+    /// Asks the source for what readers have waited for at more than `patience` looks, and for all
+    /// that waits for a disk that hangs; what waits to be stored there is let go of. Never blocks; to
+    /// be called each [`LOOK_EVERY`](super::store::LOOK_EVERY).
+    pub fn rescue(self: &Arc<Self>, patience: u64) {
+        let Some(local) = &self.local else { return };
+        local.store.look();
+        local.give_up_hanging();
+        let hangs = local.store.reads_hang();
+        let (mut late, mut failed) = (Vec::new(), Vec::new());
+        for flight in self.lock().values_mut() {
+            let Flight::Fetching(Fetching { waiters, route, .. }) = flight else { continue };
+            let Some((leg, looks)) = &mut route.store else { continue };
+            *looks += 1;
+            let waits = !waiters.is_empty();
+            let is_late = hangs || waits && *looks > patience;
+            if is_late && !std::mem::replace(&mut route.asked, true) {
+                let urgency = if waits { Urgency::Demand } else { Urgency::Prefetch };
+                late.push(Leg { urgency, ..leg.clone() });
+            } else if let Some(errno) = route.refused.filter(|_| hangs) {
+                failed.push((leg.clone(), errno));
+            }
+        }
+        late.into_iter().for_each(|leg| self.fetch_from_source(leg));
+        failed.iter().for_each(|(leg, errno)| self.refused(leg, *errno));
+        if hangs {
+            self.rescue_wholes();
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A cache disk that answers late or not at all: readers get their bytes from the source.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Condvar;
+use std::sync::mpsc::TryRecvError;
+use std::time::Instant;
+
+use super::store::HANGS_AFTER;
+use super::store::disk::{Blob, Directory, Disk, Space, Use};
+use super::*;
+use crate::source::ReadError;
+
+/// Looks after which a reader has waited for the disk for too long, and after which it hangs.
+const PATIENCE: u64 = 5;
+const LATE: u64 = PATIENCE + 1;
+const FOR_EVER: u64 = HANGS_AFTER + 1;
+
+#[derive(Default)]
+struct State {
+    shut: bool,
+    waiting: usize,
+    /// Calls that have come to it so far.
+    came: usize,
+    /// Calls that may pass though it is shut.
+    free: usize,
+}
+
+/// Stops calls to a disk while it is shut.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<State>, Condvar)>);
+
+impl Gate {
+    fn shut(&self, shut: bool) {
+        self.0.0.lock().unwrap().shut = shut;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.0.0.lock().unwrap();
+        state.came += 1;
+        state.waiting += 1;
+        self.0.1.notify_all();
+        state = self.0.1.wait_while(state, |state| state.shut && state.free == 0).unwrap();
+        state.free = state.free.saturating_sub(1);
+        state.waiting -= 1;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until so many calls stand before it.
+    fn await_calls(&self, count: usize) {
+        self.wait_until(|state| state.waiting == count);
+    }
+
+    /// Lets the call that stands before it pass, and waits for the next one.
+    fn let_one_pass(&self) {
+        let mut state = self.0.0.lock().unwrap();
+        state.free += 1;
+        let came = state.came;
+        drop(state);
+        self.0.1.notify_all();
+        self.wait_until(|state| state.came > came);
+    }
+
+    fn wait_until(&self, reached: impl Fn(&State) -> bool) {
+        let state = self.0.0.lock().unwrap();
+        let waited = self.0.1.wait_timeout_while(state, LIMIT, |state| !reached(state));
+        assert!(!waited.unwrap().1.timed_out());
+    }
+}
+
+/// Before the reads of a disk, and before what changes something there.
+#[derive(Clone, Default)]
+struct Gates {
+    reads: Gate,
+    writes: Gate,
+}
+
+struct Gated<T>(T, Gates);
+
+impl Disk for Gated<Directory> {
+    fn names(&self) -> io::Result<Vec<(String, u64)>> {
+        self.0.names()
+    }
+
+    fn create(&self, name: &str, how: Use) -> io::Result<Arc<dyn Blob>> {
+        Ok(Arc::new(Gated(self.0.create(name, how)?, self.1.clone())))
+    }
+
+    fn open(&self, name: &str, how: Use) -> io::Result<Arc<dyn Blob>> {
+        Ok(Arc::new(Gated(self.0.open(name, how)?, self.1.clone())))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn lend(&self, name: &str, length: u64) -> io::Result<OwnedFd> {
+        self.0.lend(name, length)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.1.writes.pass();
+        self.0.remove(name)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.0.sync_names()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.space()
+    }
+}
+
+impl Blob for Gated<Arc<dyn Blob>> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.1.reads.pass();
+        self.0.read_at(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.1.writes.pass();
+        self.0.write_at(bytes, offset)
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        self.0.cut(length)
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.punch(offset, length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.1.writes.pass();
+        self.0.sync()
+    }
+}
+
+/// A source that counts its reads, and refuses them while it is told to.
+#[derive(Clone, Default)]
+struct Counted(Arc<(AtomicU64, Mutex<Option<Errno>>)>);
+
+impl Counted {
+    fn reads(&self) -> u64 {
+        self.0.0.load(Ordering::Relaxed)
+    }
+
+    fn refuse(&self, errno: Option<Errno>) {
+        *self.0.1.lock().unwrap() = errno;
+    }
+}
+
+/// A block that is stored on a disk with gates, and its source.
+fn stored() -> (Stand, Gates, Counted) {
+    let (gates, counted) = (Gates::default(), Counted::default());
+    let (disk_gates, source) = (gates.clone(), counted.clone());
+    let read = move |request: ReadRequest| {
+        source.0.0.fetch_add(1, Ordering::Relaxed);
+        let refused = *source.0.1.lock().unwrap();
+        let bytes = refused.map_or(Ok(b"bytes".to_vec()), |errno| Err(ReadError::Source(errno)));
+        (request.deliver)(bytes);
+    };
+    let stand = stand_on(
+        |directory| Arc::new(Instead { directory, read }),
+        |disk| Arc::new(Gated(disk, disk_gates)),
+        None,
+    );
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_placed);
+    assert_eq!(counted.reads(), 1);
+    (stand, gates, counted)
+}
+
+impl Stand {
+    fn look(&self, times: u64) {
+        (0..times).for_each(|_| self.cache.rescue(PATIENCE));
+    }
+
+    /// Waits until nothing is under way any more.
+    fn rests(&self) {
+        let start = Instant::now();
+        while !self.cache.lock().is_empty() {
+            assert!(start.elapsed() < LIMIT, "a flight never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until the disk is used again.
+    fn settles(&self) {
+        let start = Instant::now();
+        while self.cache.disk_state() != Some("normal") {
+            assert!(start.elapsed() < LIMIT, "it is never used again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Reads the block when nothing is under way any more.
+    fn read_again(&self) -> Receiver<Result<Vec<u8>, Errno>> {
+        self.rests();
+        self.read()
+    }
+}
+
+#[test]
+fn a_reader_waits_for_the_cache_disk_for_a_while_and_then_for_the_source_too() {
+    let (stand, Gates { reads: gate, .. }, source) = stored();
+    gate.shut(true);
+    let reader = stand.read_again();
+    gate.await_calls(1);
+    stand.look(LATE - 1);
+    assert_eq!((reader.try_recv(), source.reads()), (Err(TryRecvError::Empty), 1));
+    stand.look(1);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    assert_eq!((source.reads(), stand.cache.disk_state()), (2, Some("normal")));
+    // The disk's answer comes too late, and is no error of anything.
+    gate.shut(false);
+    gate.await_calls(0);
+    assert_eq!(stand.read_again().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    assert_eq!(source.reads(), 2, "the store is asked again");
+    assert_eq!(stand.cache.traffic().store_errors.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_prefetch_waits_until_the_disk_hangs_unless_a_reader_joins_it() {
+    let (stand, Gates { reads: gate, .. }, source) = stored();
+    gate.shut(true);
+    stand.cache.prefetch(BLOCK);
+    gate.await_calls(1);
+    stand.look(LATE);
+    assert_eq!(source.reads(), 1);
+    let reader = stand.read();
+    stand.look(LATE);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    stand.rests();
+    stand.cache.prefetch(BLOCK);
+    gate.await_calls(2);
+    stand.look(LATE);
+    assert_eq!(source.reads(), 2);
+    stand.look(FOR_EVER);
+    assert_eq!(source.reads(), 3);
+    gate.shut(false);
+}
+
+#[test]
+fn a_disk_that_hangs_is_left_alone_until_it_answers() {
+    let (stand, Gates { reads: gate, .. }, source) = stored();
+    gate.shut(true);
+    let reader = stand.read_again();
+    gate.await_calls(1);
+    let (whole, taken) = channel();
+    stand.cache.whole(stand.node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    gate.await_calls(2);
+    stand.look(FOR_EVER);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    assert_eq!(taken.recv_timeout(LIMIT).unwrap(), Some(b"bytes".to_vec()));
+    assert_eq!(stand.cache.disk_state(), Some("down: the cache disk hangs; it is bypassed"));
+    for reads in 4..7 {
+        assert_eq!(stand.read_again().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+        assert_eq!(source.reads(), reads);
+    }
+    gate.await_calls(2);
+    gate.shut(false);
+    gate.await_calls(0);
+    stand.settles();
+    assert_eq!(stand.read_again().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    assert_eq!(source.reads(), 6);
+}
+
+#[test]
+fn what_the_source_refuses_the_slow_disk_may_still_have() {
+    let (stand, Gates { reads: gate, .. }, source) = stored();
+    source.refuse(Some(Errno::ETIMEDOUT));
+    gate.shut(true);
+    let reader = stand.read_again();
+    gate.await_calls(1);
+    stand.look(LATE);
+    assert_eq!((reader.try_recv(), source.reads()), (Err(TryRecvError::Empty), 2));
+    gate.shut(false);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    // Of a disk that hangs nothing is expected any more.
+    gate.await_calls(0);
+    gate.shut(true);
+    let reader = stand.read_again();
+    gate.await_calls(1);
+    stand.look(LATE);
+    stand.look(FOR_EVER);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(Errno::ETIMEDOUT));
+    gate.shut(false);
+}
+
+#[test]
+fn a_disk_that_gets_on_does_not_hang_and_one_that_hangs_is_given_nothing() {
+    const STORED_NO_MORE: Option<&str> =
+        Some("down: the cache disk hangs; nothing is stored there");
+    let (stand, Gates { writes: gate, .. }, _) = stored();
+    gate.shut(true);
+    stand.cache.displace(BLOCK);
+    gate.await_calls(1);
+    stand.cache.load(BLOCK, TIER);
+    stand.look(HANGS_AFTER);
+    gate.let_one_pass();
+    stand.look(HANGS_AFTER);
+    assert_eq!(stand.cache.disk_state(), Some("normal"), "it is slow, no more");
+    stand.look(1);
+    assert_eq!(stand.cache.disk_state(), STORED_NO_MORE);
+    stand.hears(is_not_placed);
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_not_placed);
+    gate.shut(false);
+    stand.settles();
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_placed);
+    gate.shut(true);
+    stand.cache.displace(BLOCK);
+    gate.await_calls(1);
+    stand.look(FOR_EVER);
+    assert_eq!((stand.cache.disk_state(), stand.cache.close()), (STORED_NO_MORE, false));
+    gate.shut(false);
+}

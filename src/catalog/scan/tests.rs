@@ -1,0 +1,140 @@
+//! Scans of trees in which a directory fails, hangs, or is asked for before its turn.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::catalog::NodeId;
+use crate::catalog::tests::{Gated, at};
+use crate::source::{Fingerprint, Source};
+
+/// Twenty directories of a few files, one of them below another, and a file with two names.
+fn some_tree() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for directory in (0..20).map(|number| format!("d{number:02}")).chain(["d07/below".into()]) {
+        fs::create_dir_all(root.path().join(&directory)).unwrap();
+        for file in 0..5 {
+            fs::write(root.path().join(&directory).join(format!("f{file}")), "bytes").unwrap();
+        }
+    }
+    fs::hard_link(root.path().join("d03/f1"), root.path().join("d15/again")).unwrap();
+    root
+}
+
+/// All paths of files, with their rows and versions.
+fn rows(catalog: &Catalog) -> BTreeMap<PathBuf, (FileId, Fingerprint)> {
+    let mut found = BTreeMap::new();
+    catalog.for_each_file(|path, file, stat| {
+        assert!(found.insert(path.to_path_buf(), (file, stat.fingerprint())).is_none());
+    });
+    found
+}
+
+fn node_of(catalog: &Catalog, parent: NodeId, name: &str) -> NodeId {
+    catalog.lookup(parent, OsStr::new(name), false).unwrap().unwrap().node
+}
+
+#[test]
+fn rows_have_the_same_numbers_whoever_is_first() {
+    let root = some_tree();
+    fs::create_dir(root.path().join("wide")).unwrap();
+    (0..300).for_each(|n| fs::write(root.path().join(format!("wide/{n:03}")), "x").unwrap());
+    let scan = |threads, delay_us| {
+        let source = Gated::new(root.path(), "");
+        source.delay_us.store(delay_us, Ordering::Relaxed);
+        Catalog::scan(source, threads, None).unwrap()
+    };
+    let expected = rows(&scan(1, 0));
+    assert_eq!(expected.len(), 405, "the second name is no file of its own");
+    for (threads, delay_us) in [(2, 0), (7, 0), (40, 0), (1, 100), (7, 100)] {
+        assert_eq!(rows(&scan(threads, delay_us)), expected);
+    }
+}
+
+#[test]
+fn a_reader_ahead_of_the_scan_finds_what_is_there() {
+    let root = some_tree();
+    let expected = rows(&Catalog::scan(Gated::new(root.path(), ""), 4, None).unwrap());
+    let source = Gated::new(root.path(), "d05");
+    let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+    assert_eq!(catalog.state(), "scanning");
+    source.hold(true);
+    let (added, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let report = |changes: Changes| {
+        added.fetch_add(usize::from(changes.added), Ordering::Relaxed);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| catalog.fill(3, &over, &report));
+        let status = catalog.await_scan(Duration::from_secs(60), |status| status.has_files);
+        assert!(status.has_files && !status.is_over, "{status:?}");
+        // What comes behind the directory that does not answer is not there yet.
+        let late = node_of(&catalog, NodeId::ROOT, "d07");
+        assert!(catalog.list(late, false).is_none() && catalog.read().is_unread(FileId(8)));
+        assert!(!catalog.refresh_directory(late).unwrap().is_empty());
+        assert_eq!(catalog.list(late, false).unwrap().unwrap().len(), 6);
+        let below = node_of(&catalog, late, "below");
+        assert!(catalog.lookup(below, OsStr::new("f2"), false).is_none());
+        let changes = catalog.refresh(below, OsStr::new("f2")).unwrap();
+        assert!(changes.added);
+        catalog.lookup(below, OsStr::new("f2"), false).unwrap().unwrap();
+        let path = root.path().join("catalog");
+        catalog.save(&at(&path)).unwrap();
+        assert!(!path.exists(), "what is not whole is not saved");
+        source.hold(false);
+    });
+    assert_eq!((catalog.state(), catalog.scan_status().is_whole), ("scanned", true));
+    assert!(added.into_inner() > 0);
+    let found = rows(&catalog);
+    let versions = |rows: &BTreeMap<PathBuf, (FileId, Fingerprint)>| {
+        rows.iter().map(|(path, row)| (path.clone(), row.1)).collect::<Vec<_>>()
+    };
+    assert_eq!(versions(&found), versions(&expected));
+    assert_ne!(found, expected, "what the reader asked for was numbered first");
+    assert_eq!(catalog.read().tables.rows.len(), 1 + 21 + 105 + 1);
+}
+
+#[test]
+fn what_the_source_does_not_tell_is_asked_for_again() {
+    let root = some_tree();
+    let source = Gated::new(root.path(), "d07");
+    source.fails.store(true, Ordering::Relaxed);
+    let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+    let over = AtomicBool::new(false);
+    catalog.fill(3, &over, &|_| ());
+    let status = catalog.scan_status();
+    assert_eq!(status.fault, Some(("d07".into(), Errno::EIO)));
+    assert!(status.is_over && !status.is_whole);
+    assert_eq!(rows(&catalog).len(), 95, "the rest is there");
+    let unread = node_of(&catalog, NodeId::ROOT, "d07");
+    assert_eq!(catalog.refresh_directory(unread).unwrap_err(), Errno::EIO);
+    source.fails.store(false, Ordering::Relaxed);
+    let before = source.listed.load(Ordering::Relaxed);
+    catalog.fill(3, &over, &|_| ());
+    assert!(catalog.scan_status().is_whole && catalog.scan_status().fault.is_none());
+    assert_eq!(rows(&catalog).len(), 105);
+    assert_eq!(source.listed.load(Ordering::Relaxed) - before, 2, "only what is not known");
+}
+
+#[test]
+fn a_panic_is_a_fault_of_one_directory() {
+    let root = some_tree();
+    let source = Gated::new(root.path(), "d07");
+    source.panics.store(true, Ordering::Relaxed);
+    let catalog = Catalog::begin(source, None).unwrap();
+    catalog.fill(3, &AtomicBool::new(false), &|_| ());
+    assert_eq!(catalog.scan_status().fault, Some(("d07".into(), Errno::EIO)));
+    assert_eq!(rows(&catalog).len(), 95, "the rest is there");
+}
+
+#[test]
+fn a_root_that_cannot_be_read_is_an_error_and_an_end_is_an_end() {
+    let root = some_tree();
+    let source = Gated::new(root.path(), "");
+    source.fails.store(true, Ordering::Relaxed);
+    let fault = Catalog::scan(source, 3, None).map(|_| ()).unwrap_err();
+    assert_eq!(fault, (PathBuf::new(), Errno::EIO));
+    let catalog = Catalog::begin(Gated::new(root.path(), ""), None).unwrap();
+    catalog.fill(3, &AtomicBool::new(true), &|_| ());
+    assert!(catalog.scan_status().is_over && !catalog.scan_status().is_whole);
+}

@@ -1,0 +1,176 @@
+//! The ways in which a loader may number the files of a source.
+//!
+//! A dataset is all files below some directory, or those of a kind, sorted in some way. Each of
+//! these that is tried costs memory and a part of every search, so only the likeliest are: the
+//! directories with the most files, those far below the source later than others, and in each of
+//! them all files, those of its usual kinds, and those of its commonest ones.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use crate::ids::FileId;
+use crate::learn::Candidate;
+use crate::order::index::{Filter, IndexOrder, Sorting, index_order};
+use crate::order::{Entry, Listing};
+
+/// How many directories below the source are taken for datasets of their own.
+const ROOTS_MAX: usize = 16;
+
+/// Each level below the source halves the files that a directory is ranked by so many times: a
+/// dataset's classes come after other datasets.
+const DEPTH_WEIGHS: u32 = 2;
+
+/// The commonest kinds of files are datasets of their own, so many at most, each with one in so many
+/// of the files at least.
+const KINDS_MAX: usize = 2;
+const COMMON: usize = 8;
+
+/// Kinds with one in so many of the files are usual. Lists and notes beside a dataset are fewer.
+const USUAL: usize = 100;
+
+/// All candidates together have so many times the files of the source at most.
+const COPIES_MAX: usize = 16;
+
+/// Each sorting of the files that may be a dataset, the likeliest first; those that number the same
+/// files in the same way once.
+pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
+    let all = listing.entries();
+    let rows = (0..).zip(all).map(|(row, entry)| Entry { file: FileId(row), ..*entry }).collect();
+    let rows = Listing::new(rows);
+    let orders = orders(&rows);
+    let mut found: Vec<Candidate> = Vec::new();
+    let mut left = COPIES_MAX * all.len();
+    // By rank, with the path.
+    let mut roots = BinaryHeap::from([(usize::MAX, Reverse(&b""[..]), 0)]);
+    for _ in 0..=ROOTS_MAX {
+        let Some((_, Reverse(root), depth)) = roots.pop() else { break };
+        let (root, files, directories) = root_of(&rows, root);
+        for (directory, count) in directories.into_iter().filter(|(_, count)| *count > 1) {
+            let rank = count >> (DEPTH_WEIGHS * (depth + 1)).min(usize::BITS - 1);
+            roots.push((rank, Reverse(directory), depth + 1));
+        }
+        for ext in kinds(&files) {
+            let place = place(root, &ext);
+            for (word, rows) in numberings(&files, ext, &orders) {
+                let samples: Arc<[u32]> = rows.iter().map(|row| all[row.index()].file.0).collect();
+                let known = found.iter().any(|known| known.samples == samples);
+                if let Some(rest) = left.checked_sub(samples.len()).filter(|_| !known) {
+                    left = rest;
+                    found.push(Candidate { name: format!("{word}{place}"), samples });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The rows of all files in each order that is the same below every directory: to sort a million
+/// names takes seconds, and is done once.
+fn orders(rows: &Listing<'_>) -> Vec<(Sorting, Vec<FileId>)> {
+    let sortings = Sorting::WORDS.into_iter().filter(|(_, sorting)| sorting.is_of_paths());
+    let sorted = |sorting| index_order(rows, IndexOrder::Sorted(sorting), &Filter::default());
+    sortings.filter_map(|(_, sorting)| Some((sorting, sorted(sorting).ok()?))).collect()
+}
+
+/// The rows of the files with these endings in each order, with its word. Not every sorting has
+/// files everywhere; of those by classes only torchvision's is used with any endings.
+fn numberings(
+    files: &Listing<'_>,
+    ext: Vec<String>,
+    orders: &[(Sorting, Vec<FileId>)],
+) -> Vec<(&'static str, Vec<FileId>)> {
+    let filter = Filter { root: String::new(), ext };
+    let sorted = |sorting| index_order(files, IndexOrder::Sorted(sorting), &filter).ok();
+    let mut taken = vec![false; orders.first().map_or(0, |(_, rows)| rows.len())];
+    let is_of_kind =
+        |path| filter.ext.is_empty() || filter.ext.iter().any(|ext| ext.as_bytes() == ending(path));
+    for file in files.entries().iter().filter(|file| is_of_kind(file.path)) {
+        taken[file.file.index()] = true;
+    }
+    let numbering = |sorting: Sorting| {
+        if let Some((_, rows)) = orders.iter().find(|(of, _)| *of == sorting) {
+            return Some(rows.iter().copied().filter(|row| taken[row.index()]).collect());
+        }
+        let is_used = filter.ext.is_empty() || sorting == Sorting::ImageFolder;
+        is_used.then(|| sorted(sorting)).flatten()
+    };
+    let words = Sorting::WORDS.into_iter();
+    words.filter_map(|(word, sorting)| Some((word, numbering(sorting)?))).collect()
+}
+
+/// The files below a directory, by their paths from there, and its subdirectories by their whole
+/// paths, each with the number of its files. Where all files are below one of these, it is that
+/// one's: the dataset is the same.
+fn root_of<'a>(
+    listing: &Listing<'a>,
+    root: &'a [u8],
+) -> (&'a [u8], Listing<'a>, BTreeMap<&'a [u8], usize>) {
+    let mut files: Vec<Entry<'a>> = listing.entries().to_vec();
+    files.retain(|entry| is_below(entry.path, root));
+    let mut root = files.first().map_or(root, |first| parent(first.path));
+    for file in &files {
+        while !is_below(file.path, root) {
+            root = parent(root);
+        }
+    }
+    let start = if root.is_empty() { 0 } else { root.len() + 1 };
+    let mut directories = BTreeMap::new();
+    for file in &mut files {
+        let path = &file.path[start..];
+        if let Some(slash) = path.iter().position(|byte| *byte == b'/') {
+            *directories.entry(&file.path[..start + slash]).or_default() += 1;
+        }
+        file.path = path;
+    }
+    (root, Listing::new(files), directories)
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
+}
+
+/// Which endings make a dataset of these files: none for all of them first, then those of usual
+/// kinds, and each of the commonest. Where all files have the same there is nothing to choose from.
+fn kinds(files: &Listing<'_>) -> Vec<Vec<String>> {
+    let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
+    let all = files.entries().len();
+    for entry in files.entries() {
+        *counts.entry(ending(entry.path)).or_default() += 1;
+    }
+    let mut kinds = vec![Vec::new()];
+    if counts.len() > 1 {
+        let mut counts: Vec<(&[u8], usize)> = counts.into_iter().collect();
+        counts.sort_by_key(|(_, count)| Reverse(*count));
+        let of = |part: usize| {
+            let often = counts.iter().filter(move |(_, count)| part * count >= all);
+            let named = often.filter(|(ending, _)| !ending.is_empty());
+            named.filter_map(|(ending, _)| String::from_utf8(ending.to_vec()).ok())
+        };
+        let usual: Vec<String> = of(USUAL).collect();
+        kinds.extend((!usual.is_empty()).then_some(usual));
+        kinds.extend(of(COMMON).take(KINDS_MAX).map(|ending| vec![ending]));
+        kinds.dedup();
+    }
+    kinds
+}
+
+/// The last dot of a file's name and what comes after it; nothing where there is none.
+fn ending(path: &[u8]) -> &[u8] {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    name.iter().rposition(|byte| *byte == b'.').map_or(b"", |dot| &name[dot..])
+}
+
+/// Which files are meant, after the word for their sorting.
+fn place(root: &[u8], ext: &[String]) -> String {
+    let kinds = if ext.is_empty() { String::new() } else { format!(" of {}", ext.join(" ")) };
+    let below = String::from_utf8_lossy(root);
+    if below.is_empty() { kinds } else { format!("{kinds} below {below}") }
+}
+
+#[cfg(test)]
+mod tests;

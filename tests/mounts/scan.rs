@@ -1,0 +1,143 @@
+//! The first mount of a source: it is served while it is scanned.
+//!
+//! Goal: what of the source answers is there at once, whatever the rest does, and what depends on
+//! all of it waits for all of it. Method: a directory of the source that does not answer, or fails,
+//! until it is let go; the mount is used meanwhile.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nix::libc;
+
+use crate::ground::{Ground, check_many, fails, said, wait_until};
+use crate::mounted::{Mounted, Slow};
+
+const FILES: u64 = 12;
+const SIZE: usize = 9000;
+const DIRS: [&str; 4] = ["a", "b/below", "held", "z/below"];
+
+/// Directories of which one does not answer yet.
+fn held(ground: &Ground, fault: &str) -> Slow {
+    for dir in DIRS {
+        ground.plant_many(dir, FILES, SIZE);
+    }
+    let slow = Slow::new(ground, &[]);
+    slow.ctl(&["fault", fault, "held", "ops=opendir"]);
+    slow
+}
+
+fn mount(ground: &Ground, slow: &Slow) -> Mounted {
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "--ram", "8MiB"];
+    Mounted::early(ground, &slow.point, &ground.path("mount"), &options)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[track_caller]
+fn check(mounted: &Mounted, dirs: &[&str]) {
+    for dir in dirs {
+        assert_eq!(names(&mounted.path(dir)).len() as u64, FILES);
+        check_many(&mounted.point, dir, FILES, SIZE);
+    }
+}
+
+#[test]
+fn what_answers_is_served_while_the_rest_is_scanned() {
+    let ground = Ground::new();
+    let slow = held(&ground, "hang");
+    let mounted = mount(&ground, &slow);
+    assert_eq!(mounted.status()["catalog"], "scanning");
+    let words = ground.ends(0, &["status", mounted.point.to_str().unwrap()]);
+    assert!(words.contains("being scanned"), "{words}");
+    assert_eq!(names(&mounted.point), ["a", "b", "held", "z"]);
+    // In an order in which the scan does not come by, and beyond where it stands.
+    check(&mounted, &["z/below", "a", "b/below"]);
+    assert!(!mounted.path("z/none").exists());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let ordered = scope.spawn(|| {
+            let mut command = ground.belady();
+            let spec = "torch-random:seed=1,index=path";
+            let output = command.args(["order", "set"]).arg(&mounted.point).arg(spec).output();
+            over.store(true, Ordering::Relaxed);
+            output.unwrap()
+        });
+        let held = scope.spawn(|| check(&mounted, &["held"]));
+        // An order is of all files.
+        assert_eq!(mounted.status()["catalog"], "scanning");
+        assert!(!over.load(Ordering::Relaxed));
+        slow.ctl(&["fault", "clear"]);
+        held.join().unwrap();
+        let output = ordered.join().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains(&format!("{}", FILES * 4)), "{}", said(&output));
+    });
+    assert_eq!(mounted.status()["catalog"], "scanned");
+    assert_eq!(mounted.count("/files"), FILES * 4);
+    check(&mounted, &DIRS);
+    mounted.umount();
+    let mounted = mount(&ground, &slow);
+    assert!(mounted.status()["catalog"].as_str().unwrap().starts_with("check"));
+    check(&mounted, &DIRS);
+}
+
+#[test]
+fn a_mount_may_end_before_its_scan() {
+    let ground = Ground::new();
+    let slow = held(&ground, "hang");
+    let mounted = mount(&ground, &slow);
+    check(&mounted, &["z/below"]);
+    mounted.umount();
+    slow.ctl(&["fault", "clear"]);
+    let mounted = mount(&ground, &slow);
+    // What was not whole is not taken up.
+    wait_until("the scan", || mounted.status()["catalog"] == "scanned");
+    check(&mounted, &DIRS);
+}
+
+#[test]
+fn a_directory_that_fails_is_an_error_where_it_is_read_and_scanned_when_it_answers() {
+    let ground = Ground::new();
+    let slow = held(&ground, "eio");
+    let mounted = mount(&ground, &slow);
+    check(&mounted, &["a", "b/below", "z/below"]);
+    fails(
+        fs::read_dir(mounted.path("held")).and_then(|mut names| names.next().unwrap()),
+        libc::EIO,
+    );
+    assert_eq!(mounted.status()["catalog"], "scanning");
+    let order = ["order", "set", mounted.point.to_str().unwrap(), "sequential:index=path"];
+    let message = ground.ends(4, &order);
+    assert!(message.contains("held"), "{message}");
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the scan", || mounted.status()["catalog"] == "scanned");
+    check(&mounted, &DIRS);
+}
+
+#[test]
+fn an_order_given_to_the_mount_is_checked_against_all_files() {
+    let ground = Ground::new();
+    let slow = held(&ground, "eio");
+    let (source, point) = (slow.point.to_str().unwrap(), ground.path("mount"));
+    let point = point.to_str().unwrap();
+    let message = ground.ends(4, &["mount", source, point, "--order", "sequential:index=path"]);
+    assert!(message.contains("held"), "{message}");
+    slow.ctl(&["fault", "clear"]);
+    let mounted = Mounted::early(
+        &ground,
+        &slow.point,
+        &ground.path("mount"),
+        &["--order", "sequential:index=path"],
+    );
+    assert_eq!(mounted.status()["catalog"], "scanned");
+}
