@@ -11,6 +11,11 @@ die() {
     exit 1
 }
 
+# Runs a command that asks a server, up to three times.
+patiently() {
+    "$@" || { sleep 5; "$@"; } || { sleep 30; "$@"; }
+}
+
 # Installs the Debian packages that are missing.
 install_packages() {
     local missing=() name sudo=
@@ -24,8 +29,8 @@ install_packages() {
         sudo=sudo
         command -v sudo >/dev/null || die "not root and no sudo; install these yourself: ${missing[*]}"
     fi
-    $sudo apt-get update -qq >&2 || die "apt-get update failed"
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+    patiently $sudo apt-get update -qq >&2 || die "apt-get update failed"
+    patiently $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
         die "apt-get install failed"
 }
 
@@ -35,7 +40,7 @@ install_tensorflow() {
     [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
     echo "installing $wanted" >&2
     rm -rf "$venv"
-    "$PYTHON" -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check "${TENSORFLOW[@]}" >&2 ||
+    "$PYTHON" -m venv "$venv" && patiently "$venv/bin/pip" install --quiet --disable-pip-version-check "${TENSORFLOW[@]}" >&2 ||
         die "TensorFlow could not be installed with pip"
     echo "$wanted" >"$venv/installed"
 }
