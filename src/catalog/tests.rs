@@ -326,6 +326,13 @@ impl Source for Gated {
     }
 }
 
+/// As if the catalog had begun then, and found the node at once.
+fn found_at(catalog: &mut Catalog, start_ns: i64, node: NodeId) {
+    let tree = catalog.tree.get_mut().unwrap();
+    tree.clock.start_ns = start_ns;
+    tree.seen(tree.resolve(node).unwrap(), 1);
+}
+
 #[test]
 fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again() {
     let root = tempfile::tempdir().unwrap();
@@ -338,7 +345,7 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         let node = node_of(&catalog, "file");
         // As if the scan had been right after the write, and again as if long after it.
         let written = catalog.getattr(node).unwrap().stat.ctime_ns;
-        catalog.tree.get_mut().unwrap().clock.start_ns = written;
+        found_at(&mut catalog, written, node);
         assert_eq!(catalog.is_settled(node), !coarse);
         catalog.seen(node);
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
@@ -381,7 +388,7 @@ fn a_name_that_came_in_the_second_in_which_its_directory_was_read_is_found() {
     let directory = node_of(&catalog, "d");
     // As if the directory had been made, read and added to in one second.
     let made = catalog.getattr(directory).unwrap().stat.ctime_ns;
-    catalog.tree.get_mut().unwrap().clock.start_ns = made;
+    found_at(&mut catalog, made, directory);
     fs::write(root.path().join("d/late"), "late").unwrap();
     let time = fs::File::open(root.path().join("d")).unwrap();
     time.set_modified(UNIX_EPOCH + Duration::from_nanos(made as u64)).unwrap();

@@ -1,10 +1,17 @@
 //! `belady umount`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, cut_off, is_dead, unmount};
+
+/// A slow disk makes an end take longer than this, and who waits is told so.
+const SAY_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,7 +28,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let socket = directory.socket();
     if socket.exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
-        let answer = control::call(&socket, &request);
+        let answer = while_told(|| control::call(&socket, &request));
         if answer.is_err() {
             cut_off(&mountpoint);
         }
@@ -38,4 +45,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     unmount(&mountpoint, true)?;
     directory.clear();
     Ok(())
+}
+
+/// Does what may take its time, and says then why it does.
+fn while_told<T>(work: impl FnOnce() -> T) -> T {
+    let (working, over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        // Where no thread can be had, nothing is said.
+        let _ = thread::Builder::new().spawn_scoped(scope, move || {
+            if over.recv_timeout(SAY_AFTER) == Err(RecvTimeoutError::Timeout) {
+                // Nobody may be there to read it.
+                let _ =
+                    writeln!(io::stderr(), "belady: storing what was read last, which takes long");
+            }
+        });
+        let done = work();
+        drop(working);
+        done
+    })
 }

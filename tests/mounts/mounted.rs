@@ -42,15 +42,18 @@ pub(crate) fn belady(run: &Path) -> Command {
 }
 
 /// Unmounts as a user does, who has to wait until nobody uses the mount: a program that another
-/// test starts has a copy of what this one had open, until it runs.
+/// test starts has a copy of what this one had open, until it runs. What the last try said.
 #[track_caller]
-pub(crate) fn unmount(run: &Path, point: &Path) {
+pub(crate) fn unmount(run: &Path, point: &Path) -> String {
+    let mut words = String::new();
     wait_until("nobody uses the mount", || {
         let output = belady(run).arg("umount").arg(point).output().unwrap();
-        let in_use = said(&output).contains("is in use");
-        assert!(output.status.success() || in_use, "{}", said(&output));
+        words = said(&output);
+        let in_use = words.contains("is in use");
+        assert!(output.status.success() || in_use, "{words}");
         !in_use
     });
+    words
 }
 
 /// A mount of belady.

@@ -423,7 +423,8 @@ fn an_umount_waits_for_what_a_slow_disk_is_to_store() {
     // Longer than the end of a mount waits for other answers.
     std::thread::sleep(Duration::from_secs(4));
     drop(frozen);
-    unmounting.result();
+    let said = unmounting.result();
+    assert!(said.contains("storing what was read last"), "{said}");
     mounted.is_gone();
     disk.umount();
 }

@@ -18,6 +18,9 @@ use crate::fault::{Fault, Rule};
 use crate::model::Preset;
 use crate::stats::Op;
 
+/// How long a client may take to send its line.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A listening socket, whose file goes with it.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -66,7 +69,7 @@ impl Drop for Control {
 
 /// Answers one client.
 fn converse(engine: &Engine, mut stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(stream.take(64 << 10)).read_line(&mut line)?;
     let answer = match command(engine, &line) {

@@ -174,36 +174,42 @@ mod tests {
 
     use super::*;
 
-    /// A hold with its timer running.
-    fn running() -> (Arc<Hold>, thread::JoinHandle<()>) {
-        let hold = Arc::new(Hold::new());
-        let timer = thread::spawn({
-            let hold = hold.clone();
-            move || hold.run(&Stats::default())
-        });
-        (hold, timer)
+    /// Starts the timer of a hold.
+    fn run(hold: &Arc<Hold>) -> thread::JoinHandle<()> {
+        let hold = hold.clone();
+        thread::spawn(move || hold.run(&Stats::default()))
     }
 
     #[test]
     fn replies_go_out_in_the_order_of_their_times_and_never_early() {
-        let (hold, timer) = running();
+        let hold = Arc::new(Hold::new());
         let (tx, rx) = mpsc::channel();
-        let base = hold.now() + 20_000_000;
-        for after in [3_000_000, 1_000_000, 2_000_000] {
+        let until = |due: Nanos| {
             let (tx, hold_too) = (tx.clone(), hold.clone());
-            let reply = move |_| tx.send((after, hold_too.now())).expect("the test listens");
-            hold.until(base + after, Box::new(reply));
-        }
+            let reply = move |_| tx.send((due, hold_too.now())).expect("the test listens");
+            hold.until(due, Box::new(reply));
+        };
+        let base = hold.now() + 20_000_000;
+        let times = [base + 1_000_000, base + 2_000_000, base + 3_000_000];
+        // All of them wait before the first may go.
+        [2, 0, 1].into_iter().for_each(|nth| until(times[nth]));
+        let timer = run(&hold);
         let sent: Vec<_> = rx.iter().take(3).collect();
-        assert_eq!(sent.iter().map(|s| s.0).collect::<Vec<_>>(), [1_000_000, 2_000_000, 3_000_000]);
-        assert!(sent.iter().all(|&(after, at)| at >= base + after));
+        assert_eq!(sent.iter().map(|sent| sent.0).collect::<Vec<_>>(), times);
+        assert!(sent.iter().all(|&(due, at)| at >= due));
+        // The timer sleeps for one that is never due, and wakes up for one that comes later.
+        until(Nanos::MAX);
+        let near = hold.now() + 1_000_000;
+        until(near);
+        assert_eq!(rx.recv().expect("an answer").0, near);
         hold.stop();
         timer.join().expect("the timer ends");
     }
 
     #[test]
     fn hung_replies_wait_for_clear_and_fail_at_the_end() {
-        let (hold, timer) = running();
+        let hold = Arc::new(Hold::new());
+        let timer = run(&hold);
         let (tx, rx) = mpsc::channel();
         let reply = || {
             let tx = tx.clone();

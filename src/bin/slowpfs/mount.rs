@@ -166,6 +166,13 @@ fn finish(
     if unmounter.unmount().is_err() {
         detach(mountpoint).map_err(|e| cannot("unmount", mountpoint, &e))?;
     }
+    // What was taken up a moment ago has its answer before the session ends.
+    for _ in 0..60_000 {
+        if engine.stats.in_flight() == 0 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
     // The session ends with the last open file. Those who keep one longer get ENOTCONN.
     match ends.recv_timeout(Duration::from_secs(2)) {
         Ok(End::Session(Err(error))) => Err(format!("the session failed: {error}")),

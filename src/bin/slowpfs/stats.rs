@@ -111,9 +111,14 @@ pub(crate) struct Snapshot {
 impl Stats {
     /// Counts an operation that has arrived and is not answered yet.
     pub(crate) fn arrived(&self, op: Op) {
-        self.count(op);
         let now = self.in_flight.fetch_add(1, Relaxed) + 1;
         self.in_flight_max.fetch_max(now, Relaxed);
+        self.count(op);
+    }
+
+    /// Operations that are not answered yet.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Relaxed)
     }
 
     /// Counts an operation without following it to its answer.

@@ -262,7 +262,7 @@ fn space_that_is_for_others_is_not_taken() {
     disk.set_space(room(2 << 30));
     let begun = std::time::Instant::now();
     while store.append(&written(&[1, 2], 0)).is_err() {
-        assert!(begun.elapsed().as_secs() < 30);
+        assert!(begun.elapsed().as_secs() < 300);
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert_eq!(read(&store), expected(&[(1, 0), (2, 0)]));

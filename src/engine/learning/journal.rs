@@ -3,8 +3,14 @@
 //! Samples have other numbers where files were added. In the file they are counted through the
 //! dataset's paths in their order, with a hash of all of these: where that is another one by now,
 //! lists of samples mean nothing any more, and only what samplers draw is remembered.
+//!
+//! The file is written on a thread of its own: a disk may take seconds, and the learner would hear of
+//! no open meanwhile.
 
 use std::hash::Hasher;
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -51,15 +57,22 @@ impl Numbering {
     }
 }
 
+/// A journal that is being written, by a thread that says how long it took.
+struct Writing {
+    journal: Journal,
+    thread: JoinHandle<io::Result<Duration>>,
+}
+
 /// What is remembered.
 pub(super) struct Kept {
     journal: Journal,
-    numbering: Option<Numbering>,
+    numbering: Option<Arc<Numbering>>,
     /// Where it is kept, if there is a store.
     file: Option<Anchored>,
     /// What was found there and how its samples are counted, until it is known how ours are.
     found: Option<(Journal, u128)>,
     written: Journal,
+    writing: Option<Writing>,
     due: Instant,
     /// What was found, in words.
     words: Option<String>,
@@ -73,6 +86,7 @@ impl Kept {
             numbering: None,
             found: None,
             written: Journal::default(),
+            writing: None,
             due: Instant::now(),
             words: None,
             file,
@@ -116,7 +130,7 @@ impl Kept {
             }
             self.written = self.journal.clone();
         }
-        self.numbering = Some(numbering);
+        self.numbering = Some(Arc::new(numbering));
     }
 
     /// Adds what loaders of this learner have read; with `partial` also of epochs not over.
@@ -130,28 +144,70 @@ impl Kept {
     }
 
     /// Whether it is time to write it again.
-    pub(super) fn is_due(&self) -> bool {
-        Instant::now() >= self.due
+    pub(super) fn is_due(&mut self) -> bool {
+        let ended = self.writing.take_if(|writing| writing.thread.is_finished());
+        ended.into_iter().for_each(|writing| self.settle(writing));
+        self.writing.is_none() && Instant::now() >= self.due
     }
 
-    /// Writes it where a store is, if it is another one than there.
+    /// Has it written where a store is, if it is another one than there. While it is being written
+    /// nothing is: it is due again then.
     pub(super) fn write(&mut self) {
-        let began = Instant::now();
-        self.due = began + WRITE_EVERY;
-        let (Some(file), Some(numbering)) = (&self.file, &self.numbering) else { return };
+        self.due = self.due.max(Instant::now() + WRITE_EVERY);
+        let (Some(file), Some(numbering), None) = (&self.file, &self.numbering, &self.writing)
+        else {
+            return;
+        };
         let mut journal = self.journal.clone();
         journal.detach();
         if journal == self.written {
             return;
         }
-        let places = numbering.places();
-        let place = |sample: u32| places.get(sample as usize).copied().flatten();
-        let bytes = journal.clone().renumbered(place).encode(numbering.hash);
-        match replace(file, &bytes) {
-            Ok(()) => self.written = journal,
+        let (file, numbering, shown) = (file.clone(), Arc::clone(numbering), journal.clone());
+        let write = move || {
+            let began = Instant::now();
+            let places = numbering.places();
+            let place = |sample: u32| places.get(sample as usize).copied().flatten();
+            replace(&file, &shown.renumbered(place).encode(numbering.hash))?;
+            Ok(began.elapsed())
+        };
+        match Builder::new().name("belady-journal".into()).spawn(write) {
+            Ok(thread) => self.writing = Some(Writing { journal, thread }),
             Err(error) => tracing::warn!(%error, "the journal cannot be written"),
         }
-        self.due = began + WRITE_EVERY.max(began.elapsed() * WRITE_TIMES);
+    }
+
+    /// Waits until what is being written is.
+    fn settle(&mut self, writing: Writing) {
+        let panicked = |_| Err(io::Error::other("the thread that wrote it panicked"));
+        match writing.thread.join().unwrap_or_else(panicked) {
+            Ok(took) => {
+                self.written = writing.journal;
+                self.due = self.due.max(Instant::now() + took * WRITE_TIMES);
+            }
+            Err(error) => tracing::warn!(%error, "the journal cannot be written"),
+        }
+    }
+
+    /// From here on it is being written until the sender is gone, to a disk that then fails.
+    #[cfg(test)]
+    pub(super) fn hang(&mut self) -> std::sync::mpsc::Sender<()> {
+        let (sender, hangs) = std::sync::mpsc::channel();
+        let fail = move || hangs.recv().map_err(io::Error::other).map(|()| Duration::ZERO);
+        let (journal, thread) = (self.journal.clone(), std::thread::spawn(fail));
+        self.writing = Some(Writing { journal, thread });
+        sender
+    }
+
+    /// Waits until all of it is written.
+    pub(super) fn finish(mut self) {
+        if let Some(writing) = self.writing.take() {
+            self.settle(writing);
+        }
+        self.write();
+        if let Some(writing) = self.writing.take() {
+            self.settle(writing);
+        }
     }
 }
 

@@ -257,7 +257,7 @@ fn space_that_is_for_others_is_not_taken() {
     let begun = std::time::Instant::now();
     disk.set_space(room(2 << 30));
     while !held.has_room() {
-        assert!(begun.elapsed().as_secs() < 30);
+        assert!(begun.elapsed().as_secs() < 300);
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert_eq!(held.buffer().len(), taken);

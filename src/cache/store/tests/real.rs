@@ -296,15 +296,19 @@ fn reads_are_right_while_samples_come_and_go() {
         let (store, contents, over) = (&store, &contents, &over);
         let reader = move |first: usize| {
             let mut found = 0;
-            while !over.load(Ordering::Relaxed) {
+            loop {
+                // Once more at the end, when nothing comes and goes.
+                let last = over.load(Ordering::Relaxed);
                 for n in (first..64).chain(0..first) {
                     if let Found::Whole(read) = store.get(key(n as u128)) {
                         assert!(*read == contents[n], "sample {n}");
                         found += 1;
                     }
                 }
+                if last {
+                    return found;
+                }
             }
-            found
         };
         let readers: Vec<_> = (0..3).map(|nth| scope.spawn(move || reader(nth * 20))).collect();
         for round in 0..3000_u128 {

@@ -171,6 +171,7 @@ impl Owner {
         // What was seen last belongs to it, too.
         notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
         self.remember(true);
+        self.kept.finish();
     }
 
     /// What is heard while files are still being found is kept, and taken when all are known: which

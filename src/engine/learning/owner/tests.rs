@@ -6,6 +6,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
 use super::*;
+use crate::anchor::Anchored;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::ids::FileId;
@@ -34,6 +35,13 @@ fn task() -> u32 {
 /// So long ago that everything may be said again.
 fn long_ago() -> Instant {
     Instant::now().checked_sub(2 * IDLE_MAX).unwrap()
+}
+
+/// All places, in an order that is not found out.
+fn shuffled() -> Vec<u32> {
+    let mut places: Vec<u32> = (0..FILES).collect();
+    places.shuffle(&mut rand::rngs::ChaCha8Rng::seed_from_u64(1));
+    places
 }
 
 impl Stand {
@@ -141,9 +149,7 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
 #[test]
 fn other_files_end_no_search() {
     let mut stand = Stand::new();
-    let mut shuffled: Vec<u32> = (0..FILES).collect();
-    shuffled.shuffle(&mut rand::rngs::ChaCha8Rng::seed_from_u64(1));
-    stand.open(shuffled.into_iter().take(60));
+    stand.open(shuffled().into_iter().take(60));
     assert!(stand.owner.searches.run());
     (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
     stand.owner.look();
@@ -203,4 +209,24 @@ fn a_process_that_has_ended_has_no_loader() {
     assert!(stand.owner.beliefs().is_empty());
     let records = stand.owner.learner.iter().flat_map(Learner::records);
     assert_eq!(records.map(|record| record.group).collect::<Vec<u64>>(), [u64::from(child.id())]);
+}
+
+#[test]
+fn opens_are_heard_while_the_journal_is_being_written() {
+    let mut stand = Stand::new();
+    let store = tempfile::tempdir().unwrap();
+    let file = Anchored::at(&store.path().join("journal")).unwrap();
+    stand.owner.kept = Kept::open(Some(file.clone()));
+    let order = shuffled();
+    stand.open(order[..60].iter().copied());
+    let disk = stand.owner.kept.hang();
+    stand.owner.remember(true);
+    stand.open(order[60..].iter().copied());
+    stand.owner.remember(true);
+    assert!(!stand.owner.kept.is_due());
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
+    // What could not be written is written at the end.
+    drop(disk);
+    stand.owner.kept.finish();
+    assert_eq!(Kept::open(Some(file)).words().unwrap(), "1 earlier runs remembered");
 }
