@@ -20,6 +20,9 @@ use crate::source::Stat;
 const STAT_THREADS: usize = 16;
 const CHUNK: usize = 64;
 
+/// How often one name is looked at where others look at it at the same time.
+const LOOKS: usize = 4;
+
 /// Directories that are being read: each by one thread at a time, and the others of its readers
 /// wait for that.
 #[derive(Debug, Default)]
@@ -101,14 +104,26 @@ impl Catalog {
             tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
         let Some((path, entry)) = known else { return self.refresh_directory(parent) };
-        // What is seen may have been so when it was asked for, and not later.
-        let now = self.now();
         let mut changes = Changes::default();
-        match self.source.stat(&path) {
-            Ok(stat) if self.is_as_seen(entry, &stat, now) => {}
-            Ok(stat) => self.write().found(parent, name, &stat, now, &mut changes),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => self.write().remove(parent, name, &mut changes),
-            Err(errno) => return Err(errno),
+        for left in (0..LOOKS).rev() {
+            // What is seen may have been so when it was asked for, and not later.
+            let now = self.now();
+            let stat = match self.source.stat(&path) {
+                Ok(stat) if self.is_as_seen(entry, &stat, now) => break,
+                Ok(stat) => Some(stat),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => None,
+                Err(errno) => return Err(errno),
+            };
+            let mut tree = self.write();
+            // Who looked later may have seen what came after this.
+            if left > 0 && tree.checked(entry) > now {
+                continue;
+            }
+            match stat {
+                Some(stat) => tree.found(parent, name, &stat, now, &mut changes),
+                None => tree.remove(parent, name, &mut changes),
+            }
+            break;
         }
         Ok(self.count(changes))
     }
@@ -224,5 +239,46 @@ impl Catalog {
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         found.sort_unstable_by_key(|(nth, _)| *nth);
         found.into_iter().flat_map(|(_, stats)| stats).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::catalog::tests::{Gated, node_of};
+
+    /// A file replaced by another, and one that comes back, while somebody who has looked before is
+    /// not done yet.
+    #[test]
+    fn who_looked_earlier_undoes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let source = Gated::new(root.path(), "none");
+        fs::write(root.path().join("file"), "first").unwrap();
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
+        let name = OsStr::new("file");
+        for (now, later) in [(Some("second one"), "third"), (None, "fourth")] {
+            fs::remove_file(root.path().join(name)).unwrap();
+            if let Some(now) = now {
+                fs::write(root.path().join(name), now).unwrap();
+            }
+            let (others, path) = (Arc::clone(&catalog), root.path().join(name));
+            *source.meanwhile.lock().unwrap() = Some(Box::new(move || {
+                let looked = others.now();
+                fs::write(path.with_extension("new"), later).unwrap();
+                fs::rename(path.with_extension("new"), path).unwrap();
+                while others.now() == looked {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+            }));
+            catalog.refresh(NodeId::ROOT, name).unwrap();
+            let known = catalog.getattr(node_of(&catalog, "file")).unwrap();
+            assert_eq!(known.stat.size, later.len() as u64);
+        }
     }
 }

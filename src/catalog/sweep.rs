@@ -150,6 +150,11 @@ impl Catalog {
         if !differing.is_empty() {
             let mut tree = self.write();
             for (name, stat) in differing {
+                // Who looked later may have seen what came after this.
+                let Ok(parent) = tree.resolve(directory) else { break };
+                if tree.entry(parent, &name).is_some_and(|entry| tree.checked(entry) > now) {
+                    continue;
+                }
                 match stat {
                     Ok(stat) => tree.found(directory, &name, &stat, now, &mut changes[1]),
                     Err(_) => tree.remove(directory, &name, &mut changes[1]),

@@ -51,7 +51,7 @@ pub(super) fn some_tree() -> Tree {
     catalog.tree.into_inner().unwrap()
 }
 
-fn node_of(catalog: &Catalog, path: &str) -> NodeId {
+pub(super) fn node_of(catalog: &Catalog, path: &str) -> NodeId {
     let step =
         |node, name: &str| catalog.lookup(node, OsStr::new(name), true).unwrap().unwrap().node;
     path.split('/').filter(|name| !name.is_empty()).fold(NodeId::ROOT, step)
@@ -241,6 +241,8 @@ pub(super) struct Gated {
     pub(super) asked: AtomicU64,
     /// What each stat takes at least.
     pub(super) delay_us: AtomicU64,
+    /// What happens once between a stat and its answer.
+    pub(super) meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Gated {
@@ -261,6 +263,7 @@ impl Gated {
             listed: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             delay_us: AtomicU64::new(0),
+            meanwhile: Mutex::default(),
         })
     }
 
@@ -298,7 +301,10 @@ impl Source for Gated {
         if path == self.path && self.mute.load(Ordering::Relaxed) {
             return Err(Errno::EIO);
         }
-        let mut stat = self.inner.stat(path)?;
+        let found = self.inner.stat(path);
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        let mut stat = found?;
         for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
             *time -= if self.coarse { time.rem_euclid(1_000_000_000) } else { 0 };
         }

@@ -228,13 +228,14 @@ impl Engine {
         self.over.store(true, Ordering::Relaxed);
         // The home may be in the hands of a thread that waits for its disk.
         drop(lock(&self.stay).take());
-        let learnt = self.learning.as_ref().is_none_or(Learning::stop);
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
             && thread.join().is_err()
         {
             tracing::error!("the planner's thread panicked");
         }
+        // They have heard all that the planner has.
+        let learnt = self.learning.as_ref().is_none_or(Learning::stop);
         let rehearsed = self.rehearsal.as_ref().is_none_or(Rehearsal::stop);
         // Who still writes to the store keeps it: it is free when the process has ended.
         if self.cache.close() && learnt && rehearsed {

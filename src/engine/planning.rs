@@ -89,6 +89,10 @@ fn run(
             planner.apply(message.event, &mut actions);
             act(&mut actions, arrival.as_ref(), inbox, cache, offers.as_mut());
         }
+        // Who has an answer may read in the status what was so then.
+        if !questions.is_empty() {
+            publish(&planner, published);
+        }
         questions.drain(..).for_each(|question| question(&planner));
         if Instant::now() >= roll_call {
             let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();

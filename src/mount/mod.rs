@@ -121,6 +121,11 @@ fn serve(
         mountpoint: plan.mountpoint.clone(),
     };
     let (end, ended) = mpsc::channel(1);
+    // Before anything is mounted: a signal must find it taken down, not the daemon dead.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
     engine.serve(&plan.mountpoint)?;
     engine.serve_control()?;
     engine.serve_views()?;
@@ -133,8 +138,6 @@ fn serve(
         // The note first: a daemon that is ending here removes the socket only as long as it is its.
         directory.note(&running)?;
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
-        // Before anybody knows of the mount: a signal must find it taken down, not the daemon dead.
-        let signals = Signals::listen()?;
         notes.push(engine.consistency());
         let (at, from) = (plan.mountpoint.display(), plan.source.display());
         ready(&Ready { line: format!("{from} is mounted at {at}"), notes });

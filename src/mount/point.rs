@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
@@ -10,7 +12,12 @@ use nix::sys::statvfs::statvfs;
 use crate::cache::store::home::has_ended;
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{abort, place_on_device, unmount};
+use crate::fuse::{abort, is_mounted, place_on_device, unmount};
+
+/// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
+/// apart.
+const LAST_LOOKS: u32 = 600;
+const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// Whether a mount is there whose daemon has died.
 pub fn is_dead(mountpoint: &Path) -> bool {
@@ -35,9 +42,15 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
     let socket = MountDirectory::of(mountpoint).socket();
-    if socket.exists() && control::call(&socket, &Request::Status).is_ok() {
-        return Err(refuse(ErrorKind::Busy, "is in use by another belady")
-            .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
+    let mut looks = LAST_LOOKS;
+    while socket.exists() && control::call(&socket, &Request::Status).is_ok() {
+        // Where it was unmounted from outside a moment ago its daemon has yet to see that.
+        if is_mounted(mountpoint) || looks == 0 {
+            return Err(refuse(ErrorKind::Busy, "is in use by another belady")
+                .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
+        }
+        looks -= 1;
+        thread::sleep(LAST_LOOK);
     }
     cut_off(mountpoint);
     while is_dead(mountpoint) {

@@ -10,11 +10,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::libc;
 
-use crate::ground::{Ground, wait_until};
+use crate::ground::{Ground, LIMIT, wait_until};
 use crate::mounted::{Mounted, Slow};
 use crate::refused::Tmpfs;
 
@@ -132,6 +132,15 @@ fn an_open_file_stays_one_version_or_fails() {
     }
 }
 
+/// Sets a flag at its end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Replaces a file over and over while others read it all the time.
 fn readers_meet_writers(options: &[&str]) {
     const LENGTH: usize = 2_500_000;
@@ -141,9 +150,12 @@ fn readers_meet_writers(options: &[&str]) {
     let mounted = mount(&ground, options);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        // Also where this thread fails: the readers would go on for ever.
+        let _ends = Ends(&over);
         let reader = || {
             let mut newest = 0;
-            while !over.load(Ordering::Relaxed) || newest == 0 {
+            let start = Instant::now();
+            while !over.load(Ordering::Relaxed) || newest == 0 && start.elapsed() < LIMIT {
                 if let Ok(version) = read_version(&mounted.path("file")) {
                     assert!(version >= newest, "back to an old version");
                     newest = version;

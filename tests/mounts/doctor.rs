@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 use crate::ground::{Ground, said};
+use crate::mounted::in_namespace;
 
 /// What a doctor's JSON says, and its exit code.
 #[track_caller]
@@ -107,9 +108,8 @@ fn a_user_without_rights_is_told_too() {
     // One file that is root's alone makes the others no less readable.
     fs::set_permissions(ground.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
     for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-e", "-c", UNPRIVILEGED]);
-        command.env("GROUND", ground.path("")).env("MODE", mode);
+        let mut command = in_namespace(&ground, UNPRIVILEGED);
+        command.env("MODE", mode);
         command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
         command.env("TMPDIR", ground.path("theirs/tmp"));
         let output = command.stdin(std::process::Stdio::null()).output().unwrap();

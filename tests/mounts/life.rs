@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, daemons, said, wait_until};
-use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::mounted::{Mounted, Slow, in_namespace, mounts_at};
 use crate::programs::{Program, Reader, Watchdog, runs, signal};
 
 fn entries(directory: &Path) -> usize {
@@ -273,9 +273,8 @@ fn run_unprivileged(script: &str) -> String {
         std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
     }
     let run = ground.path("theirs/run");
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", script]);
-    command.env("GROUND", ground.path("")).env("XDG_RUNTIME_DIR", &run);
+    let mut command = in_namespace(&ground, script);
+    command.env("XDG_RUNTIME_DIR", &run);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = said(&output);
     let left = daemons(&run);
@@ -316,8 +315,8 @@ holder=$!
 trap 'kill "$holder"' EXIT
 until test -e "$GROUND/held"; do kill -0 "$holder"; sleep .05; done
 kill -9 "$pid"
-while kill -0 "$pid"; do sleep .05; done
-user timeout -k 1 60 "$GROUND/belady" mount "$GROUND/source" "$at"
+until ! state=$(cut -d " " -f 3 "/proc/$pid/stat") || test "$state" = Z; do sleep .05; done
+user timeout -k 1 600 "$GROUND/belady" mount "$GROUND/source" "$at"
 user cmp "$GROUND/source/d/0003" "$at/d/0003"
 user "$GROUND/belady" umount "$at"
 "#;

@@ -72,7 +72,10 @@ fn an_order_over_links_is_the_librarys() {
     loop {
         match loader.line() {
             line if line == "ready" => break,
-            path => numbered.push(fs::metadata(ground.source(path)).unwrap().ino()),
+            path => {
+                assert!(!path.is_empty(), "the loader has ended");
+                numbered.push(fs::metadata(ground.source(path)).unwrap().ino());
+            }
         }
     }
     assert_eq!(numbered.len() as u64, SAMPLES);

@@ -56,6 +56,22 @@ pub(crate) fn unmount(run: &Path, point: &Path) -> String {
     words
 }
 
+/// Lets go of the mounts of other tests, which a copy of them would keep alive.
+const ALONE: &str = r#"
+awk -v own="${GROUND%/}/" '{
+  for (at = 7; $at != "-"; at++);
+  if ($(at + 1) ~ /^fuse(\.|$)/ && index($5 "/", own) != 1) print $5
+}' /proc/self/mountinfo | tac | while read -r point; do umount -l "$point" || true; done
+"#;
+
+/// A script in a mount namespace of its own, which knows the ground.
+pub(crate) fn in_namespace(ground: &Ground, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-e", "-c"]);
+    command.arg([ALONE, script].concat()).env("GROUND", ground.path(""));
+    command
+}
+
 /// A mount of belady.
 pub(crate) struct Mounted {
     pub(crate) point: PathBuf,

@@ -63,12 +63,25 @@ fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program 
 /// Each file has been read from the source once, and again only where the kernel did not have its
 /// pages any more.
 #[track_caller]
-fn read_about_once(slow: &Slow, status: &Value) {
+fn read_about_once(slow: &Slow, mounted: &Mounted) {
+    let (mut status, mut fetched) = (Value::Null, 0);
+    wait_until("all fetches counted", || {
+        status = mounted.status();
+        let count = |key: &str| status[key].as_u64().unwrap();
+        fetched = count("prefetched") + count("demanded") + count("lost") + count("restored");
+        slow.count("open") == fetched && count("fetching") == 0
+    });
     let count = |key: &str| status[key].as_u64().unwrap();
-    let fetched = count("prefetched") + count("demanded") + count("lost") + count("restored");
-    assert_eq!(slow.count("open"), fetched, "{status}");
     assert_eq!((count("prefetched"), count("failed")), (FILES, 0), "{status}");
     assert!(fetched <= FILES + FILES / 5, "{status}");
+}
+
+/// Waits until all files have been fetched ahead: who reads before demands what it reads.
+#[track_caller]
+fn is_all_there(mounted: &Mounted) {
+    wait_until("all is there", || {
+        mounted.count("/prefetched") == FILES && mounted.count("/fetching") == 0
+    });
 }
 
 /// Whether so many reads have been counted: all of them where each open is a request. Else an open
@@ -94,6 +107,7 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
     let options = ["--ram", "64MiB", "--order", order];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
     let mut loader = loader(&ground, &mounted, 1, 0);
+    is_all_there(&mounted);
     for epoch in 0..3 {
         loader.tell("");
         assert_eq!(loader.line(), format!("{epoch} {FILES}"));
@@ -105,7 +119,7 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
     let order = order_of(&status, "default");
     assert_eq!(order["following"], true, "{status}");
     wait_until("all foreseen", || counted(&mounted, "/orders/0/opens_predicted", 3 * FILES));
-    read_about_once(&slow, &status);
+    read_about_once(&slow, &mounted);
     mounted.umount();
 }
 
@@ -120,6 +134,7 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
     let options = ["--ram", "64MiB", "--stream", &first, "--stream", &second];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
     let mut loaders = [0, 1].map(|rank| loader(&ground, &mounted, 2, rank));
+    is_all_there(&mounted);
     for epoch in 0..2 {
         // In step, as ranks are that exchange gradients.
         loaders.iter_mut().for_each(|loader| loader.tell(""));
@@ -138,7 +153,7 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
     for rank in ["rank0", "rank1"] {
         assert_eq!(order_of(&status, rank)["following"], true, "{status}");
     }
-    read_about_once(&slow, &status);
+    read_about_once(&slow, &mounted);
     mounted.umount();
 }
 

@@ -50,7 +50,7 @@ fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
     let mut status = mounted.status();
     wait_until("nothing is on its way", || {
         status = mounted.status();
-        status["fetching"] == 0
+        status["fetching"] == 0 && status["source_bytes"].as_u64() >= Some(whole.len() as u64)
     });
     let count = |key: &str| status[key].as_u64().unwrap();
     assert!(count("prefetched") > count("demanded"), "{status}");

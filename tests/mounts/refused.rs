@@ -13,7 +13,7 @@ use std::process::Command;
 use nix::libc;
 
 use crate::ground::{Ground, check_many, content};
-use crate::mounted::{Mounted, mounts_at};
+use crate::mounted::{Mounted, in_namespace, mounts_at};
 
 /// Mounting with these options must end with this exit code, say this, and leave nothing.
 #[track_caller]
@@ -217,9 +217,8 @@ fn a_machine_without_fuse() {
     let ground = Ground::new();
     ground.plant("file", b"x");
     fs::create_dir(ground.path("dev")).unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", WITHOUT_FUSE]);
-    command.env("GROUND", ground.path("")).env("BELADY", env!("CARGO_BIN_EXE_belady"));
+    let mut command = in_namespace(&ground, WITHOUT_FUSE);
+    command.env("BELADY", env!("CARGO_BIN_EXE_belady"));
     let output = command.env("XDG_RUNTIME_DIR", ground.path("run")).output().unwrap();
     let said = crate::ground::said(&output);
     assert_eq!(output.status.code(), Some(6), "{said}");

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 
 use crate::changes::{version, version_of};
 use crate::faults::{files_of_stores, is_saved};
-use crate::ground::{Ground, check_many, content, wait_until};
+use crate::ground::{Ground, LIMIT, check_many, content, wait_until};
 use crate::mounted::{Mounted, Slow};
 use crate::programs::{runs, signal};
 use crate::refused::Tmpfs;
@@ -27,7 +27,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Beyond the period: the kernel's clock is coarse, and the machine may be busy.
 const GRAIN: Duration = Duration::from_millis(100);
-const LATEST: Duration = Duration::from_secs(30);
+const LATEST: Duration = LIMIT;
 
 const SIZE: usize = 24_000;
 

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::ground::{Ground, content, daemons, said, wait_until};
-use crate::mounted::Slow;
+use crate::mounted::{Slow, in_namespace};
 use crate::programs::{Program, runs, signal};
 
 /// Stays as long as its input is open.
@@ -56,9 +56,7 @@ impl User {
         std::os::unix::fs::chown(ground.source("large"), Some(65534), Some(65534)).unwrap();
         ground.plant_belady();
         let slow = Slow::new(&ground, &[]);
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-e", "-c", NAMESPACE]);
-        let mut holder = Program::start(command.env("GROUND", ground.path("")));
+        let mut holder = Program::start(&mut in_namespace(&ground, NAMESPACE));
         let namespace = format!("/proc/{}/ns/mnt", holder.line());
         let run = ground.path("theirs/run");
         User { namespace, run, slow, ground, _holder: holder }
@@ -215,7 +213,7 @@ with open(sys.argv[2], "rb") as file:
         assert pages(looking) > 0
         mapped.close()
     assert os.sendfile(os.open("/dev/null", os.O_WRONLY), file.fileno(), 0, 1 << 16) == 1 << 16
-until = time.monotonic() + 30
+until = time.monotonic() + 180
 while pages(looking) and time.monotonic() < until:
     time.sleep(0.01)
 assert pages(looking) == 0, pages(looking)

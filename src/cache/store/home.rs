@@ -55,6 +55,8 @@ const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
 /// For how long a store that is in use is waited for: its daemon may be about to end, or somebody
 /// looks whether it is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The same by a mount, whose mount point another daemon may have lost a moment ago.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(5);
 /// The same where its daemon is ending: it stores what is left, and a killed one may still be in the
 /// disk's hands.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
@@ -201,7 +203,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     let path = stores.join(owner.name());
     loop {
         make_own(cache, &path)?;
-        if let Some(home) = lock(cache, &path)? {
+        if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
             return note(home, owner).map_err(|error| cannot(cache, &error));
         }
         // Thrown away between the open and the lock: another one is made.
@@ -238,11 +240,11 @@ pub fn latent(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
 /// [`ErrorKind::Busy`] where somebody else uses it.
 pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
     let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
-    lock(cache, &found.path)?.ok_or_else(gone)
+    lock(cache, &found.path, LOCK_PATIENCE)?.ok_or_else(gone)
 }
 
-/// Locks a store's directory; none where it is another one by now.
-fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
+/// Locks a store's directory, which is waited for so long; none where it is another one by now.
+fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
     let mut waited = Duration::ZERO;
     let directory = hold(path).map_err(|error| cannot(cache, &error))?;
     let file = loop {
@@ -252,7 +254,7 @@ fn lock(cache: &Path, path: &Path) -> Result<Option<Home>> {
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
                 let leaves = pid.is_some_and(has_ended) || try_to_stay(&directory).is_some();
-                if waited < if leaves { LAST_PATIENCE } else { LOCK_PATIENCE } {
+                if waited < if leaves { LAST_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
                     continue;

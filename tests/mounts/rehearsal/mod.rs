@@ -226,7 +226,9 @@ fn what_is_only_fetched_ahead_is_not_offered() {
     let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
     let options = [&options[..], &["--set", "rehearsal.old.size=500"]].concat();
     let mounted = Mounted::new(&ground, &options);
-    wait_until("all is there", || mounted.count("/prefetched") >= 3 * FILES);
+    wait_until("all is there", || {
+        mounted.count("/prefetched") >= 3 * FILES && mounted.count("/fetching") == 0
+    });
     assert_eq!(stats(&ground)["offered"], 0);
     read_class(&mounted, "train/b");
     wait_for_offers(&ground, FILES);
@@ -435,6 +437,9 @@ fn views_show_to_nobody_what_the_source_hides() {
 
 /// Mounts with a buffer of the latest 30 samples on a small disk of its own.
 fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
+    // Not all of the source fits, so that none of it lies there until it is read: what would be given
+    // up for others is room for samples of the buffer.
+    ground.plant("val/large", &content(9, 2 << 20));
     let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
     let sets = sets.iter().flat_map(|set| ["--set", set]);
