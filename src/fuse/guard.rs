@@ -4,6 +4,7 @@
 //! ever. So each request runs inside [`caught`]. Its reply is dropped by the panic, on whichever
 //! thread it is by then, and a reply that is dropped unsent answers `EIO`.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,11 +21,22 @@ use fuser::{
 /// A filesystem whose requests may panic.
 pub(super) struct Guarded<F>(pub(super) F);
 
+thread_local! {
+    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread answers a request at this moment: it may not wait for the kernel then.
+pub(super) fn is_answering() -> bool {
+    ANSWERS.get()
+}
+
 /// Runs the answer to a request. A panic ends here; its message is logged by the panic hook.
 fn caught(request: &str, answer: impl FnOnce()) {
+    ANSWERS.set(true);
     if catch_unwind(AssertUnwindSafe(answer)).is_err() {
         tracing::error!(request, "a request panicked and was answered with EIO");
     }
+    ANSWERS.set(false);
 }
 
 /// Every request of the trait, whether the filesystem has an answer of its own or not; a batch of
@@ -157,6 +169,15 @@ mod tests {
             assert_eq!(reply[8..16], self.1.to_ne_bytes(), "the reply is to this request");
             Errno::from_raw(-i32::from_ne_bytes(reply[4..8].try_into().unwrap()))
         }
+    }
+
+    #[test]
+    fn whoever_answers_a_request_is_known_for_so_long() {
+        let mut answering = false;
+        caught("one", || answering = is_answering());
+        assert!(answering && !is_answering());
+        caught("one that panics", || panic!("injected into a request"));
+        assert!(!is_answering());
     }
 
     #[test]

@@ -199,8 +199,11 @@ fn an_order_file_with_epochs_is_followed() {
         wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", reads));
     }
     // Where opens are not seen, the end of the last epoch shows only when another one begins.
-    read_in_order(&mounted, &epochs[1][..8], 3000);
-    wait_until("the epoch over", || mounted.count("/orders/0/epoch") == 4);
+    let mut next = epochs[1].chunks(8);
+    wait_until("the epoch over", || {
+        next.next().into_iter().for_each(|next| read_in_order(&mounted, next, 3000));
+        mounted.count("/orders/0/epoch") == 4
+    });
     let order = order_of(&mounted.status(), "default");
     assert_eq!(order["following"], true, "{order}");
     mounted.umount();

@@ -99,10 +99,17 @@ impl User {
     #[track_caller]
     fn fetches_nothing(&self, does: impl FnOnce()) {
         let again = || self.status("first")["refetched_bytes"].as_u64().unwrap();
-        let before = (self.slow.count("bytes"), again());
+        let mut before = 0;
+        // What is being fetched again counts already, and has not been read.
+        wait_until("nothing is on its way", || {
+            let status = self.status("first");
+            before = status["refetched_bytes"].as_u64().unwrap();
+            status["fetching"] == 0
+        });
+        let bytes = self.slow.count("bytes");
         does();
-        let read = self.slow.count("bytes") - before.0;
-        assert!(read <= again() - before.1, "the source was read: {}", self.status("first"));
+        let read = self.slow.count("bytes") - bytes;
+        wait_until("the source read only for what was lost", || read <= again() - before);
     }
 
     /// As soon as nobody uses it: the daemon itself may at any moment.
