@@ -312,6 +312,7 @@ fn hung_reads_are_answered_when_the_fault_is_cleared() {
     mount.ctl(&["fault", "hang", "file", "ops=read"]);
     let path = mount.through("file");
     let reader = thread::spawn(move || fs::read(path));
+    mount.wait_for("read", 1);
     mount.wait_for("in_flight", 1);
     assert!(!reader.is_finished());
     mount.ctl(&["fault", "clear"]);

@@ -98,34 +98,43 @@ impl Catalog {
     /// # Errors
     /// The source's, which leaves open what the name is by now. What is known is not forgotten.
     pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Result<Changes, Errno> {
+        for left in (0..LOOKS).rev() {
+            if let Some(changes) = self.look(parent, name, left == 0)? {
+                return Ok(changes);
+            }
+        }
+        Ok(Changes::default())
+    }
+
+    /// Looks at a name once. Nothing is believed, but at the last look, where somebody else has looked
+    /// meanwhile, who may have seen what came after this.
+    fn look(&self, parent: NodeId, name: &OsStr, last: bool) -> Result<Option<Changes>, Errno> {
         let known = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(parent) else { return Ok(Changes::default()) };
+            let Ok(directory) = tree.resolve(parent) else { return Ok(Some(Changes::default())) };
             tree.entry(directory, name).map(|entry| (tree.path(directory).join(name), entry))
         };
-        let Some((path, entry)) = known else { return self.refresh_directory(parent) };
+        let Some((path, entry)) = known else { return self.refresh_directory(parent).map(Some) };
+        // What is seen may have been so when it was asked for, and not later.
+        let now = self.now();
         let mut changes = Changes::default();
-        for left in (0..LOOKS).rev() {
-            // What is seen may have been so when it was asked for, and not later.
-            let now = self.now();
-            let stat = match self.source.stat(&path) {
-                Ok(stat) if self.is_as_seen(entry, &stat, now) => break,
-                Ok(stat) => Some(stat),
-                Err(Errno::ENOENT | Errno::ENOTDIR) => None,
-                Err(errno) => return Err(errno),
-            };
-            let mut tree = self.write();
-            // Who looked later may have seen what came after this.
-            if left > 0 && tree.checked(entry) > now {
-                continue;
-            }
-            match stat {
-                Some(stat) => tree.found(parent, name, &stat, now, &mut changes),
-                None => tree.remove(parent, name, &mut changes),
-            }
-            break;
+        let stat = match self.source.stat(&path) {
+            Ok(stat) if self.is_as_seen(entry, &stat, now) => return Ok(Some(changes)),
+            Ok(stat) => Some(stat),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => None,
+            Err(errno) => return Err(errno),
+        };
+        let mut tree = self.write();
+        let Ok(directory) = tree.resolve(parent) else { return Ok(Some(changes)) };
+        let unseen = |row| row == entry && tree.checked(row) < now;
+        if !last && !tree.entry(directory, name).is_some_and(unseen) {
+            return Ok(None);
         }
-        Ok(self.count(changes))
+        match stat {
+            Some(stat) => tree.found(parent, name, &stat, now, &mut changes),
+            None => tree.remove(parent, name, &mut changes),
+        }
+        Ok(Some(self.count(changes)))
     }
 
     /// Whether a name stands for what the source says now. If so, that is noted.
@@ -280,5 +289,28 @@ mod tests {
             let known = catalog.getattr(node_of(&catalog, "file")).unwrap();
             assert_eq!(known.stat.size, later.len() as u64);
         }
+    }
+
+    /// Whoever sees that a name is gone takes nothing away that was found under it since.
+    #[test]
+    fn a_name_that_came_back_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let source = Gated::new(root.path(), "none");
+        let (name, path) = (OsStr::new("file"), root.path().join("file"));
+        fs::write(&path, "first").unwrap();
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
+        fs::remove_file(&path).unwrap();
+        let others = Arc::clone(&catalog);
+        *source.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+            let found = others.lookup(NodeId::ROOT, OsStr::new("file"), true).unwrap();
+            assert_eq!(found.err(), Some(Errno::ENOENT));
+            fs::write(path, "second one").unwrap();
+            assert!(others.refresh_directory(NodeId::ROOT).unwrap().added);
+        }));
+        catalog.refresh(NodeId::ROOT, name).unwrap();
+        let known = catalog.getattr(node_of(&catalog, "file")).unwrap();
+        assert_eq!(known.stat.size, "second one".len() as u64);
     }
 }

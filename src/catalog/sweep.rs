@@ -115,8 +115,8 @@ impl Catalog {
     }
 
     /// What has changed, and whether the source told all.
-    fn check(&self, portion: &Portion) -> ([Changes; 2], bool) {
-        let (mut changes, mut told) = ([Changes::default(), Changes::default()], true);
+    fn check(&self, portion: &Portion) -> (Vec<Changes>, bool) {
+        let (mut all, mut told) = (Vec::new(), true);
         let directory = {
             let tree = self.read();
             tree.node(portion.directory)
@@ -124,7 +124,7 @@ impl Catalog {
         if portion.from == 0 {
             // Where the source does not say, the next reader asks again.
             match self.refresh_directory(directory) {
-                Ok(found) => changes[0] = found,
+                Ok(found) => all.push(found),
                 Err(errno) => told = scan::is_certain(errno),
             }
         }
@@ -147,21 +147,30 @@ impl Catalog {
                 }
             }
         }
+        let (mut changes, mut late) = (Changes::default(), Vec::new());
         if !differing.is_empty() {
             let mut tree = self.write();
             for (name, stat) in differing {
-                // Who looked later may have seen what came after this.
-                let Ok(parent) = tree.resolve(directory) else { break };
-                if tree.entry(parent, &name).is_some_and(|entry| tree.checked(entry) > now) {
+                let unseen = |row| tree.checked(row) == 0;
+                if !tree.entry(portion.directory, &name).is_some_and(unseen) {
+                    late.push(name);
                     continue;
                 }
                 match stat {
-                    Ok(stat) => tree.found(directory, &name, &stat, now, &mut changes[1]),
-                    Err(_) => tree.remove(directory, &name, &mut changes[1]),
+                    Ok(stat) => tree.found(directory, &name, &stat, now, &mut changes),
+                    Err(_) => tree.remove(directory, &name, &mut changes),
                 }
             }
         }
-        (changes, told)
+        all.push(changes);
+        // Somebody has looked at these meanwhile, who may have seen what came after this.
+        for name in late {
+            match self.refresh(directory, &name) {
+                Ok(found) => all.push(found),
+                Err(errno) => told &= scan::is_certain(errno),
+            }
+        }
+        (all, told)
     }
 }
 

@@ -55,8 +55,10 @@ fn while_told<T>(work: impl FnOnce() -> T) -> T {
         let _ = thread::Builder::new().spawn_scoped(scope, move || {
             if over.recv_timeout(SAY_AFTER) == Err(RecvTimeoutError::Timeout) {
                 // Nobody may be there to read it.
-                let _ =
-                    writeln!(io::stderr(), "belady: storing what was read last, which takes long");
+                let _ = writeln!(
+                    io::stderr(),
+                    "belady: waiting for the daemon, which stores what was read last"
+                );
             }
         });
         let done = work();

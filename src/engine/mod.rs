@@ -234,7 +234,7 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        // They have heard all that the planner has.
+        // They have heard what the planner has, as far as there was room.
         let learnt = self.learning.as_ref().is_none_or(Learning::stop);
         let rehearsed = self.rehearsal.as_ref().is_none_or(Rehearsal::stop);
         // Who still writes to the store keeps it: it is free when the process has ended.

@@ -16,7 +16,7 @@ use crate::fuse::{abort, is_mounted, place_on_device, unmount};
 
 /// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
 /// apart.
-const LAST_LOOKS: u32 = 600;
+const LAST_LOOKS: u32 = 100;
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// Whether a mount is there whose daemon has died.

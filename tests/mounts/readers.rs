@@ -106,7 +106,8 @@ fn a_loader_is_learnt_beside_one_whose_order_is_told() {
     let before = predicted(&learnt().unwrap());
     let belief = learnt().unwrap()["belief"].clone();
     assert!(belief.as_str().unwrap().contains("over 1500 samples"), "{belief}");
-    // The first opens of an epoch may not be foreseen, nor what is read while the learner stands still.
+    // The first opens of an epoch may not be foreseen, nor what is read while the learner stands
+    // still.
     let mut last = read();
     wait_until("the learnt one foreseen", || {
         last = read();

@@ -55,7 +55,7 @@ const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
 /// For how long a store that is in use is waited for: its daemon may be about to end, or somebody
 /// looks whether it is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// The same by a mount, whose mount point another daemon may have lost a moment ago.
+/// The same where it is to be used: another daemon may have lost its mount point a moment ago.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(5);
 /// The same where its daemon is ending: it stores what is left, and a killed one may still be in the
 /// disk's hands.

@@ -4,8 +4,8 @@
 //! dataset's paths in their order, with a hash of all of these: where that is another one by now,
 //! lists of samples mean nothing any more, and only what samplers draw is remembered.
 //!
-//! The file is written on a thread of its own: a disk may take seconds, and the learner would hear of
-//! no open meanwhile.
+//! The file is written on a thread of its own: a disk may take seconds, and the learner would hear
+//! of no open meanwhile.
 
 use std::hash::Hasher;
 use std::io;
@@ -73,6 +73,8 @@ pub(super) struct Kept {
     found: Option<(Journal, u128)>,
     written: Journal,
     writing: Option<Writing>,
+    /// Whether there is something that could not be written when it was to be.
+    missed: bool,
     due: Instant,
     /// What was found, in words.
     words: Option<String>,
@@ -87,6 +89,7 @@ impl Kept {
             found: None,
             written: Journal::default(),
             writing: None,
+            missed: false,
             due: Instant::now(),
             words: None,
             file,
@@ -150,20 +153,34 @@ impl Kept {
         self.writing.is_none() && Instant::now() >= self.due
     }
 
+    /// Whether there is something that could not be written when it was to be.
+    pub(super) fn is_behind(&self) -> bool {
+        self.missed
+    }
+
     /// Has it written where a store is, if it is another one than there. While it is being written
-    /// nothing is: it is due again then.
+    /// nothing else is: it is behind then.
     pub(super) fn write(&mut self) {
-        self.due = self.due.max(Instant::now() + WRITE_EVERY);
-        let (Some(file), Some(numbering), None) = (&self.file, &self.numbering, &self.writing)
-        else {
-            return;
-        };
-        let mut journal = self.journal.clone();
-        journal.detach();
-        if journal == self.written {
+        self.missed = self.writing.is_some();
+        if self.missed {
             return;
         }
-        let (file, numbering, shown) = (file.clone(), Arc::clone(numbering), journal.clone());
+        self.due = self.due.max(Instant::now() + WRITE_EVERY);
+        let Some((journal, write)) = self.task() else { return };
+        match Builder::new().name("belady-journal".into()).spawn(write) {
+            Ok(thread) => self.writing = Some(Writing { journal, thread }),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// What is to be written, and how; none where nothing is.
+    fn task(
+        &self,
+    ) -> Option<(Journal, impl FnOnce() -> io::Result<Duration> + Send + use<> + 'static)> {
+        let (file, numbering) = (self.file.clone()?, Arc::clone(self.numbering.as_ref()?));
+        let mut journal = self.journal.clone();
+        journal.detach();
+        let shown = (journal != self.written).then(|| journal.clone())?;
         let write = move || {
             let began = Instant::now();
             let places = numbering.places();
@@ -171,10 +188,12 @@ impl Kept {
             replace(&file, &shown.renumbered(place).encode(numbering.hash))?;
             Ok(began.elapsed())
         };
-        match Builder::new().name("belady-journal".into()).spawn(write) {
-            Ok(thread) => self.writing = Some(Writing { journal, thread }),
-            Err(error) => tracing::warn!(%error, "the journal cannot be written"),
-        }
+        Some((journal, write))
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        self.missed = true;
+        tracing::warn!(%error, "the journal cannot be written");
     }
 
     /// Waits until what is being written is.
@@ -185,7 +204,7 @@ impl Kept {
                 self.written = writing.journal;
                 self.due = self.due.max(Instant::now() + took * WRITE_TIMES);
             }
-            Err(error) => tracing::warn!(%error, "the journal cannot be written"),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -200,11 +219,22 @@ impl Kept {
     }
 
     /// Waits until all of it is written.
-    pub(super) fn finish(mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(writing) = self.writing.take() {
             self.settle(writing);
         }
-        self.write();
+        if let Some((journal, write)) = self.task() {
+            match write() {
+                Ok(_) => self.written = journal,
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // Whoever has the store next writes there.
         if let Some(writing) = self.writing.take() {
             self.settle(writing);
         }

@@ -437,8 +437,8 @@ fn views_show_to_nobody_what_the_source_hides() {
 
 /// Mounts with a buffer of the latest 30 samples on a small disk of its own.
 fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
-    // Not all of the source fits, so that none of it lies there until it is read: what would be given
-    // up for others is room for samples of the buffer.
+    // Not all of the source fits, so that none of it lies there until it is read: what would be
+    // given up for others is room for samples of the buffer.
     ground.plant("val/large", &content(9, 2 << 20));
     let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];

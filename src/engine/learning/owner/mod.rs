@@ -401,8 +401,10 @@ impl Owner {
             self.observe(Observation::Cached { all });
         }
         let has_news = self.learner.as_ref().is_some_and(|learner| learner.news() != self.heard);
-        if has_news && self.kept.is_due() {
-            self.remember(false);
+        match self.kept.is_due() {
+            true if has_news => self.remember(false),
+            true if self.kept.is_behind() => self.kept.write(),
+            _ => {}
         }
         self.tell();
     }
