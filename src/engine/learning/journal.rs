@@ -24,6 +24,9 @@ use crate::order::Listing;
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 const WRITE_TIMES: u32 = 50;
 
+/// When it is tried again after it could not be written.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
 /// How the samples of a dataset are counted.
 pub(super) struct Numbering {
     /// Of all paths.
@@ -193,6 +196,7 @@ impl Kept {
 
     fn failed(&mut self, error: &io::Error) {
         self.missed = true;
+        self.due = Instant::now() + AGAIN_AFTER;
         tracing::warn!(%error, "the journal cannot be written");
     }
 
