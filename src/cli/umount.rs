@@ -57,7 +57,7 @@ fn while_told<T>(work: impl FnOnce() -> T) -> T {
                 // Nobody may be there to read it.
                 let _ = writeln!(
                     io::stderr(),
-                    "belady: waiting for the daemon, which stores what was read last"
+                    "belady: waiting for the daemon, which may be storing what was read last"
                 );
             }
         });
