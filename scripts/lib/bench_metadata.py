@@ -250,7 +250,7 @@ def main():
     exit_on_signals()
     top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
     free = os.statvfs(top).f_favail
-    if 0 < free < 2 * files:
+    if 0 < free < files * 5 // 4:
         os.rmdir(top)
         sys.exit(f"bench metadata: {free} inodes are free at {top}, and {files} are needed with room to spare")
     bench = Bench(top, files, 1 if args.files else 9 if args.full else 3)
