@@ -5,6 +5,7 @@
 //! hold is the error.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::check::{self, path, within, wrong};
 use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyChoice, PrefetchConfig};
@@ -188,7 +189,12 @@ fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
     Ok(match order.learn {
         Learn::Off => None,
         Learn::Auto | Learn::NoCrack => {
-            Some(LearnSettings { crack: order.learn == Learn::Auto, threads, nice })
+            let crack = order.learn == Learn::Auto;
+            let time = match order.learn_time.0 {
+                Duration::ZERO => Duration::MAX,
+                set => set,
+            };
+            Some(LearnSettings { crack, threads, nice, time })
         }
     })
 }

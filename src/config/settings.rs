@@ -123,6 +123,8 @@ pub struct LearnSettings {
     pub threads: u32,
     /// Their nice value, 0 to 19.
     pub nice: u32,
+    /// Processor time that they may take for the loaders of one process.
+    pub time: Duration,
 }
 
 /// One buffer of samples that are shown again.

@@ -93,7 +93,7 @@ impl Loader {
     pub(super) fn seek(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         self.leave_old_search(shared, out);
         let quiet = self.follow.is_some() || self.searching.is_some() || shared.cached;
-        if quiet || !self.reads() || !self.attempt.is_ripe() {
+        if quiet || shared.spent.contains(&self.group) || !self.reads() || !self.attempt.is_ripe() {
             return;
         }
         while self.stage != Stage::Done {
@@ -184,7 +184,8 @@ impl Loader {
     pub(super) fn ask_default(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         let Some(past) = self.past.as_ref().filter(|past| past.law == Law::Unknown) else { return };
         let Origin::Draw { seed, skip: 0 } = past.origin else { return };
-        if self.asked_default || u64::from(seed) < shared.settings.small_seeds {
+        let small = u64::from(seed) < shared.settings.small_seeds;
+        if self.asked_default || small || shared.spent.contains(&self.group) {
             return;
         }
         self.asked_default = true;
@@ -202,8 +203,9 @@ impl Loader {
         let id = SearchId(shared.next_search);
         shared.next_search += 1;
         let (loader, serial, epoch) = (self.id, self.serial, self.epoch());
+        let group = self.group;
         shared.searches.insert(id, Running { loader, serial, epoch, purpose });
-        out.push(Decision::SearchWanted { id, loader, search: Arc::new(search) });
+        out.push(Decision::SearchWanted { id, loader, group, search: Arc::new(search) });
         id
     }
 

@@ -1,6 +1,6 @@
 //! What all loaders share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Candidate;
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) version: u32,
     /// Whether everything is cached.
     pub(super) cached: bool,
+    /// The processes for which nothing is searched any more.
+    pub(super) spent: BTreeSet<u64>,
     /// What earlier loaders read.
     pub(super) journal: Journal,
     /// Counts what has become worth to be remembered.
@@ -69,6 +71,7 @@ impl Shared {
             others: Vec::new(),
             version: 0,
             cached: false,
+            spent: BTreeSet::new(),
             journal: Journal::default(),
             news: 0,
         }

@@ -1,5 +1,7 @@
 //! Choices that belady makes, and relations that must hold.
 
+use std::time::Duration;
+
 use super::*;
 
 #[test]
@@ -59,10 +61,13 @@ fn the_disk_tier_leaves_what_must_stay_free() {
 #[test]
 fn learning_takes_an_eighth_of_the_processors() {
     let learn = |given: &[&str]| settings(given).unwrap().learn;
-    let threads = (HOST.cores / 8).max(1);
-    assert_eq!(learn(&[]), Some(LearnSettings { crack: true, threads, nice: 19 }));
+    let (threads, time) = ((HOST.cores / 8).max(1), Duration::from_secs(3600));
+    assert_eq!(learn(&[]), Some(LearnSettings { crack: true, threads, nice: 19, time }));
+    let time = Duration::from_secs(90);
     let set = ["order.learn=no-crack", "order.learn-threads=3", "order.learn-nice=0"];
-    assert_eq!(learn(&set), Some(LearnSettings { crack: false, threads: 3, nice: 0 }));
+    let set = [&set[..], &["order.learn-time=90s"]].concat();
+    assert_eq!(learn(&set), Some(LearnSettings { crack: false, threads: 3, nice: 0, time }));
+    assert_eq!(learn(&["order.learn-time=0s"]).unwrap().time, Duration::MAX);
     assert_eq!(learn(&["order.learn=off"]), None);
 }
 

@@ -61,6 +61,8 @@ enum Note {
         generation: u32,
         search: SearchId,
         loader: LoaderId,
+        /// The process that it reads for.
+        group: u64,
         findings: Vec<Finding>,
         cpu: Duration,
         /// Seeds a second on this thread, where all seeds are searched.

@@ -306,6 +306,42 @@ fn nothing_is_searched_for_in_vain_forever() {
 }
 
 #[test]
+fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let epochs: Vec<Vec<u32>> = (0..4).map(|_| unknowable(N, &mut rng)).collect();
+    let steps = loader(100, &epochs).run(1_000, &mut rng);
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    let opened = |learner: &mut Learner, step: &Step, out: &mut Vec<Decision>| {
+        let Step::Open { task, group, sample, .. } = *step else { return };
+        let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+        learner.apply(open, out);
+    };
+    let wanted = |out: &[Decision]| match out {
+        [Decision::SearchWanted { id, group: 100, .. }] => Some(*id),
+        _ => None,
+    };
+    let asks = steps.iter().position(|step| {
+        opened(&mut learner, step, &mut out);
+        !out.is_empty()
+    });
+    let search = wanted(&out).expect("a search");
+    let mut over = Vec::new();
+    learner.apply(Observation::Spent { group: 100 }, &mut over);
+    assert!(matches!(over[..], [Decision::SearchOver { id }] if id == search), "{over:?}");
+    // What the last slices found is of a search that is over.
+    learner.apply(Observation::Searched { search }, &mut over);
+    steps[asks.unwrap() + 1..].iter().for_each(|step| opened(&mut learner, step, &mut over));
+    assert_eq!(over.len(), 1, "{over:?}");
+    let belief = learner.beliefs().next().unwrap();
+    assert!(belief.text.contains("order.learn-time is used up"), "{}", belief.text);
+    // A process that comes later, under the same number, has its own time.
+    learner.apply(Observation::Ended { group: 100 }, &mut over);
+    steps.iter().for_each(|step| opened(&mut learner, step, &mut over));
+    assert!(over.iter().any(|decision| matches!(decision, Decision::SearchWanted { .. })));
+}
+
+#[test]
 fn a_job_that_is_started_again_is_known_at_once() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let (first, again) = (loader(100, &[perm(40), perm(41)]), loader(200, &[perm(40), perm(41)]));

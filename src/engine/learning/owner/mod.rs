@@ -73,6 +73,8 @@ pub(super) struct Owner {
     /// How fast seeds are searched, once some have been.
     seeds_per_second: Option<f64>,
     loaders: BTreeMap<LoaderId, Loader>,
+    /// Processor time that searches took, by the process that they were for.
+    spent: BTreeMap<u64, Duration>,
     decisions: Vec<Decision>,
 }
 
@@ -143,6 +145,7 @@ impl Owner {
             took: Duration::ZERO,
             seeds_per_second: None,
             loaders: BTreeMap::new(),
+            spent: BTreeMap::new(),
             decisions: Vec::new(),
         }
     }
@@ -208,14 +211,15 @@ impl Owner {
             }
             Note::Received { stream, order } => self.receive(stream, &order),
             Note::Withdrawn { stream } => self.received.retain(|known| known.stream != stream),
-            Note::Slice { generation, search, loader, findings, cpu, speed }
-                if generation == self.generation =>
-            {
-                self.loaders.entry(loader).or_default().cpu += cpu;
-                self.measure(speed);
-                if !findings.is_empty() {
-                    self.observe(Observation::Found { search, findings });
+            Note::Slice { generation, search, loader, group, findings, cpu, speed } => {
+                if generation == self.generation {
+                    self.loaders.entry(loader).or_default().cpu += cpu;
+                    self.measure(speed);
+                    if !findings.is_empty() {
+                        self.observe(Observation::Found { search, findings });
+                    }
                 }
+                self.spend(group, cpu);
             }
             Note::Searched { generation, search } if generation == self.generation => {
                 self.searches.end(search);
@@ -230,7 +234,17 @@ impl Owner {
                 // Who asked may have gone.
                 let _ = answer.try_send(named.collect());
             }
-            Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
+            Note::Heard(..) | Note::Searched { .. } | Note::Wake => {}
+        }
+    }
+
+    /// A search for loaders of a process took so much more of a processor.
+    fn spend(&mut self, group: u64, cpu: Duration) {
+        let spent = self.spent.entry(group).or_default();
+        *spent += cpu;
+        if *spent >= self.settings.time && *spent - cpu < self.settings.time {
+            tracing::info!(process = group, ?spent, "order.learn-time is used up");
+            self.observe(Observation::Spent { group });
         }
     }
 
@@ -283,6 +297,10 @@ impl Owner {
         crate::catalog::give_back();
         self.kept.number(numbering);
         learner.recall(self.kept.journal());
+        let spent = self.spent.iter().filter(|(_, spent)| **spent >= self.settings.time);
+        for (&group, _) in spent {
+            learner.apply(Observation::Spent { group }, &mut self.decisions);
+        }
         self.heard = learner.news();
         (self.made, self.took) = (Instant::now(), began.elapsed());
         learner
@@ -292,9 +310,9 @@ impl Owner {
     fn heed(&mut self) {
         for decision in std::mem::take(&mut self.decisions) {
             match decision {
-                Decision::SearchWanted { id, loader, search } => {
+                Decision::SearchWanted { id, loader, group, search } => {
                     tracing::debug!(?id, ?loader, units = search.units(), "search begins");
-                    self.searches.begin(self.generation, id, loader, search);
+                    self.searches.begin(self.generation, id, (loader, group), search);
                 }
                 Decision::SearchOver { id } => self.searches.end(id),
                 Decision::Committed(known) | Decision::EpochBegan(known) => self.follow(known),
@@ -415,9 +433,12 @@ impl Owner {
 
     /// Does nothing more for loaders of processes that have ended.
     fn end_groups(&mut self) {
-        let groups: BTreeSet<u64> = self.beliefs().iter().map(|belief| belief.group).collect();
+        let beliefs = self.beliefs();
+        let groups = beliefs.iter().map(|belief| belief.group).chain(self.spent.keys().copied());
+        let groups: BTreeSet<u64> = groups.collect();
         for group in groups.into_iter().filter(|group| !runs(*group)) {
             self.observe(Observation::Ended { group });
+            self.spent.remove(&group);
         }
     }
 
