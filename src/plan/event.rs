@@ -315,6 +315,9 @@ pub struct Counters {
     pub refetched_bytes: u64,
     /// Bytes that came from tiers below RAM.
     pub tier_bytes: u64,
+    /// Bytes that came from the source ahead of a read that did not come while they were there:
+    /// what wrong guesses and orders that were left have cost.
+    pub wasted_bytes: u64,
 }
 
 /// Bytes that are charged.

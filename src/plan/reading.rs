@@ -38,6 +38,7 @@ impl Planner {
         self.counters.opens += 1;
         self.counters.hits += 1;
         self.ticks += 1;
+        self.residency.mark_unread(block, false);
         self.count(block);
         self.touch(block);
     }
@@ -62,6 +63,7 @@ impl Planner {
         // What is being read is no victim, though its next use may well be the farthest.
         for block in self.layout.blocks_of(file) {
             self.policies[RAM].remove(block);
+            self.residency.mark_unread(block, false);
         }
         self.ticks += 1;
         let counted = self.streams.iter().flatten().any(|stream| stream.has_assumed(block));
@@ -138,6 +140,7 @@ impl Planner {
             self.sweep(actions);
         }
         for block in over {
+            self.residency.mark_unread(block, false);
             let file = self.layout.file_of(block);
             if self.open.contains_key(&file) {
                 continue;
@@ -187,6 +190,7 @@ impl Planner {
         self.reads_for_sure(task, self.layout.file_of(block), actions);
         self.pass(block, task, actions);
         self.unread.missed(block);
+        self.residency.mark_unread(block, false);
         if self.residency.is_fetching(block) {
             return;
         }

@@ -106,6 +106,8 @@ pub struct LoaderStatus {
     pub searching: bool,
     /// Processor seconds that searches have taken.
     pub search_cpu_s: f64,
+    /// How often it read something else than the order that it was followed in.
+    pub diverged: u32,
     /// Where its reader stands, counted from where the order of its epoch became known, and how
     /// many of its opens were foreseen since it is followed. None while it is not.
     pub progress: Option<StreamStatus>,

@@ -167,8 +167,10 @@ impl Job {
         let (loader, group) = (self.loader, self.group);
         // Of the small slices at the beginning, most is getting ready.
         let counts = self.search.is_of_all_seeds() && units >= COUNTS_MIN;
-        let speed = counts.then(|| units as f64 / began.elapsed().as_secs_f64().max(1e-6));
-        self.rest(pause(began.elapsed(), cpu, self.nice));
+        let pause = pause(began.elapsed(), cpu, self.nice);
+        let took = began.elapsed() + pause;
+        let speed = counts.then(|| units as f64 / took.as_secs_f64().max(1e-6));
+        self.rest(pause);
         let slice = Note::Slice { generation, search, loader, group, findings, cpu, speed };
         notes.send(slice).is_ok()
     }

@@ -305,6 +305,48 @@ fn nothing_is_searched_for_in_vain_forever() {
     assert_eq!(cached.asked, 0);
 }
 
+/// Epochs whose seeds torch's default generator draws, so many outputs apart.
+fn drawn(seed: u32, apart: &[usize]) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let mut outputs = generator(u64::from(seed));
+    (0..7).for_each(|_| _ = outputs.next_u32());
+    let mut next = |apart: &usize| (0..*apart).map(|_| outputs.next_u32()).last().unwrap();
+    let seeds: Vec<u32> = apart.iter().map(&mut next).collect();
+    (seeds.iter().map(|&seed| perm(seed)).collect(), seeds)
+}
+
+/// A validation in every second epoch draws a seed for its workers; workers that stay draw none.
+#[test]
+fn epochs_may_draw_more_or_less_of_the_default_generator() {
+    for apart in [[4, 4, 4, 2, 2, 2], [4, 6, 4, 6, 4, 6], [2, 8, 8, 2, 12, 2]] {
+        let mut rng = ChaCha8Rng::seed_from_u64(11);
+        let (epochs, seeds) = drawn(42, &apart);
+        let loader = loader(100, &epochs);
+        let steps = loader.run(1_000, &mut rng);
+        let mut shell = Shell::new(learner(N), [(100, truth(&loader, &seeds))].into(), 60);
+        shell.run(&steps);
+        let outcome = &shell.outcomes[&100];
+        let late = |epoch: &usize| outcome.opens.get(epoch).is_none_or(|opens| *opens > 24);
+        // What was foretold was wrong where they change, and only there.
+        let foretold = |words: &String| words.contains(" foresaw ");
+        assert!(outcome.wrong.len() <= 4 && outcome.wrong.iter().all(foretold), "{outcome:?}");
+        assert!(!(2..6).any(|epoch| late(&epoch)), "{apart:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_seed_that_is_found_after_its_epoch_leads_to_the_default_generator() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let (epochs, seeds) = drawn(42, &[4; 12]);
+    let loader = loader(100, &epochs);
+    let steps = loader.run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), [(100, truth(&loader, &seeds))].into(), 60);
+    shell.crack_delay = N as usize * 3 / 2;
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.wrong.is_empty(), "{outcome:?}");
+    assert!(outcome.opens.get(&11).is_some_and(|opens| *opens <= 24), "{outcome:?}");
+}
+
 #[test]
 fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);

@@ -16,7 +16,9 @@ use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::engine::planning::Published;
 use crate::ids::StreamId;
-use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::learn::{
+    Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why,
+};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
@@ -96,6 +98,8 @@ struct Loader {
     /// When its order was told last.
     told: Instant,
     cpu: Duration,
+    /// How often it read something else than the order that it was followed in.
+    diverged: u32,
     /// The name of its program, which is known as long as that runs.
     program: String,
 }
@@ -104,7 +108,7 @@ impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
         let (cpu, program) = (Duration::ZERO, String::new());
-        Loader { stream, followed, since, told: since, cpu, program }
+        Loader { stream, followed, since, told: since, cpu, diverged: 0, program }
     }
 }
 
@@ -318,6 +322,9 @@ impl Owner {
                 Decision::Committed(known) | Decision::EpochBegan(known) => self.follow(known),
                 Decision::Withdrawn { loader, why } => {
                     tracing::info!(loader = loader.0, ?why, "learnt order withdrawn");
+                    if let (Why::Diverged, Some(loader)) = (why, self.loaders.get_mut(&loader)) {
+                        loader.diverged += 1;
+                    }
                     self.withdraw(loader);
                 }
             }
@@ -489,6 +496,7 @@ impl Owner {
                 epochs_foreseen: belief.foreseen,
                 searching: self.searches.runs_for(belief.loader),
                 search_cpu_s: loader.cpu.as_secs_f64(),
+                diverged: loader.diverged,
                 progress: None,
                 stream: loader.stream.filter(|_| loader.followed),
             }
