@@ -122,6 +122,12 @@ impl Loader {
         }
     }
 
+    /// There is more to be searched through than before.
+    pub(super) fn seek_anew(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        (self.stage, self.libraries) = (Stage::Start, 0);
+        self.seek(shared, out);
+    }
+
     /// The search of the stage, and by target the index and the outputs skipped.
     fn next_search(&mut self, shared: &Shared) -> Option<(Search, Vec<(usize, u64)>)> {
         match self.stage {

@@ -176,6 +176,24 @@ impl Learner {
         self.shared.version = self.shared.version.wrapping_add(1);
     }
 
+    /// A loader may number its samples in this way, too. What was sought in vain in the others is
+    /// sought anew.
+    pub fn consider(&mut self, candidate: Candidate, out: &mut Vec<Decision>) {
+        if !self.shared.add(candidate) {
+            return;
+        }
+        self.shared.version = self.shared.version.wrapping_add(1);
+        let unknown = |loader: &&Loader| loader.follow.is_none() && !loader.ended;
+        let ids: Vec<LoaderId> =
+            self.loaders.values().filter(unknown).map(|loader| loader.id).collect();
+        for id in ids {
+            self.end_searches(id, out);
+            if let Some(loader) = self.loaders.get_mut(&id) {
+                loader.seek_anew(&mut self.shared, out);
+            }
+        }
+    }
+
     /// A number that changes when there is more to be [remembered](Self::records) of some loader
     /// than an open.
     pub fn news(&self) -> u64 {

@@ -16,6 +16,7 @@
 mod candidates;
 mod groups;
 mod journal;
+mod lists;
 mod owner;
 mod searches;
 
@@ -70,6 +71,8 @@ enum Note {
     },
     /// All slices of a search were.
     Searched { generation: u32, search: SearchId },
+    /// What stands in a list that a loader has read.
+    Listed { path: String, text: Vec<u8> },
     /// What loaders have read is asked for.
     Records(SyncSender<Vec<Named>>),
     /// There is something to look at: the end.

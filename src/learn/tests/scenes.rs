@@ -348,6 +348,32 @@ fn a_seed_that_is_found_after_its_epoch_leads_to_the_default_generator() {
 }
 
 #[test]
+fn a_numbering_that_comes_later_is_searched_too() {
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    let list: Vec<u32> = unknowable(N, &mut rng).iter().map(|sample| sample + N / 4).collect();
+    let orders = |epoch| Distributed { seed: 3, ..Distributed::default() }.epoch(N, epoch);
+    let epochs: Vec<Vec<u32>> = (0..2).map(orders).collect();
+    let listed = |epoch: &Vec<u32>| epoch.iter().map(|at| list[*at as usize] - N / 4).collect();
+    let loader = loader(100, &epochs.iter().map(listed).collect::<Vec<_>>());
+    let steps = loader.run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), [(100, truth(&loader, &[3, 4]))].into(), 20);
+    shell.run(&steps[..400]);
+    assert!(shell.outcomes.is_empty(), "{:?}", shell.outcomes);
+    let mut out = Vec::new();
+    let candidate = Candidate { name: "list".into(), samples: list.into() };
+    shell.learner.consider(candidate.clone(), &mut out);
+    shell.heed(out, 0);
+    shell.run(&steps[400..]);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.wrong.is_empty() && outcome.opens[&0] < 1_000, "{outcome:?}");
+    assert!(outcome.titles[0].contains("in list order"), "{outcome:?}");
+    // What is known already changes nothing.
+    let mut out = Vec::new();
+    shell.learner.consider(candidate, &mut out);
+    assert!(out.is_empty(), "{out:?}");
+}
+
+#[test]
 fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     let epochs: Vec<Vec<u32>> = (0..4).map(|_| unknowable(N, &mut rng)).collect();

@@ -96,7 +96,7 @@ impl Shell {
         }
     }
 
-    fn heed(&mut self, out: Vec<Decision>, at: usize) {
+    pub(super) fn heed(&mut self, out: Vec<Decision>, at: usize) {
         for decision in out {
             match decision {
                 Decision::SearchWanted { id, search, .. } => {

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use super::candidates::candidates;
 use super::groups::{Groups, program, runs};
 use super::journal::{Kept, Numbering};
+use super::lists::Lists;
 use super::searches::Searches;
 use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::engine::planning::Published;
-use crate::ids::StreamId;
+use crate::ids::{FileId, StreamId};
 use crate::learn::{
     Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why,
 };
@@ -62,6 +63,8 @@ pub(super) struct Owner {
     names: u64,
     /// Numberings of before that loaders go on with.
     before: Vec<Candidate>,
+    lists: Lists,
+    notes: SyncSender<Note>,
     /// From when on observations count their milliseconds.
     started: Instant,
     received: Vec<Received>,
@@ -132,7 +135,9 @@ impl Owner {
         lock(&told).journal = kept.words();
         Owner {
             settings,
-            searches: Searches::new(&settings, notes),
+            searches: Searches::new(&settings, notes.clone()),
+            notes,
+            lists: Lists::default(),
             told,
             kept,
             heard: 0,
@@ -229,6 +234,7 @@ impl Owner {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
             }
+            Note::Listed { path, text } => self.listed(&path, &text),
             Note::Records(answer) => {
                 let records = self.learner.iter().flat_map(Learner::records);
                 let named = records.map(|record| {
@@ -269,6 +275,21 @@ impl Owner {
         }
         let group = self.groups.of(task);
         self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+        if exact {
+            let Owner { around, layout, notes, .. } = self;
+            self.lists.read(FileId(sample), &around.catalog, layout, notes);
+        }
+    }
+
+    /// A list of files was read: by its order a loader may number its samples.
+    fn listed(&mut self, path: &str, text: &[u8]) {
+        let take = |listing: &Listing<'_>| self.lists.take(path, text, listing.clone());
+        let Some(candidate) = with_listing(&self.around.catalog, &[], None, take) else { return };
+        tracing::info!(path, samples = candidate.samples.len(), "a list of samples is read");
+        if let Some(learner) = &mut self.learner {
+            learner.consider(candidate, &mut self.decisions);
+            self.heed();
+        }
     }
 
     /// Whether a stream that was told its order, and reads it, may read the file.
@@ -290,9 +311,14 @@ impl Owner {
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
         (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
-        let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
+        let lists = &mut self.lists;
+        let found = |listing: &Listing<'_>| {
+            lists.look(listing);
+            (candidates(listing), Numbering::of(listing))
+        };
         let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], None, found);
         candidates.append(&mut self.before);
+        candidates.extend_from_slice(self.lists.found());
         let guess = Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let seeds_per_second = self.seeds_per_second.map_or(guess, |speed| speed as u64);
         let settings =
