@@ -118,7 +118,9 @@ impl Planner {
             let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
             let known = (stream.len(), stream.workers());
-            for position in reader.sees(id, position, known, blocks, distance) {
+            let positions = reader.sees(id, position, known, blocks, distance);
+            stream.explain(positions.len().saturating_sub(1));
+            for position in positions {
                 stream.reach(position, task, self.ticks, sight);
                 read = true;
             }

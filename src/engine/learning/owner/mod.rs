@@ -1,25 +1,24 @@
 //! The learner's thread itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod telling;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
-use super::groups::{Groups, program, runs};
+use super::groups::Groups;
 use super::journal::{Kept, Numbering};
 use super::lists::Lists;
 use super::searches::Searches;
-use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
+use super::{NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
-use crate::engine::planning::Published;
 use crate::ids::{FileId, StreamId};
-use crate::learn::{
-    Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why,
-};
+use crate::learn::{Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 
@@ -458,77 +457,6 @@ impl Owner {
             _ => {}
         }
         self.tell();
-    }
-
-    fn beliefs(&self) -> Vec<Belief> {
-        self.learner.iter().flat_map(Learner::beliefs).collect()
-    }
-
-    /// Does nothing more for loaders of processes that have ended.
-    fn end_groups(&mut self) {
-        let beliefs = self.beliefs();
-        let groups = beliefs.iter().map(|belief| belief.group).chain(self.spent.keys().copied());
-        let groups: BTreeSet<u64> = groups.collect();
-        for group in groups.into_iter().filter(|group| !runs(*group)) {
-            self.observe(Observation::Ended { group });
-            self.spent.remove(&group);
-        }
-    }
-
-    /// Lets the planner forget who has long read nothing, and follow again who reads and is not
-    /// followed there.
-    fn tell_again(&mut self, published: &Published) {
-        for belief in self.beliefs() {
-            let Some(loader) = self.loaders.get_mut(&belief.loader) else { continue };
-            let read = self.started + Duration::from_millis(belief.last_ms);
-            let progress = loader.stream.and_then(|stream| published.progress(stream));
-            let lost = !loader.followed || progress.is_some_and(|progress| !progress.following);
-            let idle = read.elapsed() > IDLE_MAX;
-            if idle && loader.followed {
-                self.withdraw(belief.loader);
-            } else if lost
-                && !idle
-                && read > loader.told
-                && loader.told.elapsed() > TOLD_AGAIN_EVERY
-            {
-                loader.told = Instant::now();
-                let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
-                known.into_iter().for_each(|known| self.follow(known));
-            }
-        }
-    }
-
-    /// Publishes what is known of each loader. Those that the learner has forgotten are forgotten.
-    fn tell(&mut self) {
-        let beliefs = self.beliefs();
-        let learner = self.learner.as_ref();
-        self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
-        let status = |belief: Belief| {
-            let loader = self.loaders.entry(belief.loader).or_default();
-            if loader.program.is_empty() {
-                loader.program = program(belief.group);
-            }
-            LoaderStatus {
-                loader: belief.loader.0,
-                process: belief.group,
-                program: loader.program.clone(),
-                epoch: belief.epoch,
-                belief: belief.text,
-                followed: loader.followed,
-                since_s: loader.since.elapsed().as_secs(),
-                bits: belief.bits,
-                needed: belief.needed,
-                known_after: belief.known_after,
-                epochs_foreseen: belief.foreseen,
-                searching: self.searches.runs_for(belief.loader),
-                search_cpu_s: loader.cpu.as_secs_f64(),
-                diverged: loader.diverged,
-                progress: None,
-                stream: loader.stream.filter(|_| loader.followed),
-            }
-        };
-        let loaders = beliefs.into_iter().map(status).collect();
-        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }
 

@@ -9,6 +9,7 @@ use super::*;
 use crate::anchor::Anchored;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
+use crate::engine::planning::Published;
 use crate::ids::FileId;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::Distributed;
