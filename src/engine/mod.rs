@@ -42,6 +42,7 @@ use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Pool, PosixSource, Source, Urgency};
 use disk::{DiskBudget, Opened};
+pub use keeping::Scanned;
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
@@ -141,15 +142,14 @@ impl Engine {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
         let Opened { mut home, store, fault } = disk::open(&mut settings, &owner)?;
-        // What is kept from earlier mounts is found by the names that there are.
-        let kept = store.as_ref().is_some_and(|(_, store)| store.totals().0 > 0);
-        let first = (all || kept || !settings.rehearsal.is_empty()).then_some(seen);
+        let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let catalog =
             keeping::catalog(source, &settings.source, source_path, home.as_ref(), first)?;
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
-        cache.adopt(catalog.state() != "checking");
+        // What is kept from earlier mounts is found by the names that there are.
+        cache.adopt(!matches!(catalog.state(), "checking" | "scanning"));
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();

@@ -262,6 +262,7 @@ impl Handler {
         let value = match request {
             Request::Status => told(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
+            Request::Scanned => told(&self.engine.scanned()?)?,
             Request::Config => json!(self.engine.rendered()),
             Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
             Request::Record { loader, process, epochs } => {
