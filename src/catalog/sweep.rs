@@ -141,7 +141,7 @@ impl Catalog {
                 let Some(entry) = tree.entry(portion.directory, &name) else { continue };
                 let known = tree.stat(tree.target(entry)).fingerprint();
                 match stat {
-                    Ok(stat) if stat.fingerprint() == known => tree.seen(entry, now),
+                    Ok(stat) if stat.fingerprint() == known => tree.unchanged(entry, now),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
                     Err(errno) => told &= scan::is_certain(errno),
                 }

@@ -253,13 +253,17 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
-                let leaves = pid.is_some_and(has_ended) || try_to_stay(&directory).is_some();
+                let leaves = pid.is_some_and(is_ending) || try_to_stay(&directory).is_some();
                 if waited < if leaves { LAST_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
                     continue;
                 }
-                let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
+                let by = match pid {
+                    Some(pid) if has_ended(pid) => " by a process of another container".into(),
+                    Some(pid) => format!(" by process {pid}"),
+                    None => String::new(),
+                };
                 let message = format!("the store {} is in use{by}", path.display());
                 return Err(Error::new(ErrorKind::Busy, message)
                     .hint("use that mount of the source, or give another --cache-dir"));
@@ -303,11 +307,22 @@ fn try_to_stay(directory: &OwnedFd) -> Option<Stay> {
     Flock::lock(again, FlockArg::LockExclusiveNonblock).ok().map(Stay)
 }
 
+/// The state of a process as the kernel writes it, and what it writes behind it; none for one that
+/// is not there, or not seen from here: it is in another container.
+fn state_of(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next().map(str::to_owned)
+}
+
+/// Whether a process is over and still holds what it held: one of its threads waits for a disk. Who
+/// is gone holds nothing, so that a lock that is held is somebody else's.
+pub(super) fn is_ending(pid: u32) -> bool {
+    state_of(pid).is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
 /// Whether a process is over: it is gone, or a zombie as long as one of its threads waits.
 pub fn has_ended(pid: u32) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = state.rsplit(") ").next().unwrap_or_default();
-    state.is_empty() || state.starts_with(['Z', 'X'])
+    state_of(pid).is_none() || is_ending(pid)
 }
 
 fn open_owner(store: &OwnedFd) -> std::io::Result<File> {

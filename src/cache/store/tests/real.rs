@@ -241,6 +241,27 @@ fn a_store_that_is_being_left_is_waited_for() {
     drop(third);
 }
 
+/// A lock that is held by who is not to be seen is one of another container.
+#[test]
+fn who_is_not_seen_is_not_taken_for_one_that_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let first = home::claim(cache, &owner("/a")).unwrap();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let start = std::time::Instant::now();
+    while !home::is_ending(child.id()) {
+        assert!(start.elapsed() < Duration::from_secs(300), "a child that nobody waits for");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(home::has_ended(child.id()));
+    child.wait().unwrap();
+    assert!(!home::is_ending(u32::MAX) && home::has_ended(u32::MAX));
+    let elsewhere = Owner { pid: u32::MAX, ..owner("/a") };
+    fs::write(first.path().join("owner"), serde_json::to_vec(&elsewhere).unwrap()).unwrap();
+    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    assert!(error.to_string().contains("another container"), "{error}");
+}
+
 #[test]
 fn only_a_directory_of_ones_own_is_used() {
     let directory = tempfile::tempdir().unwrap();
