@@ -245,6 +245,12 @@ pub enum Action {
         /// The block.
         block: BlockId,
     },
+    /// The readers of an order that was told have begun this epoch of it: of the longest such order,
+    /// where there are several.
+    Began {
+        /// The epoch, from 1.
+        epoch: u32,
+    },
     /// Let a file be opened without asking, until [`Action::Watch`].
     Trust {
         /// The file.

@@ -126,6 +126,8 @@ pub enum Question {
 enum Note {
     /// A file was read; with its bytes where they are at hand.
     Read { node: NodeId, bytes: Option<Waiting> },
+    /// An epoch has begun, after what was read before this.
+    Began { epoch: u32 },
     /// Somebody looks at a view that is not made yet.
     Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
@@ -261,6 +263,7 @@ fn view(place: &Place) -> BufferView {
         distance: settings.distance,
         slots: settings.slots,
         changes: Arc::clone(&place.held.changes),
+        drawn: place.held.drawn(),
         latent: place.latent.as_ref().map(|latent| Arc::clone(latent.shelf())),
     }
 }

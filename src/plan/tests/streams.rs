@@ -40,6 +40,27 @@ fn an_order_that_is_not_followed_is_given_up_and_found_again() {
 }
 
 #[test]
+fn epochs_of_the_longest_order_that_was_told_are_said() {
+    let files = 2_000;
+    let mut world = world(files, 100);
+    let epochs = vec![(0..100).collect::<Arc<[u32]>>(); 4];
+    let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+    world.tell(Event::Ordered { stream: StreamId(1), order });
+    for epoch in 0..3 {
+        read_all(&mut world, 1, shuffled(files, epoch).iter().copied());
+        read_all(&mut world, 2, 0..100);
+    }
+    assert_eq!(world.began, [1, 2, 3]);
+    // Of what was learnt nobody knows the number.
+    let epochs = (0..3).map(|epoch| shuffled(files, 50 + epoch)).collect();
+    let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+    world.tell(Event::Continued { stream: StreamId(0), order });
+    world.tell(Event::Withdrawn { stream: StreamId(1) });
+    read_all(&mut world, 1, shuffled(files, 50).iter().copied());
+    assert_eq!(world.began, [1, 2, 3]);
+}
+
+#[test]
 fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
     let files = 2000;
     let mut world = world(files, 100);
