@@ -47,7 +47,7 @@ use nix::errno::Errno;
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
-use crate::source::{Pool, Urgency};
+use crate::source::{Crew, Pool, Urgency};
 pub use backlog::Arrival;
 use backlog::Backlog;
 pub use buffer::Buffer;
@@ -137,7 +137,7 @@ pub struct Cache {
     backlog: Backlog,
     store_pool: Pool,
     push_pool: Pool,
-    gear_pool: Pool,
+    gear_crew: Crew<NodeId>,
     checked: Checked,
     gears: Gears,
     /// Told of files to be looked at again at the source.
@@ -172,7 +172,7 @@ impl Cache {
             backlog: Backlog::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            gear_pool: Pool::new("belady-gear", 1, 0),
+            gear_crew: Crew::new("belady-gear", 1, 0, || ()),
             checked: Checked::default(),
             gears: Gears::default(),
             recheck: OnceLock::new(),
