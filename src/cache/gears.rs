@@ -2,11 +2,12 @@
 //! fetched yet. Their first read is a request, and shows the reader as well as an open would.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use super::Cache;
 use crate::ids::FileId;
 use crate::source::Urgency;
+use crate::sync::RwLock;
 
 /// What is known of each file.
 #[derive(Default)]

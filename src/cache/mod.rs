@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -48,6 +48,7 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 pub use backlog::Arrival;
 use backlog::Backlog;
 pub use buffer::Buffer;

@@ -26,7 +26,7 @@ mod warmup;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,7 @@ use crate::fs::Dataset;
 use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Crew, PosixSource, Source, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 use disk::{DiskBudget, Opened};
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};

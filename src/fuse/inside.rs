@@ -24,6 +24,7 @@ use nix::libc;
 
 use super::own::OwnThreads;
 use crate::source::{Crew, Urgency};
+use crate::sync::is_holding;
 
 /// What nobody waits for is done on so many threads at once, and what somebody does on as many.
 const THREADS: usize = 2;
@@ -33,6 +34,9 @@ const READERS: usize = 4;
 
 /// For how long somebody waits, which is a matter of microseconds unless others are held up.
 const WAIT: Duration = Duration::from_secs(10);
+
+/// What keeps our own threads out.
+pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
 
 /// Threads of which one directory takes no more than a few.
 type Threads = Crew<PathBuf>;
@@ -48,7 +52,8 @@ pub(super) struct Inside {
 struct Way {
     mountpoint: PathBuf,
     /// Held for reading while our own mount is used, for writing while it is unmounted: else it
-    /// would be we ourselves who keep it busy.
+    /// would be we ourselves who keep it busy. Nobody ever waits for it, so that it is no lock of
+    /// those that may not be held when the kernel is notified.
     gate: RwLock<()>,
     /// Whether somebody wants to unmount it: nobody enters then, so that those inside become fewer.
     closing: AtomicBool,
@@ -89,6 +94,7 @@ impl Way {
         path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
+        debug_assert!(!is_holding(), "our own mount is waited for under a lock");
         let (sender, receiver) = mpsc::sync_channel(1);
         self.submit(threads, Urgency::Demand, path, move |entered| {
             let _ = sender.send(entered.and_then(work));
@@ -115,7 +121,7 @@ impl Inside {
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them is
     /// held up inside by the kernel for longer than `patience`.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         let start = Instant::now();
         self.way.closing.store(true, Ordering::Relaxed);
         let guard = loop {

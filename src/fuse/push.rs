@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::dir::Dir;
@@ -29,7 +29,7 @@ use nix::libc::dev_t;
 use nix::sys::stat::{Mode, fstat, lstat};
 
 use super::cachestat::cached_pages;
-use super::inside::Inside;
+use super::inside::{Inside, KeptOut};
 use super::known::Known;
 use super::notify::Notifier;
 use crate::cache::{Looked, Pages};
@@ -68,7 +68,7 @@ impl Pusher {
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
     /// is held up inside by the kernel.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         self.inside.keep_out(patience)
     }
 

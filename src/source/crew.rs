@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use super::Urgency;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// For how long a job may be at it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -224,7 +225,7 @@ impl<K: Eq + Send + 'static> Shared<K> {
             Some(then) => {
                 state.watched = true;
                 let waited = self.wake.wait_timeout(state, then.saturating_duration_since(now));
-                let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let mut state = waited.unwrap_or_else(PoisonError::into_inner);
                 state.watched = false;
                 state
             }

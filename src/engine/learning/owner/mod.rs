@@ -1,9 +1,9 @@
 //! The learner's thread itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
@@ -19,6 +19,7 @@ use crate::ids::StreamId;
 use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
+use crate::sync::Mutex;
 
 /// How often is looked what has changed around: while something happens, and else.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
