@@ -40,7 +40,7 @@ use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -149,6 +149,9 @@ pub struct Cache {
 /// Threads that read the local store.
 const STORE_THREADS: usize = 4;
 
+/// For how long taking trust back may take, which is a matter of microseconds.
+const GEAR_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Threads that push blocks into the page cache.
 const PUSH_THREADS: usize = 4;
 
@@ -173,7 +176,7 @@ impl Cache {
             backlog: Backlog::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            gear_crew: Crew::new("belady-gear", 1, 0, || ()),
+            gear_crew: Crew::new("belady-gear", GEAR_PATIENCE, 1, 0, || ()),
             checked: Checked::default(),
             gears: Gears::default(),
             recheck: OnceLock::new(),

@@ -329,10 +329,13 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
     Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
 }
 
+/// For how long dropping a changed name may take, which is a matter of microseconds.
+const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Tells an engine what has changed at the source.
 fn on_changes(engine: &Weak<Engine>) -> Arc<dyn Fn(Changes) + Send + Sync> {
     let engine = Weak::clone(engine);
-    let notifier = Crew::new("belady-notify", 1, 1, || ());
+    let notifier = Crew::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ());
     Arc::new(move |changes| {
         if let Some(engine) = engine.upgrade() {
             engine.changed(changes, &notifier);

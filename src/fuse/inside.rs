@@ -32,8 +32,13 @@ const THREADS: usize = 2;
 /// Threads that read.
 const READERS: usize = 4;
 
-/// For how long somebody waits, which is a matter of microseconds unless others are held up.
-const WAIT: Duration = Duration::from_secs(10);
+/// What we do is a matter of microseconds: what takes so long is held up. Pages may be locked for as long
+/// as the source takes.
+const PATIENCE: Duration = Duration::from_secs(2);
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+
+/// For how long somebody waits, before whom others may be held up.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// What keeps our own threads out.
 pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
@@ -108,7 +113,7 @@ impl Way {
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
-        let threads = Crew::new("belady-inside", THREADS, THREADS, leave_descriptors);
+        let threads = Crew::new("belady-inside", PATIENCE, THREADS, THREADS, leave_descriptors);
         let way =
             Arc::new(Way { mountpoint, gate: RwLock::new(()), closing: AtomicBool::new(false) });
         Inside { threads, readers: OnceLock::new(), way }
@@ -164,7 +169,7 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let start = || Crew::new("belady-reader", 0, READERS, leave_descriptors);
+        let start = || Crew::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
         self.way.run(self.readers.get_or_init(start), path, work)
     }
 }
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn what_others_have_open_when_a_thread_starts_can_be_closed() {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let threads = Crew::new("inside", 1, 1, leave_descriptors);
+        let threads = Crew::new("inside", PATIENCE, 1, 1, leave_descriptors);
         let (sender, started) = mpsc::sync_channel(1);
         threads.submit(Urgency::Demand, (), move |_| sender.send(()).unwrap());
         started.recv().unwrap();

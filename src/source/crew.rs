@@ -1,7 +1,7 @@
 //! Threads whose jobs may be held up by the places that they are about.
 //!
-//! A job here is a matter of microseconds. One that is at it for longer than [`PATIENCE`] is held up:
-//! another thread takes its turn, and what else is to be done at its place is refused until it is
+//! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
+//! thread takes its turn, and what else is to be done at its place is refused until it is
 //! over. So a place that hangs costs what is asked of it, and all others a moment. There is a limit
 //! to such threads; one that is left refuses everything then.
 
@@ -16,9 +16,6 @@ use nix::errno::Errno;
 use super::Urgency;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// For how long a job may be at it.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// Jobs at once with those that are held up.
 const UNDER_WAY_MAX: usize = 64;
 
@@ -31,13 +28,9 @@ struct UnderWay<K> {
     since: Instant,
 }
 
-impl<K> UnderWay<K> {
-    fn is_held_up(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= PATIENCE
-    }
-}
-
 struct State<K> {
+    /// For how long a job may be at it.
+    patience: Duration,
     demand: VecDeque<(K, Work)>,
     prefetch: VecDeque<(K, Work)>,
     /// By their numbers.
@@ -56,9 +49,10 @@ enum Turn {
     Refuse(Work),
 }
 
-impl<K> Default for State<K> {
-    fn default() -> Self {
+impl<K: Eq> State<K> {
+    fn new(patience: Duration) -> Self {
         State {
+            patience,
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
             under_way: BTreeMap::new(),
@@ -68,11 +62,13 @@ impl<K> Default for State<K> {
             closed: false,
         }
     }
-}
 
-impl<K: Eq> State<K> {
+    fn is_held_up(&self, job: &UnderWay<K>, now: Instant) -> bool {
+        now.saturating_duration_since(job.since) >= self.patience
+    }
+
     fn goes_on(&self, now: Instant) -> impl Iterator<Item = &UnderWay<K>> {
-        self.under_way.values().filter(move |job| !job.is_held_up(now))
+        self.under_way.values().filter(move |job| !self.is_held_up(job, now))
     }
 
     /// Takes the job whose turn it is, where there are so many turns at once.
@@ -88,7 +84,7 @@ impl<K: Eq> State<K> {
             None if prefetching >= prefetching_max => return None,
             None => (Urgency::Prefetch, self.prefetch.pop_front()?),
         };
-        let held_up = |job: &UnderWay<K>| job.place == place && job.is_held_up(now);
+        let held_up = |job: &UnderWay<K>| job.place == place && self.is_held_up(job, now);
         if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.values().any(held_up) {
             return Some(Turn::Refuse(work));
         }
@@ -104,7 +100,7 @@ impl<K: Eq> State<K> {
     /// When the next job counts as held up, for those that wait for a turn.
     fn next_held_up(&self, now: Instant) -> Option<Instant> {
         let since = self.goes_on(now).map(|job| job.since).min();
-        since.filter(|_| self.has_jobs()).map(|since| since + PATIENCE)
+        since.filter(|_| self.has_jobs()).map(|since| since + self.patience)
     }
 }
 
@@ -125,16 +121,17 @@ pub struct Crew<K: Eq + Send + 'static>(Arc<Shared<K>>);
 
 impl<K: Eq + Send + 'static> Crew<K> {
     /// A crew that does at most `prefetching_max` prefetches and `reserved` further jobs at once, but
-    /// for those that are held up. Each thread does `start` first.
+    /// for those that are at it for longer than `patience`. Each thread does `start` first.
     pub fn new(
         name: &'static str,
+        patience: Duration,
         prefetching_max: usize,
         reserved: usize,
         start: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let crew = Crew(Arc::new(Shared {
             name,
-            state: Mutex::default(),
+            state: Mutex::new(State::new(patience)),
             wake: Condvar::new(),
             prefetching_max,
             reserved,
@@ -243,8 +240,10 @@ mod tests {
     /// What only a broken crew takes.
     const LIMIT: Duration = Duration::from_secs(180);
 
+    const PATIENCE: Duration = Duration::from_secs(1);
+
     fn crew() -> Crew<u32> {
-        Crew::new("crew", 2, 2, || ())
+        Crew::new("crew", PATIENCE, 2, 2, || ())
     }
 
     /// Has a job wait at a place until what is returned is dropped.
@@ -288,7 +287,7 @@ mod tests {
 
     #[test]
     fn turns_are_bounded_and_what_somebody_waits_for_goes_first() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (State::new(PATIENCE), Instant::now());
         state.prefetch.extend((0..3).map(job));
         assert_eq!(begin(&mut state, now), [0, 1]);
         state.demand.extend((10..13).map(job));
@@ -299,7 +298,7 @@ mod tests {
 
     #[test]
     fn where_too_much_hangs_nothing_begins_and_nothing_waits() {
-        let (mut state, mut now) = (State::default(), Instant::now());
+        let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
         for place in 0..100 {
             state.demand.push_back(job(place));
             begin(&mut state, now);

@@ -182,7 +182,7 @@ fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<File>> {
 #[test]
 fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
     let ground = Ground::new();
-    let hanging = ["b", "c", "d", "e", "f", "g"];
+    let hanging = ["b", "c", "d", "e", "f"];
     ground.plant_many("a", 1, 10_000);
     for dir in hanging {
         ground.plant_many(dir, 20, 10_000);
@@ -203,12 +203,18 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
     ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
     wait_until("all others staged", || {
         let status = mounted.status();
-        status["prefetched"].as_u64() >= Some(181) && status["fetching"] == 0
+        let bytes = |key: &str| status.pointer(key).unwrap().as_u64().unwrap();
+        // Three pages each.
+        status["fetching"] == 0 && bytes("/ram/kept") + bytes("/staged") >= 61 * 12_288
     });
-    let missed = || mounted.status()["requests"]["read"].as_u64();
-    let before = missed();
     check_many(&mounted.path(""), "z", 60, 10_000);
-    assert_eq!(missed(), before, "reads of what was staged");
+    // What the daemon says may be a moment old.
+    wait_until("no read but of what the kernel took back", || {
+        let status = mounted.status();
+        let [reads, restored, lost] =
+            ["reads", "restored", "lost"].map(|key| status[key].as_u64().unwrap());
+        reads <= restored + lost
+    });
     assert!(mounted.count("/failed") > 0, "nothing hung");
     assert!(readers.iter().all(Reader::is_reading));
     slow.ctl(&["fault", "clear"]);
