@@ -28,7 +28,7 @@ mod tree;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -37,6 +37,7 @@ use crate::anchor::Anchored;
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use files::{Leading, Links};
 pub use node::NodeId;
 use refresh::Turns;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
 use crate::source::Stat;
+use crate::sync::{Condvar, Mutex};
 
 /// Threads that stat the names of a directory that a reader waits for where that is slow, and names
 /// that each takes at a time.

@@ -1,8 +1,8 @@
 //! The local store follows the space that others leave it on its disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Engine, STORE_TIER, lock};
@@ -13,6 +13,7 @@ use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
+use crate::sync::Mutex;
 
 /// The budget of the local store.
 pub(super) struct DiskBudget {

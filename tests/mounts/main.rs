@@ -44,4 +44,5 @@ mod store;
 mod tensorflow;
 mod torture;
 mod tree;
+mod trust;
 mod warmup;

@@ -5,12 +5,13 @@
 //! more space than has to stay free, so that it does not go back and forth at the edge.
 
 use std::io::{Error, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::disk::{Disk, Space};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Errors in a row from which on the disk is down.
 const DOWN: u32 = 3;

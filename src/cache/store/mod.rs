@@ -41,13 +41,14 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Buffer;
 use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(test)]
 pub(super) use calls::HANGS_AFTER;
 pub use calls::LOOK_EVERY;

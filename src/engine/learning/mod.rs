@@ -20,9 +20,9 @@ mod lists;
 mod owner;
 mod searches;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,7 @@ use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, SearchId};
 use crate::order::Order;
 use crate::plan::{Event, StreamStatus};
+use crate::sync::Mutex;
 use owner::Owner;
 
 /// How many notes wait for the learner's thread at most.

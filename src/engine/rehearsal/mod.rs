@@ -23,9 +23,9 @@ mod scores;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
+use crate::sync::Mutex;
 use held::Held;
 use latent::Latent;
 pub(super) use offers::Offers;

@@ -28,12 +28,13 @@ mod slots;
 mod streams;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
 use crate::cache::Pinned;
 use crate::rehearsal::SampleId;
+use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
 pub use latent::{Append, Appended};

@@ -3,9 +3,9 @@
 mod telling;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
@@ -21,6 +21,7 @@ use crate::ids::{FileId, StreamId};
 use crate::learn::{Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
+use crate::sync::Mutex;
 
 /// How often is looked what has changed around: while something happens, and else.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
