@@ -100,6 +100,24 @@ fn settings_that_cannot_be() {
 }
 
 #[test]
+fn a_further_mount_point_in_the_cache_directory() {
+    let ground = Ground::new();
+    ground.plant("file", b"x");
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let mounted = Mounted::new(&ground, &options);
+    let empty = cache.join("empty");
+    fs::create_dir(&empty).unwrap();
+    let source = ground.path("source");
+    let [source, inside] = [&source, &empty].map(|path| path.to_str().unwrap());
+    let said = ground.ends(3, &["mount", source, inside]);
+    assert!(said.contains("overlaps the mount point"), "{said}");
+    assert_eq!(mounts_at(&empty), 0);
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
+    mounted.umount();
+}
+
+#[test]
 fn sources_and_mount_points_that_cannot_be() {
     let ground = Ground::new();
     ground.plant("file", b"x");
