@@ -191,6 +191,18 @@ fn a_disk_that_is_full_takes_no_more_and_gives_what_it_has() {
     assert!(!store.put(&[(key(2), &sample)]), "asked again only after a while");
 }
 
+#[test]
+fn an_index_that_somebody_deletes_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let sample = bytes(1, 5000);
+    assert!(store.put(&[(key(1), &sample)]));
+    fs::remove_file(directory.path().join("index-00000001")).unwrap();
+    store.compact().unwrap();
+    drop(store);
+    assert!(whole(&open(directory.path()), key(1)).unwrap() == sample);
+}
+
 fn owner(source: &str) -> Owner {
     Owner::new(Path::new(source), 5)
 }
