@@ -290,9 +290,16 @@ fn only_a_directory_of_ones_own_is_used() {
 fn older_formats_go_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    for name in ["belady-store-v1/x", "belady-store-v99", "belady-store-mine", "other", "v1"] {
+    let others = ["belady-store-v99", "belady-store-mine", "belady-store-v+1", "belady-store-v01"];
+    for name in others.iter().chain(&["belady-store-v1/x", "other", "v1"]) {
         fs::create_dir_all(at(name)).unwrap();
     }
+    // What a store of today says of itself is what those of all formats have said.
+    let tag = home::claim(&at("today"), &owner("/a")).unwrap().path().join("../CACHEDIR.TAG");
+    for name in others.iter().chain(&["belady-store-v1"]) {
+        fs::copy(&tag, at(name).join("CACHEDIR.TAG")).unwrap();
+    }
+    fs::create_dir_all(at("belady-store-v2/without-a-tag")).unwrap();
     fs::write(at("belady-store-v1/x/owner"), "").unwrap();
     let used = fs::File::open(at("belady-store-v1/x/owner")).unwrap();
     let lock = Flock::lock(used, FlockArg::LockExclusive).unwrap();
@@ -300,10 +307,18 @@ fn older_formats_go_and_nothing_else() {
     assert!(at("belady-store-v1/x/owner").exists(), "somebody uses it");
     drop(lock);
     fs::create_dir_all(at("belady-trash-left/store")).unwrap();
+    symlink(at("other"), at("belady-trash-link")).unwrap();
+    if nix::unistd::geteuid().is_root() {
+        fs::create_dir(at("belady-trash-others")).unwrap();
+        std::os::unix::fs::chown(at("belady-trash-others"), Some(1), None).unwrap();
+    }
     home::reclaim(directory.path()).unwrap();
     assert!(!at("belady-store-v1").exists() && !at("belady-trash-left").exists());
-    let left = fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 4, "what is newer, and what is not ours");
+    for name in others.iter().chain(&["belady-store-v2/without-a-tag", "other", "v1"]) {
+        assert!(at(name).exists(), "{name} is newer or not ours");
+    }
+    assert!(at("belady-trash-link").is_symlink());
+    assert_eq!(at("belady-trash-others").exists(), nix::unistd::geteuid().is_root());
 }
 
 #[test]

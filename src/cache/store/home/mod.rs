@@ -14,9 +14,9 @@
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
-//! Nothing else is ever touched. What is to go is renamed to trash first and deleted by a thread of
-//! its own, so that no mount waits for it; a thread that did not come to its end is made good by
-//! the next one. Stores of older formats that nobody has locked go the same way; newer ones stay.
+//! Nothing else is ever touched, and what bears such a name and is not ours is not either.
+
+mod trash;
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::Hasher;
@@ -37,6 +37,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
+pub use trash::{discard, reclaim};
+use trash::{discard_older, empty_trash};
 
 /// Version of the format, the index and the segments included.
 const VERSION: u32 = 3;
@@ -45,10 +47,10 @@ const STORES: &str = "belady-store-v";
 /// Buffers are not thrown away with stores of older formats.
 const BUFFERS: &str = "belady-rehearsal-v1";
 const LATENT: &str = "latent";
-const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const CATALOG: &str = "catalog";
 const JOURNAL: &str = "journal";
+const TAG_NAME: &str = "CACHEDIR.TAG";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
@@ -194,7 +196,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     make_own(cache, cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     make_own(cache, &stores)?;
-    let tag = stores.join("CACHEDIR.TAG");
+    let tag = stores.join(TAG_NAME);
     if !tag.exists() {
         fs::write(&tag, TAG).map_err(|error| cannot(cache, &error))?;
     }
@@ -422,72 +424,4 @@ pub fn disk_bytes(store: &Path) -> u64 {
 fn is_locked(store: &Path) -> bool {
     let Ok(file) = File::open(store.join(OWNER)) else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
-}
-
-/// Moves a store, which nobody can be using, out of the way.
-///
-/// # Errors
-/// Where it cannot be renamed.
-pub fn discard(cache: &Path, home: Home) -> Result<()> {
-    throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
-}
-
-fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
-    let bin = tempfile::Builder::new().prefix(TRASH).tempdir_in(cache)?.keep();
-    // In its place, at once: who empties the trash at this moment may have removed it.
-    fs::rename(directory, bin)
-}
-
-/// Throws away what older formats have left, unless somebody uses it.
-fn discard_older(cache: &Path) {
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let version = name.to_str().and_then(|name| name.strip_prefix(STORES)?.parse::<u32>().ok());
-        if version.is_none_or(|version| version >= VERSION) {
-            continue;
-        }
-        let stores = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-        if stores.map(|store| store.path()).any(|store| is_locked(&store)) {
-            continue;
-        }
-        if let Err(error) = throw_away(cache, &entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "an old store was not removed");
-        }
-    }
-}
-
-/// Deletes what was thrown away. Does not wait for it.
-fn empty_trash(cache: &Path) {
-    let cache = cache.to_path_buf();
-    let thread = std::thread::Builder::new().name("belady-trash".into());
-    // Without a thread it stays until the next mount.
-    let _ = thread.spawn(move || clear(&cache));
-}
-
-/// Deletes what was thrown away, and says how many bytes that gave. Blocks.
-pub fn clear(cache: &Path) -> u64 {
-    let mut bytes = 0;
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        if !entry.file_name().as_bytes().starts_with(TRASH.as_bytes()) {
-            continue;
-        }
-        bytes += disk_bytes(&entry.path());
-        match fs::remove_dir_all(entry.path()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(path = %entry.path().display(), %error, "trash was not deleted");
-            }
-            _ => {}
-        }
-    }
-    bytes
-}
-
-/// Throws older formats away and deletes all trash. Blocks.
-///
-/// # Errors
-/// Where the cache directory cannot be used.
-pub fn reclaim(cache: &Path) -> Result<u64> {
-    check(cache)?;
-    discard_older(cache);
-    Ok(clear(cache))
 }
