@@ -255,7 +255,7 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
-                let leaves = pid.is_some_and(is_ending) || try_to_stay(&directory).is_some();
+                let leaves = pid.is_some_and(is_ending) || try_to_stay(&directory).is_ok();
                 if waited < if leaves { LAST_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
@@ -266,9 +266,7 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
                     Some(pid) => format!(" by process {pid}"),
                     None => String::new(),
                 };
-                let message = format!("the store {} is in use{by}", path.display());
-                return Err(Error::new(ErrorKind::Busy, message)
-                    .hint("use that mount of the source, or give another --cache-dir"));
+                return Err(busy(path, &by));
             }
             Err((_, errno)) => {
                 return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
@@ -280,33 +278,42 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
         (found.dev(), found.ino()) == (held.dev(), held.ino())
     };
     let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
-    let ours = matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held));
-    Ok(ours.then(|| Home {
-        path: path.to_path_buf(),
-        stays: stay(&directory),
-        directory,
-        owner_file: file,
-    }))
+    if !matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held)) {
+        return Ok(None);
+    }
+    let stays = match stay(&directory, patience) {
+        // The owner's file is new: somebody has deleted the one that the store's user has locked.
+        Err(Errno::EWOULDBLOCK) => return Err(busy(path, "")),
+        // Where directories cannot be locked, nobody can have that lock.
+        stays => stays.ok(),
+    };
+    Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
+}
+
+fn busy(path: &Path, by: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("the store {} is in use{by}", path.display()))
+        .hint("use that mount of the source, or give another --cache-dir")
 }
 
 /// Locks the directory itself, as soon as nobody looks whether that is possible.
-fn stay(directory: &OwnedFd) -> Option<Stay> {
-    let looks = LOCK_PATIENCE.as_millis() / LOCK_RETRY.as_millis();
-    (0..looks).find_map(|_| {
-        let stays = try_to_stay(directory);
-        if stays.is_none() {
-            std::thread::sleep(LOCK_RETRY);
+fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match try_to_stay(directory) {
+            Err(Errno::EWOULDBLOCK) if waited < patience => {
+                std::thread::sleep(LOCK_RETRY);
+                waited += LOCK_RETRY;
+            }
+            stays => return stays,
         }
-        stays
-    })
+    }
 }
 
 /// Locks the directory itself, unless another process has done that, which is to stay then.
-fn try_to_stay(directory: &OwnedFd) -> Option<Stay> {
+fn try_to_stay(directory: &OwnedFd) -> nix::Result<Stay> {
     // Through a description of its own: a lock goes with the description, not with the directory.
-    let again =
-        openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
-    Flock::lock(again, FlockArg::LockExclusiveNonblock).ok().map(Stay)
+    let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    Flock::lock(again, FlockArg::LockExclusiveNonblock).map(Stay).map_err(|(_, errno)| errno)
 }
 
 /// The state of a process as the kernel writes it, and what it writes behind it; none for one that

@@ -233,6 +233,21 @@ fn a_store_has_one_user_and_each_source_its_own() {
     assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
 }
 
+/// Who makes the file of the owner anew has locked it, but is not the store's user.
+#[test]
+fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let first = home::claim(cache, &owner("/a")).unwrap();
+    fs::remove_file(first.path().join("owner")).unwrap();
+    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let error = home::claim_found(cache, &home::stores(cache).unwrap()[0]).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    drop(first);
+    home::claim(cache, &owner("/a")).unwrap();
+}
+
 #[test]
 fn a_store_that_is_being_left_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
