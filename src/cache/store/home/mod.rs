@@ -137,7 +137,8 @@ fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
 }
 
-/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails.
+/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails or has
+/// no room.
 pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
     let fails = matches!(
         error.raw_os_error(),
@@ -149,6 +150,8 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::ETIMEDOUT
                 | libc::EUCLEAN
                 | libc::EBADMSG
+                | libc::ENOSPC
+                | libc::EDQUOT
         )
     );
     let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
