@@ -133,7 +133,8 @@ fn disk(
         Size::Percent(percent) => share(percent, free).min(usable),
     };
     let bytes = configured_bytes.min(usable);
-    if bytes < BLOCK_BYTES {
+    // A store that is there has to be opened, or its space is not given back.
+    if bytes < BLOCK_BYTES && host.cache_held == 0 {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
         return Ok(None);
     }

@@ -53,8 +53,8 @@ pub(super) struct Opened {
     pub(super) fault: Option<Error>,
 }
 
-/// Opens the store of a source, if the settings have one; where its disk fails they have none any
-/// more, for a job does without a cache rather than not at all.
+/// Opens the store of a source, if the settings have one; where its disk fails or has no room they
+/// have none any more, for a job does without a cache rather than not at all.
 ///
 /// # Errors
 /// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.

@@ -12,6 +12,7 @@
 mod beneath;
 mod cgroup;
 mod changes;
+mod commands;
 mod control;
 mod doctor;
 mod faults;

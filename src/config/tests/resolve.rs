@@ -56,6 +56,14 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     let config = set(&["cache.dir=/c"]).unwrap();
     let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);
+    // Where others have filled the disk, a store that is there has to give its space back.
+    let config = set(&["cache.dir=/c", "cache.disk=8GiB"]).unwrap();
+    let tier = |cache_held| {
+        let host = Host { cache_free: Some((GIB, 1000 * GIB)), cache_held, ..HOST };
+        config.resolve(&host).unwrap().cache.disk
+    };
+    assert_eq!(tier(0), None);
+    assert_eq!(tier(GIB).map(|disk| (disk.bytes, disk.configured_bytes)), Some((0, 8 * GIB)));
 }
 
 #[test]
