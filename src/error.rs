@@ -18,7 +18,7 @@ pub enum ErrorKind {
     Source,
     /// The cache directory cannot be used.
     Cache,
-    /// The disk of the cache directory fails.
+    /// The disk of the cache directory fails or has no room.
     Disk,
     /// The mount could not be made or removed.
     Mount,

@@ -22,3 +22,4 @@ pub mod plan;
 pub mod rehearsal;
 pub mod sim;
 pub mod source;
+pub mod sync;

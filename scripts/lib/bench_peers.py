@@ -170,6 +170,9 @@ class Rows:
             if len(runs[0].epochs) > 1:
                 self.add(f"{name}.steady.s", [run.steady() for run in runs], "s", held_late_us_max=late)
                 self.add(f"{name}.steady.x_bytes", [self.steady_bytes(run) for run in runs])
+            if name in BELADY:
+                self.add(f"{name}.steady.refetched_mib", [run.refetched / MIB for run in runs], "MiB",
+                         note="taken back by the kernel and fetched again, an epoch")
 
 
 COLUMNS = (("late ms", 8, lambda found: f"{found['held_late_us_max'] / 1000:.1f}" if "held_late_us_max" in found

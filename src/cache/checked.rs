@@ -1,10 +1,11 @@
 //! When each block was last known to be in the page cache.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::ids::BlockId;
+use crate::sync::{Mutex, RwLock};
 
 /// For how long nothing is taken to get lost: the kernel takes single pages back at a low rate,
 /// and a look at a block costs a request.

@@ -2,11 +2,12 @@
 //! fetched yet. Their first read is a request, and shows the reader as well as an open would.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use super::Cache;
 use crate::ids::FileId;
 use crate::source::Urgency;
+use crate::sync::RwLock;
 
 /// What is known of each file.
 #[derive(Default)]
@@ -87,13 +88,13 @@ impl Cache {
 
     /// Has the kernel look a file up at its next open, unless it is trusted by then.
     fn expire(self: &Arc<Self>, file: FileId) {
+        let Some((node, parent, name)) = self.catalog.name(file) else { return };
         let cache = Arc::clone(self);
-        self.gear_pool.submit(Urgency::Prefetch, move || {
-            if cache.gears.is_trusted(file) {
-                return;
-            }
-            if let (Some(pages), Some((node, parent, name))) =
-                (cache.pages.get(), cache.catalog.name(file))
+        self.gear_crew.submit(Urgency::Prefetch, parent, move |turn| {
+            // A directory that holds others up is one whose readers wait for the source.
+            if turn.is_ok()
+                && !cache.gears.is_trusted(file)
+                && let Some(pages) = cache.pages.get()
             {
                 pages.expire(node, parent, &name);
             }

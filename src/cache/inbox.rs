@@ -9,11 +9,12 @@
 //! planner at once, as does a reader who waits; as long as there are events, it takes them by the
 //! batch, a few milliseconds late at most, which is little against what is staged ahead.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::backlog::Arrival;
 use crate::plan::{Event, Planner};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
@@ -139,7 +140,7 @@ impl Inbox {
 
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>, patience: Duration) -> MutexGuard<'a, Queue> {
         let waited = self.wake.wait_timeout_while(queue, patience, |queue| !queue.is_ready());
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -26,9 +26,6 @@ impl Cache {
         from: Place,
         urgency: Urgency,
     ) {
-        if from == Place::Source {
-            self.catalog.seen(located.node);
-        }
         let bytes = Arc::new(bytes);
         let key = (block, located.node);
         let Some(fetching) = self.take_off(key, &bytes) else { return };

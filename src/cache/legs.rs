@@ -129,6 +129,8 @@ impl Cache {
     fn fetch_from_source(self: &Arc<Self>, leg: Leg) {
         let cache = Arc::clone(self);
         let flight = InCare::new(self, leg.key());
+        // The source may look right now, and take its time to deliver.
+        let asked = self.catalog.now();
         let request = ReadRequest {
             path: Arc::clone(&leg.located.path),
             fingerprint: leg.located.fingerprint,
@@ -139,6 +141,7 @@ impl Cache {
                 let _flight = flight.taken();
                 match result {
                     Ok(bytes) => {
+                        cache.catalog.seen(leg.located.node, asked);
                         let (from, urgency) = (Place::Source, leg.urgency);
                         cache.arrived(leg.block, leg.located, bytes.into(), from, urgency);
                     }

@@ -9,7 +9,7 @@
 //! was queued is not stored.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use nix::libc;
 
@@ -21,6 +21,7 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
@@ -309,7 +310,7 @@ impl Local {
         queue.closed = true;
         while queue.working && patience.lasts(self.store.writes_answered()) {
             let waited = self.idle.wait_timeout_while(queue, LOOK_EVERY, |queue| queue.working);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue = waited.unwrap_or_else(PoisonError::into_inner);
         }
         let hangs = queue.working;
         if hangs {

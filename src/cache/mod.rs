@@ -39,15 +39,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
-use crate::source::{Pool, Urgency};
+use crate::source::{Crew, Pool, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 pub use backlog::Arrival;
 use backlog::Backlog;
 pub use buffer::Buffer;
@@ -137,7 +138,7 @@ pub struct Cache {
     backlog: Backlog,
     store_pool: Pool,
     push_pool: Pool,
-    gear_pool: Pool,
+    gear_crew: Crew<NodeId>,
     checked: Checked,
     gears: Gears,
     /// Told of files to be looked at again at the source.
@@ -147,6 +148,9 @@ pub struct Cache {
 
 /// Threads that read the local store.
 const STORE_THREADS: usize = 4;
+
+/// For how long taking trust back may take, which is a matter of microseconds.
+const GEAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Threads that push blocks into the page cache.
 const PUSH_THREADS: usize = 4;
@@ -172,7 +176,7 @@ impl Cache {
             backlog: Backlog::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            gear_pool: Pool::new("belady-gear", 1, 0),
+            gear_crew: Crew::new("belady-gear", GEAR_PATIENCE, 1, 0, || ()),
             checked: Checked::default(),
             gears: Gears::default(),
             recheck: OnceLock::new(),

@@ -1,11 +1,12 @@
 //! Whole files, for who keeps copies of his own: past the page cache and the planner.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use super::{Cache, Local};
 use crate::catalog::{Located, NodeId};
 use crate::ids::BlockId;
 use crate::source::{ReadRequest, Urgency};
+use crate::sync::Mutex;
 
 /// Takes the bytes of a file; none where they cannot be had.
 pub type Taken = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;

@@ -183,44 +183,39 @@ impl Tree {
         true
     }
 
-    /// Takes a directory's names as they are in the version that its row has. Those that were known
-    /// need not tell what they are now.
+    /// Takes a directory's names as they were at a tick, in the version that its row has. Those that
+    /// were known need not tell what they are now. Returns names that have been seen since: they are
+    /// left as they are.
     pub(super) fn relist(
         &mut self,
         directory: FileId,
         mut found: Vec<(OsString, Option<Stat>)>,
         now: u32,
         changes: &mut Changes,
-    ) {
+    ) -> Vec<OsString> {
         if !self.is_there(directory) {
-            return;
+            return Vec::new();
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         let parent = self.node(directory);
-        let Some(known) = self.directory_mut(directory) else { return };
+        let Some(known) = self.directory_mut(directory) else { return Vec::new() };
         let before = std::mem::replace(&mut known.children, Children::Unread);
         let mut left = before.iter().peekable();
-        let (mut lost, mut moved, mut told, mut whole) = (Vec::new(), Vec::new(), false, true);
+        let (mut missing, mut told, mut whole) = (Vec::new(), false, true);
         let mut children = Vec::with_capacity(found.len());
         for (name, stat) in found {
-            while let Some(gone) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
-                lost.push(gone);
+            while let Some(row) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
+                missing.push(row);
             }
-            let known = left.next_if(|row| self.name(*row) == name.as_os_str());
-            let Some(stat) = stat else {
-                // Gone since it was looked for: the names are to be read again.
-                whole &= known.is_some();
-                children.extend(known);
-                continue;
-            };
-            if let Some(row) = known.filter(|row| !self.is_another(*row, &stat)) {
-                if self.look_again(row, &stat, now, changes) {
-                    moved.push(row);
-                }
+            if let Some(row) = left.next_if(|row| self.name(*row) == name.as_os_str()) {
                 children.push(row);
                 continue;
             }
-            lost.extend(known);
+            let Some(stat) = stat else {
+                // Gone since it was looked for: the names are to be read again.
+                whole = false;
+                continue;
+            };
             // Whoever has listed the directory must list it again.
             if !std::mem::replace(&mut told, true) {
                 changes.names.push((parent, name.clone()));
@@ -228,13 +223,17 @@ impl Tree {
             changes.added = true;
             children.extend(self.add(directory, &name, &stat, now));
         }
-        lost.extend(left);
+        missing.extend(left);
+        let (lost, late): (Vec<FileId>, Vec<FileId>) =
+            missing.into_iter().partition(|row| self.checked(*row) < now);
+        children.extend(&late);
+        children.sort_by(|a, b| self.name(*a).cmp(self.name(*b)));
         self.set_children(directory, Children::of(children));
         if let Some(known) = self.directory_mut(directory) {
             known.current = whole;
         }
         changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
         self.vanish(lost, changes);
-        moved.into_iter().for_each(|row| self.go_by(row));
+        late.into_iter().map(|row| self.name(row).to_os_string()).collect()
     }
 }

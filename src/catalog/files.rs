@@ -7,14 +7,15 @@
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::Catalog;
 use super::tree::Tree;
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
+use crate::sync::Mutex;
 
 /// Threads that ask the source where links point.
 const LINK_THREADS: usize = 16;

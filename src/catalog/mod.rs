@@ -28,7 +28,7 @@ mod tree;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -37,6 +37,7 @@ use crate::anchor::Anchored;
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use files::{Leading, Links};
 pub use node::NodeId;
 use refresh::Turns;
@@ -98,6 +99,14 @@ impl Changes {
         self.changed.is_empty() && self.names.is_empty() && !self.added
     }
 
+    /// Takes what another check brought to light.
+    fn join(&mut self, other: Changes) {
+        self.changed.extend(other.changed);
+        self.names.extend(other.names);
+        self.added |= other.added;
+        self.removed |= other.removed;
+    }
+
     /// Whether names came or went.
     pub fn are_of_names(&self) -> bool {
         self.added || self.removed
@@ -124,7 +133,7 @@ pub struct Catalog {
 }
 
 /// What the age of a check is measured in: 32 bits of it are 2.7 years.
-const TICK: Duration = Duration::from_millis(20);
+pub(crate) const TICK: Duration = Duration::from_millis(20);
 
 /// How long the kernel may believe what can never change.
 pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -270,7 +279,7 @@ impl Catalog {
     }
 
     /// Ticks since the catalog began, never 0: that stands for what was known then.
-    fn now(&self) -> u32 {
+    pub fn now(&self) -> u32 {
         let ticks = self.start.elapsed().as_millis() / TICK.as_millis();
         u32::try_from(ticks).unwrap_or(u32::MAX).max(1)
     }

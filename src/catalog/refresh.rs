@@ -3,24 +3,26 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::node::NodeId;
+use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
 use crate::source::Stat;
+use crate::sync::{Condvar, Mutex};
 
 /// Threads that stat the names of a directory that a reader waits for where that is slow, and names
 /// that each takes at a time.
 const STAT_THREADS: usize = 16;
 const CHUNK: usize = 64;
 
-/// How often one name is looked at where others look at it at the same time.
+/// How often one name, or one directory, is looked at where others look at it at the same time.
 const LOOKS: usize = 4;
 
 /// Directories that are being read: each by one thread at a time, and the others of its readers
@@ -69,13 +71,13 @@ impl Catalog {
         self.valid(tree.checked(file)).is_none_or(|left| left < period / 2)
     }
 
-    /// A version has just been seen at the source, by reading it.
-    pub fn seen(&self, node: NodeId) {
+    /// A version has been seen at the source, by a read that began at this tick or later.
+    pub fn seen(&self, node: NodeId, began: u32) {
         let tree = self.read();
         if let Ok(file) = tree.resolve(node)
             && !tree.is_unsettled(file)
         {
-            tree.seen(file, self.now());
+            tree.unchanged(file, began);
         }
     }
 
@@ -143,7 +145,7 @@ impl Catalog {
         let file = tree.target(entry);
         let same = tree.stat(file).fingerprint() == stat.fingerprint() && !tree.is_unsettled(file);
         if same {
-            tree.seen(entry, now);
+            tree.unchanged(entry, now);
         }
         same
     }
@@ -161,32 +163,61 @@ impl Catalog {
     /// # Errors
     /// As [`refresh`](Self::refresh).
     pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
+        let (mut changes, mut late) = Default::default();
+        for left in (0..LOOKS).rev() {
+            if let Some(found) = self.look_into(node, left == 0)? {
+                (changes, late) = found;
+                break;
+            }
+        }
+        for name in late {
+            // What the source does not tell of a name is known as it was, until its check is due.
+            if let Ok(found) = self.refresh(node, &name) {
+                changes.join(found);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Looks at a directory once, which counts for nothing as in [`look`](Self::look). Further names
+    /// are to be looked at: those that others have looked at since their directory was.
+    fn look_into(
+        &self,
+        node: NodeId,
+        last: bool,
+    ) -> Result<Option<(Changes, Vec<OsString>)>, Errno> {
+        let nothing = || Ok(Some(Default::default()));
         let (directory, path) = {
             let tree = self.read();
-            let Ok(directory) = tree.resolve(node) else { return Ok(Changes::default()) };
+            let Ok(directory) = tree.resolve(node) else { return nothing() };
             (directory, tree.path(directory))
         };
-        let mut changes = Changes::default();
         let turn = self.turns.take(directory);
         if turn.waited && self.is_known(directory) {
-            return Ok(changes);
+            return nothing();
         }
+        let known = |tree: &Tree| (tree.stat(directory).fingerprint(), tree.is_unread(directory));
+        let before = known(&self.read());
         let now = self.now();
         let stat = match self.source.stat(&path) {
-            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(changes),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return nothing(),
             found => found?,
         };
         // Whether it is read is asked last: whoever checks its own name may have noted another
         // version of it in the meantime, and has not read that.
         if self.is_as_seen(directory, &stat, now) && !self.read().is_unread(directory) {
-            return Ok(changes);
+            return nothing();
         }
         let found = self.read_names(directory, &path)?;
         let mut tree = self.write();
+        if !last && known(&tree) != before {
+            return Ok(None);
+        }
+        let mut changes = Changes::default();
         tree.update(directory, &stat, &mut changes);
         tree.seen(directory, now);
-        tree.relist(directory, found, now, &mut changes);
-        Ok(self.count(changes))
+        let late = tree.relist(directory, found, now, &mut changes);
+        Ok(Some((self.count(changes), late)))
     }
 
     /// A directory's names at the source, and what those are that nobody knows yet.
@@ -255,6 +286,7 @@ impl Catalog {
 mod tests {
     use std::fs;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use super::*;
@@ -276,7 +308,7 @@ mod tests {
                 fs::write(root.path().join(name), now).unwrap();
             }
             let (others, path) = (Arc::clone(&catalog), root.path().join(name));
-            *source.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            source.after_stat("file", move || {
                 let looked = others.now();
                 fs::write(path.with_extension("new"), later).unwrap();
                 fs::rename(path.with_extension("new"), path).unwrap();
@@ -284,7 +316,7 @@ mod tests {
                     thread::sleep(Duration::from_millis(1));
                 }
                 others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
-            }));
+            });
             catalog.refresh(NodeId::ROOT, name).unwrap();
             let known = catalog.getattr(node_of(&catalog, "file")).unwrap();
             assert_eq!(known.stat.size, later.len() as u64);
@@ -302,15 +334,87 @@ mod tests {
         let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
         fs::remove_file(&path).unwrap();
         let others = Arc::clone(&catalog);
-        *source.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        source.after_stat("file", move || {
             others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
             let found = others.lookup(NodeId::ROOT, OsStr::new("file"), true).unwrap();
             assert_eq!(found.err(), Some(Errno::ENOENT));
             fs::write(path, "second one").unwrap();
             assert!(others.refresh_directory(NodeId::ROOT).unwrap().added);
-        }));
+        });
         catalog.refresh(NodeId::ROOT, name).unwrap();
         let known = catalog.getattr(node_of(&catalog, "file")).unwrap();
         assert_eq!(known.stat.size, "second one".len() as u64);
+    }
+
+    fn size_of(catalog: &Catalog, name: &str) -> Result<u64, Errno> {
+        let found = catalog.lookup(NodeId::ROOT, OsStr::new(name), true).unwrap();
+        found.map(|attr| attr.stat.size)
+    }
+
+    /// A file that came back, one that went and one that is another, since the names of their
+    /// directory were read, which take their time to be told: `new` is stat'ed after that.
+    #[test]
+    fn a_listing_that_is_told_late_undoes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let source = Gated::new(root.path(), "none");
+        let at = |name: &str| root.path().join(name);
+        ["back", "gone", "other"].iter().for_each(|name| fs::write(at(name), "first").unwrap());
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
+        fs::remove_file(at("back")).unwrap();
+        fs::write(at("new"), "new").unwrap();
+        let (others, [back, gone, other]) =
+            (Arc::clone(&catalog), ["back", "gone", "other"].map(at));
+        source.after_stat("new", move || {
+            fs::write(back, "second").unwrap();
+            fs::remove_file(gone).unwrap();
+            fs::write(other, "another").unwrap();
+            for name in ["back", "gone", "other"] {
+                others.refresh(NodeId::ROOT, OsStr::new(name)).unwrap();
+            }
+        });
+        assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().added);
+        let sizes = ["back", "gone", "other", "new"].map(|name| size_of(&catalog, name));
+        assert_eq!(sizes, [Ok(6), Err(Errno::ENOENT), Ok(7), Ok(3)]);
+        let listed = catalog.list(NodeId::ROOT, true).unwrap().unwrap();
+        assert!(listed.iter().map(|listed| &listed.name).eq(["back", "new", "other"]));
+    }
+
+    /// What the listing lacks is taken for gone where it was looked at at the same tick, if it is.
+    #[test]
+    fn a_name_that_went_right_after_a_look_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, "first").unwrap();
+        let source = Gated::new(root.path(), "none");
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
+        fs::write(root.path().join("new"), "new").unwrap();
+        let others = Arc::clone(&catalog);
+        source.after_stat("", move || {
+            others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+            fs::remove_file(path).unwrap();
+        });
+        assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().removed);
+        assert_eq!(size_of(&catalog, "file"), Err(Errno::ENOENT));
+    }
+
+    /// A directory that the scan has read since a reader did.
+    #[test]
+    fn a_first_listing_that_is_told_late_brings_nothing_back() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, "first").unwrap();
+        let source = Gated::new(root.path(), "none");
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::begin(source.clone(), period).unwrap());
+        let others = Arc::clone(&catalog);
+        source.after_stat("file", move || {
+            others.fill(1, &AtomicBool::new(false), &|_| ());
+            fs::remove_file(path).unwrap();
+            assert!(others.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().removed);
+        });
+        catalog.refresh_directory(NodeId::ROOT).unwrap();
+        assert_eq!(size_of(&catalog, "file"), Err(Errno::ENOENT));
     }
 }

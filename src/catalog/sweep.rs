@@ -5,8 +5,8 @@
 //! looked shows before long, and most names are fresh when they are asked for.
 
 use std::ffi::OsString;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use nix::errno::Errno;
@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
+use crate::sync::Mutex;
 
 /// Names that are looked at at once.
 const CHUNK: usize = 512;
@@ -141,7 +142,7 @@ impl Catalog {
                 let Some(entry) = tree.entry(portion.directory, &name) else { continue };
                 let known = tree.stat(tree.target(entry)).fingerprint();
                 match stat {
-                    Ok(stat) if stat.fingerprint() == known => tree.seen(entry, now),
+                    Ok(stat) if stat.fingerprint() == known => tree.unchanged(entry, now),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
                     Err(errno) => told &= scan::is_certain(errno),
                 }

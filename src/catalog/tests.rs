@@ -226,6 +226,8 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
     assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
 }
 
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// A source in which one path can be made to fail, where it is listed or stat'ed, or not to be
 /// listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
 pub(super) struct Gated {
@@ -241,8 +243,8 @@ pub(super) struct Gated {
     pub(super) asked: AtomicU64,
     /// What each stat takes at least.
     pub(super) delay_us: AtomicU64,
-    /// What happens once between a stat and its answer.
-    pub(super) meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// What happens once between the stat of a path and its answer.
+    meanwhile: Mutex<Option<(PathBuf, Meanwhile)>>,
 }
 
 impl Gated {
@@ -265,6 +267,11 @@ impl Gated {
             delay_us: AtomicU64::new(0),
             meanwhile: Mutex::default(),
         })
+    }
+
+    /// Has this happen once between the stat of a path and its answer.
+    pub(super) fn after_stat(&self, path: &str, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some((path.into(), Box::new(meanwhile)));
     }
 
     pub(super) fn hold(&self, holds: bool) {
@@ -302,8 +309,8 @@ impl Source for Gated {
             return Err(Errno::EIO);
         }
         let found = self.inner.stat(path);
-        let meanwhile = self.meanwhile.lock().unwrap().take();
-        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        let meanwhile = self.meanwhile.lock().unwrap().take_if(|(of, _)| of == path);
+        meanwhile.into_iter().for_each(|(_, meanwhile)| meanwhile());
         let mut stat = found?;
         for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
             *time -= if self.coarse { time.rem_euclid(1_000_000_000) } else { 0 };
@@ -353,7 +360,7 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         let written = catalog.getattr(node).unwrap().stat.ctime_ns;
         found_at(&mut catalog, written, node);
         assert_eq!(catalog.is_settled(node), !coarse);
-        catalog.seen(node);
+        catalog.seen(node, catalog.now());
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
         let changes = catalog.refresh(NodeId::ROOT, name).unwrap();
         assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");

@@ -388,6 +388,11 @@ impl Tree {
         self.checked[file.index()].store(now, Ordering::Relaxed);
     }
 
+    /// A row's name has been looked at, and is as it was known: others may have seen that later.
+    pub(super) fn unchanged(&self, file: FileId, now: u32) {
+        self.checked[file.index()].fetch_max(now, Ordering::Relaxed);
+    }
+
     /// Whether a file may have changed since it was last looked at without its fingerprint showing
     /// that: the look was too soon after a change, and times are whole seconds.
     pub(super) fn is_unsettled(&self, file: FileId) -> bool {

@@ -88,17 +88,20 @@ fn ls(dir: &Path, json: bool) -> Result<()> {
     let mut rows = Vec::new();
     for store in home::stores(dir)? {
         let counted = Directory::open(&store.path, false).and_then(|disk| count(&disk));
-        rows.push((counted.map_err(|error| cannot(&store, &error))?, store));
+        rows.push((counted, store));
     }
     if json {
-        let row = |(count, store): &(Count, Listed)| {
+        let row = |(counted, store): &(std::io::Result<Count>, Listed)| {
+            let (count, error) = (counted.as_ref().ok(), counted.as_ref().err());
             json!({
                 "store": store.name, "source": source(store), "in_use": store.in_use,
                 "used": store.used.and_then(|used| used.duration_since(SystemTime::UNIX_EPOCH).ok())
                     .map(|used| used.as_secs()),
                 "pid": store.owner.as_ref().filter(|_| store.in_use).map(|owner| owner.pid),
-                "samples": count.samples, "bytes": count.bytes,
-                "large_files": count.large_files, "disk_bytes": store.disk_bytes,
+                "samples": count.map(|count| count.samples),
+                "bytes": count.map(|count| count.bytes),
+                "large_files": count.map(|count| count.large_files),
+                "disk_bytes": store.disk_bytes, "error": error.map(ToString::to_string),
             })
         };
         say_json(&rows.iter().map(row).collect::<Vec<Value>>());
@@ -112,16 +115,24 @@ fn ls(dir: &Path, json: bool) -> Result<()> {
         "{:16}  {:>10}  {:>6}  {:>10}  {:>10}  {:12}  source",
         "store", "samples", "large", "bytes", "disk", "used"
     ));
-    for (Count { samples, bytes, large_files }, store) in &rows {
+    for (counted, store) in &rows {
         let used = match store.in_use {
             true => "now".into(),
             false => age(store).map_or("unknown".into(), ago),
         };
-        let (bytes, disk) = (human(*bytes), human(store.disk_bytes));
-        let (name, source) = (&store.name, source(store));
+        let [samples, large, bytes] = match counted {
+            Ok(count) => {
+                [count.samples.to_string(), count.large_files.to_string(), human(count.bytes)]
+            }
+            Err(_) => [const { String::new() }; 3],
+        };
+        let (name, disk, source) = (&store.name, human(store.disk_bytes), source(store));
         say(format!(
-            "{name:16}  {samples:>10}  {large_files:>6}  {bytes:>10}  {disk:>10}  {used:12}  {source}"
+            "{name:16}  {samples:>10}  {large:>6}  {bytes:>10}  {disk:>10}  {used:12}  {source}"
         ));
+        if let Err(error) = counted {
+            say(format!("  cannot be read: {error}"));
+        }
     }
     Ok(())
 }
@@ -206,28 +217,36 @@ fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
 }
 
 fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
-    let mut deleted = Vec::new();
-    let mut bytes = 0;
-    for listed in chosen(dir, &[])? {
-        let home = home::claim_found(dir, &listed)?;
-        if unused.is_some_and(|unused| age(&listed).is_some_and(|age| age >= unused)) {
-            home::discard(dir, home)?;
-            deleted.push(listed.name);
-        } else {
-            open(&listed)?.compact().map_err(|error| cannot(&listed, &error))?;
-            bytes += listed.disk_bytes.saturating_sub(home::disk_bytes(&listed.path));
+    let is_old =
+        |store: &Listed| unused.is_some_and(|unused| age(store).is_some_and(|age| age >= unused));
+    let (old, kept): (Vec<Listed>, Vec<Listed>) = chosen(dir, &[])?.into_iter().partition(is_old);
+    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    for listed in old {
+        match home::claim_found(dir, &listed).and_then(|home| home::discard(dir, home)) {
+            Ok(()) => deleted.push(listed.name),
+            Err(error) => failed.push(error),
         }
     }
-    bytes += home::reclaim(dir)?;
+    // First: on a full disk the others need this space to become smaller.
+    let mut bytes = home::reclaim(dir)?;
+    for listed in kept {
+        failed.extend(compact(dir, &listed).err());
+        bytes += listed.disk_bytes.saturating_sub(home::disk_bytes(&listed.path));
+    }
     if json {
         say_json(&json!({ "bytes": bytes, "deleted": deleted }));
-        return Ok(());
+    } else {
+        deleted.iter().for_each(|name| say(format!("deleted {name}")));
+        say(format!("{} given back", human(bytes)));
     }
-    for name in &deleted {
-        say(format!("deleted {name}"));
-    }
-    say(format!("{} given back", human(bytes)));
-    Ok(())
+    let Some(first) = failed.first() else { return Ok(()) };
+    let messages: Vec<&str> = failed.iter().map(Error::message).collect();
+    Err(Error::new(first.kind(), messages.join("; ")))
+}
+
+fn compact(dir: &Path, listed: &Listed) -> Result<()> {
+    let _home = home::claim_found(dir, listed)?;
+    open(listed)?.compact().map_err(|error| cannot(listed, &error))
 }
 
 fn rm(dir: &Path, names: &[String], all: bool, json: bool) -> Result<()> {

@@ -11,6 +11,7 @@ mod doctor;
 mod mount;
 mod order;
 mod rehearse;
+mod scan;
 mod settings;
 mod simulate;
 mod status;

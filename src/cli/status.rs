@@ -216,6 +216,9 @@ fn render_loader(out: &mut String, loader: &Value) {
     if loader["progress"].is_object() {
         let _ = write!(out, ", {}", progress(&loader["progress"]));
     }
+    if let (Some(opens), true) = (loader["known_after"].as_u64(), loader["followed"] == true) {
+        let _ = write!(out, "; known since open {opens} of the epoch");
+    }
     let seconds = loader["search_cpu_s"].as_f64().unwrap_or_default();
     if seconds > 0.0 {
         let _ = write!(out, "; {seconds:.1} s of processor time for searches");

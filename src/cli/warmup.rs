@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::scan::await_scan;
 use super::settings::absolute_order;
 use super::{say, say_json};
 use crate::config::{Bytes, Period};
@@ -78,11 +79,13 @@ impl Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = absolute(&args.mountpoint);
     let chosen = args.chosen()?;
+    let waited = await_scan(&mountpoint, args.deadline.map(|deadline| deadline.0))?;
     let progress = match (args.check, args.evict) {
         (true, _) => ask(&mountpoint, &Request::CountHere { chosen })?,
         (_, true) => ask(&mountpoint, &Request::Evict { chosen })?,
         _ => {
-            let deadline_s = args.deadline.map(|deadline| deadline.0.as_secs_f64());
+            let left = |deadline: Period| deadline.0.saturating_sub(waited).as_secs_f64();
+            let deadline_s = args.deadline.map(left);
             let pace = Pace { rate: args.rate.map(|rate| rate.0), deadline_s };
             let number = ask(&mountpoint, &Request::Warmup { chosen, pace })?;
             follow(&mountpoint, number)?
@@ -97,7 +100,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.check || args.evict { Ok(()) } else { verdict(&progress) }
 }
 
-fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> Result<T> {
+/// Asks a daemon something.
+pub(super) fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> Result<T> {
     understood(control::ask(mountpoint, request)?)
 }
 

@@ -77,6 +77,11 @@ pub const KEYS: &[Key] = &[
          also pauses so many times as long as it computes. Less lets them get on where no processor\n\
          is ever idle.",
     ),
+    key(
+        "order.learn-time",
+        "Processor time that they may take for the loaders of one process, over all of its epochs;\n\
+         then nothing more is searched for it. \"0s\": without limit.",
+    ),
     key("mount.allow-other", "Let other users use the mount."),
     key(
         "mount.force-allow-other",

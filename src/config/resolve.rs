@@ -5,6 +5,7 @@
 //! hold is the error.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::check::{self, path, within, wrong};
 use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyChoice, PrefetchConfig};
@@ -132,7 +133,8 @@ fn disk(
         Size::Percent(percent) => share(percent, free).min(usable),
     };
     let bytes = configured_bytes.min(usable);
-    if bytes < BLOCK_BYTES {
+    // A store that is there has to be opened, or its space is not given back.
+    if bytes < BLOCK_BYTES && host.cache_held == 0 {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
         return Ok(None);
     }
@@ -188,7 +190,12 @@ fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
     Ok(match order.learn {
         Learn::Off => None,
         Learn::Auto | Learn::NoCrack => {
-            Some(LearnSettings { crack: order.learn == Learn::Auto, threads, nice })
+            let crack = order.learn == Learn::Auto;
+            let time = match order.learn_time.0 {
+                Duration::ZERO => Duration::MAX,
+                set => set,
+            };
+            Some(LearnSettings { crack, threads, nice, time })
         }
     })
 }

@@ -95,6 +95,8 @@ pub struct OrderConfig {
     /// How far these threads stand back behind all others: the nice value, and how many times as
     /// long as they compute they pause where processors are busy. Default: 19.
     pub learn_nice: u32,
+    /// Processor time that searches may take for the loaders of one process; 0: any. Default: 1 h.
+    pub learn_time: Period,
 }
 
 /// `[rehearsal.NAME]`: one buffer of samples that are shown again.
@@ -309,7 +311,12 @@ impl Default for PrefetchConfig {
 
 impl Default for OrderConfig {
     fn default() -> Self {
-        OrderConfig { learn: Learn::default(), learn_threads: 0, learn_nice: 19 }
+        OrderConfig {
+            learn: Learn::default(),
+            learn_threads: 0,
+            learn_nice: 19,
+            learn_time: Period(Duration::from_secs(3600)),
+        }
     }
 }
 

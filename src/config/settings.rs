@@ -20,6 +20,8 @@ pub struct Host {
     /// What a cache there already holds counts as free, else each mount would get a smaller disk
     /// tier than the one before. `None`: there is no `cache.dir`, or it cannot be examined.
     pub cache_free: Option<(u64, u64)>,
+    /// Bytes of it that the cache of the source already holds.
+    pub cache_held: u64,
 }
 
 /// A configuration with every choice made and every relation checked.
@@ -123,6 +125,8 @@ pub struct LearnSettings {
     pub threads: u32,
     /// Their nice value, 0 to 19.
     pub nice: u32,
+    /// Processor time that they may take for the loaders of one process.
+    pub time: Duration,
 }
 
 /// One buffer of samples that are shown again.

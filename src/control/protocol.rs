@@ -26,6 +26,8 @@ pub enum Request {
     Status,
     /// The settings in force, rendered.
     Config,
+    /// How far the scan of the source is; answered when it is over, or after a moment.
+    Scanned,
     /// Give a stream an order.
     SetOrder {
         /// The stream's name.

@@ -1,8 +1,8 @@
 //! The local store follows the space that others leave it on its disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Engine, STORE_TIER, lock};
@@ -13,6 +13,7 @@ use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
+use crate::sync::Mutex;
 
 /// The budget of the local store.
 pub(super) struct DiskBudget {
@@ -52,8 +53,8 @@ pub(super) struct Opened {
     pub(super) fault: Option<Error>,
 }
 
-/// Opens the store of a source, if the settings have one; where its disk fails they have none any
-/// more, for a job does without a cache rather than not at all.
+/// Opens the store of a source, if the settings have one; where its disk fails or has no room they
+/// have none any more, for a job does without a cache rather than not at all.
 ///
 /// # Errors
 /// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.

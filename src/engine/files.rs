@@ -95,6 +95,8 @@ fn prometheus(status: &Status) -> String {
         "Blocks that the kernel took back and that were there again before their read.",
         &one(status.counters.restored),
     );
+    let help = "Bytes fetched ahead from the source and dropped before they were read.";
+    metric("wasted_bytes_total", "counter", help, &one(status.counters.wasted_bytes));
     metric("failed_total", "counter", "Fetches that failed.", &one(status.counters.failed));
     metric("dropped_total", "counter", "Blocks dropped from RAM.", &one(status.counters.dropped));
     metric("placed_total", "counter", "Blocks written to disk.", &one(status.counters.placed));
@@ -175,6 +177,8 @@ fn put_orders(out: &mut String, status: &Status) {
     metric("learn_evidence_bits", "gauge", help, |loader| loader.bits);
     let help = "Bits of evidence that are asked for.";
     metric("learn_evidence_needed_bits", "gauge", help, |loader| loader.needed);
+    let help = "How often an order that was found out had to be withdrawn: another one was read.";
+    metric("learn_diverged_total", "counter", help, |loader| loader.diverged.into());
     let help = "Processor time that searches for seeds have taken.";
     metric("learn_search_seconds_total", "counter", help, |loader| loader.search_cpu_s);
 }

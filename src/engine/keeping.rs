@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Engine, STOP_PATIENCE, cannot_read, ends, lock};
 use crate::cache::store::home::Home;
 use crate::catalog::{Catalog, ScanStatus};
@@ -29,8 +31,20 @@ const SAVE_TIMES: u32 = 50;
 /// How often those who wait for the scan look whether the mount is being ended, and count names.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long who asks for the scan is kept waiting at once.
+const MOMENT: Duration = Duration::from_millis(200);
+
 /// What a slow disk takes to save a file's row: a hundred bytes at 10 MB/s.
 const SAVE_OF_A_FILE: Duration = Duration::from_micros(10);
+
+/// How far the scan of a source is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Scanned {
+    /// Names that were found.
+    pub names: u64,
+    /// Whether these are all.
+    pub whole: bool,
+}
 
 /// The catalog that is saved in the home of a source's store. Else one of which all is scanned, the
 /// names counted in `first`, or the root alone is known where there is none.
@@ -161,13 +175,25 @@ impl Engine {
         wait(&self.catalog, &self.source_path, &self.over, &AtomicU64::new(0), whole)
     }
 
+    /// How far the scan is, after a moment if it is not over.
+    ///
+    /// # Errors
+    /// What the source could not tell about.
+    pub fn scanned(&self) -> Result<Scanned> {
+        let status = self.catalog.await_scan(MOMENT, |status| whole(status).is_some());
+        if let (false, Some((name, errno))) = (status.is_whole, &status.fault) {
+            return Err(cannot_read(&self.source_path.join(name), *errno));
+        }
+        Ok(Scanned { names: status.names, whole: status.is_whole })
+    }
+
     /// Checks a catalog that was taken up and saves one that is new, behind the readers.
     pub fn keep_catalog(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let keep = move || {
             let is_over = || engine.over.load(Ordering::Relaxed);
             let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
-            let taken_up = engine.catalog.state().starts_with("check");
+            let partial = engine.catalog.state() != "scanned";
             let mut pause = ASK_AGAIN;
             while engine.is_unchecked() && !is_over() {
                 if engine.check_catalog(threads) {
@@ -183,7 +209,7 @@ impl Engine {
             while engine.catalog.state() == "scanning" && !is_over() {
                 engine.catalog.await_scan(LOOK, |status| status.is_whole);
             }
-            if taken_up && !is_over() {
+            if partial && !is_over() {
                 engine.cache.adopt_again();
             }
             engine.save_now_and_then();

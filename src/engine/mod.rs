@@ -26,7 +26,7 @@ mod warmup;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,14 +34,16 @@ use nix::errno::Errno;
 
 use crate::cache::store::home::{self, Home, Owner, Stay};
 use crate::cache::{Cache, Inbox};
-use crate::catalog::{Catalog, Changes};
+use crate::catalog::{Catalog, Changes, NodeId};
 use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
-use crate::source::{Pool, PosixSource, Source, Urgency};
+use crate::source::{Crew, PosixSource, Source, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 use disk::{DiskBudget, Opened};
+pub use keeping::Scanned;
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
@@ -141,15 +143,14 @@ impl Engine {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
         let Opened { mut home, store, fault } = disk::open(&mut settings, &owner)?;
-        // What is kept from earlier mounts is found by the names that there are.
-        let kept = store.as_ref().is_some_and(|(_, store)| store.totals().0 > 0);
-        let first = (all || kept || !settings.rehearsal.is_empty()).then_some(seen);
+        let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let catalog =
             keeping::catalog(source, &settings.source, source_path, home.as_ref(), first)?;
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
-        cache.adopt(catalog.state() != "checking");
+        // What is kept from earlier mounts is found by the names that there are.
+        cache.adopt(!matches!(catalog.state(), "checking" | "scanning"));
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
@@ -281,25 +282,29 @@ impl Engine {
     }
 
     /// Something at the source is not what it was: the planner, the store and the kernel are told.
-    fn changed(&self, changes: Changes, notifier: &Pool) {
+    fn changed(&self, changes: Changes, notifier: &Crew<NodeId>) {
         if !changes.changed.is_empty() || changes.added {
             let event = Event::Changed { layout: self.catalog.layout(), files: changes.changed };
             self.inbox.put(event, None);
         }
         let kernels: Vec<Arc<Notifier>> =
             lock(&self.connections).iter().map(|c| Arc::clone(c.notifier())).collect();
-        // The kernel may ask back before it takes a notification, and may make it wait.
-        notifier.submit(Urgency::Demand, move || {
-            let _own = OwnThreads::enter();
-            for (kernel, (parent, name)) in
-                kernels.iter().flat_map(|k| changes.names.iter().map(move |name| (k, name)))
-            {
-                match kernel.forget(*parent, name) {
-                    Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                    Err(errno) => tracing::warn!(?name, %errno, "a changed name was not dropped"),
+        for (parent, name) in changes.names {
+            let kernels = kernels.clone();
+            // The kernel may ask back before it takes a notification, and may make it wait.
+            notifier.submit(Urgency::Demand, parent, move |turn| {
+                let _own = OwnThreads::enter();
+                for kernel in kernels {
+                    match turn.and_then(|()| kernel.forget(parent, &name)) {
+                        Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                        // It is believed for as long as was promised.
+                        Err(errno) => {
+                            tracing::warn!(?name, %errno, "a changed name was not dropped")
+                        }
+                    }
                 }
-            }
-        });
+            });
+        }
     }
 }
 
@@ -324,10 +329,13 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
     Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
 }
 
+/// For how long dropping a changed name may take, which is a matter of microseconds.
+const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Tells an engine what has changed at the source.
 fn on_changes(engine: &Weak<Engine>) -> Arc<dyn Fn(Changes) + Send + Sync> {
     let engine = Weak::clone(engine);
-    let notifier = Pool::new("belady-notify", 1, 1);
+    let notifier = Crew::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ());
     Arc::new(move |changes| {
         if let Some(engine) = engine.upgrade() {
             engine.changed(changes, &notifier);

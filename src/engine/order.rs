@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::{Engine, lock};
 use crate::catalog::{Catalog, Leading};
@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{FileId, StreamId};
 use crate::order::{Entry, Listing, Order, OrderSpec};
 use crate::plan::Event;
+use crate::sync::Mutex;
 
 /// Streams that one engine may have.
 const STREAMS_MAX: usize = 1024;

@@ -1,7 +1,7 @@
 //! The planner's thread.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use crate::cache::{Arrival, Cache, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, StreamId};
 use crate::plan::{Accounts, Action, Counters, Event, Planner, PolicyKind, StreamStatus};
+use crate::sync::Mutex;
 
 /// How often what the planner knows is published while there is something to do.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -137,6 +138,7 @@ fn act(
                 }
                 cache.turn(file, false);
             }
+            Action::Began { epoch } => offers.iter().for_each(|offers| offers.began(epoch)),
             Action::Check { block } => cache.check(block, Instant::now()),
             Action::Drop { block } => cache.drop_pages(block),
             Action::Load { block, tier } => cache.load(block, tier),

@@ -41,6 +41,7 @@ impl Engine {
             allow_other: self.settings.mount.allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
             passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
+            expires: true,
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
         };

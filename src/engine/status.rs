@@ -217,7 +217,8 @@ impl Engine {
 
     /// The state of a local store that there is not.
     fn disk_fault(&self) -> Option<&'static str> {
-        self.disk_fault.as_ref().map(|_| "down: the cache disk failed at the mount; none is used")
+        let words = "down: the cache disk failed or had no room at the mount; none is used";
+        self.disk_fault.as_ref().map(|_| words)
     }
 
     /// What the local store has held since earlier mounts, in words, or why there is none; none

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -22,6 +22,7 @@ use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
 use crate::source::{Kind, Pool, Urgency};
+use crate::sync::Mutex;
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;

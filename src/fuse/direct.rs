@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use fuser::{FopenFlags, LockOwner};
 use nix::errno::Errno;
@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use super::notify::Notifier;
 use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 
 /// What a further connection has of files.
 pub(super) struct Direct {

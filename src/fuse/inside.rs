@@ -9,17 +9,22 @@
 //!
 //! Who reads pages may wait for those that a reader's own request has locked, and so for the source.
 //! That is done on threads for it alone, which no fetch waits for.
+//!
+//! The kernel may hold one of them up as long as the source hangs: a lookup of ours waits for that of a
+//! reader in the same directory. What else is asked of that directory is refused then.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
 
 use super::own::OwnThreads;
-use crate::source::{Pool, Urgency};
+use crate::source::{Crew, Urgency};
+use crate::sync::is_holding;
 
 /// What nobody waits for is done on so many threads at once, and what somebody does on as many.
 const THREADS: usize = 2;
@@ -27,18 +32,33 @@ const THREADS: usize = 2;
 /// Threads that read.
 const READERS: usize = 4;
 
+/// What we do is a matter of microseconds: what takes so long is held up. Pages may be locked for as long
+/// as the source takes.
+const PATIENCE: Duration = Duration::from_secs(2);
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+
+/// For how long somebody waits, before whom others may be held up.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// What keeps our own threads out.
+pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
+
+/// Threads of which one directory takes no more than a few.
+type Threads = Crew<PathBuf>;
+
 /// The mount, used by ourselves.
 pub(super) struct Inside {
-    pool: Pool,
+    threads: Threads,
     /// Started when something is read.
-    readers: OnceLock<Pool>,
+    readers: OnceLock<Threads>,
     way: Arc<Way>,
 }
 
 struct Way {
     mountpoint: PathBuf,
     /// Held for reading while our own mount is used, for writing while it is unmounted: else it
-    /// would be we ourselves who keep it busy.
+    /// would be we ourselves who keep it busy. Nobody ever waits for it, so that it is no lock of
+    /// those that may not be held when the kernel is notified.
     gate: RwLock<()>,
     /// Whether somebody wants to unmount it: nobody enters then, so that those inside become fewer.
     closing: AtomicBool,
@@ -59,37 +79,44 @@ impl Way {
 
     fn submit(
         self: &Arc<Self>,
-        pool: &Pool,
+        threads: &Threads,
         urgency: Urgency,
+        path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        let way = Arc::clone(self);
-        pool.submit(urgency, move || {
+        let (way, at) = (Arc::clone(self), self.mountpoint.join(path));
+        let directory = path.parent().unwrap_or(path).to_path_buf();
+        threads.submit(urgency, directory, move |turn| {
             let _own = OwnThreads::enter();
-            let entered = way.enter();
-            work(entered.as_ref().map(|_| way.mountpoint.as_path()).map_err(|errno| *errno));
+            let entered = turn.and_then(|()| way.enter());
+            work(entered.as_ref().map(|_| at.as_path()).map_err(|errno| *errno));
         });
     }
 
     fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        pool: &Pool,
+        threads: &Threads,
+        path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
+        debug_assert!(!is_holding(), "our own mount is waited for under a lock");
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.submit(pool, Urgency::Demand, move |entered| {
+        self.submit(threads, Urgency::Demand, path, move |entered| {
             let _ = sender.send(entered.and_then(work));
         });
-        receiver.recv().unwrap_or(Err(Errno::EIO))
+        receiver.recv_timeout(WAIT).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => Err(Errno::ETIMEDOUT),
+            RecvTimeoutError::Disconnected => Err(Errno::EIO),
+        })
     }
 }
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
-        let pool = Pool::starting("belady-inside", THREADS, THREADS, leave_descriptors);
+        let threads = Crew::new("belady-inside", PATIENCE, THREADS, THREADS, leave_descriptors);
         let way =
             Arc::new(Way { mountpoint, gate: RwLock::new(()), closing: AtomicBool::new(false) });
-        Inside { pool, readers: OnceLock::new(), way }
+        Inside { threads, readers: OnceLock::new(), way }
     }
 
     /// Enters the mount, unless it is being unmounted.
@@ -99,7 +126,7 @@ impl Inside {
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them is
     /// held up inside by the kernel for longer than `patience`.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         let start = Instant::now();
         self.way.closing.store(true, Ordering::Relaxed);
         let guard = loop {
@@ -114,31 +141,36 @@ impl Inside {
         guard
     }
 
-    /// Has something done that uses the mount point: what somebody waits for goes first. It gets
-    /// `EBUSY` while the mount is being unmounted.
+    /// Has something done with what is at a path in the mount: what somebody waits for goes first.
+    /// It gets `EBUSY` while the mount is being unmounted, and `ETIMEDOUT` where others are held up
+    /// in the same directory.
     pub(super) fn submit(
         &self,
         urgency: Urgency,
+        path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        self.way.submit(&self.pool, urgency, work);
+        self.way.submit(&self.threads, urgency, path, work);
     }
 
-    /// Does something that uses the mount point, and waits for it: `EIO` where it panicked.
+    /// Does something with what is at a path in the mount, and waits for it, but not for ever: `EIO`
+    /// where it panicked, `ETIMEDOUT` where it or others are held up.
     pub(super) fn run<T: Send + 'static>(
         &self,
+        path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        self.way.run(&self.pool, work)
+        self.way.run(&self.threads, path, work)
     }
 
-    /// Reads something in the mount, and waits for it: `EIO` where it panicked.
+    /// As [`run`](Self::run), for what reads.
     pub(super) fn read<T: Send + 'static>(
         &self,
+        path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let start = || Pool::starting("belady-reader", 0, READERS, leave_descriptors);
-        self.way.run(self.readers.get_or_init(start), work)
+        let start = || Crew::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
+        self.way.run(self.readers.get_or_init(start), path, work)
     }
 }
 
@@ -183,15 +215,15 @@ mod tests {
     #[test]
     fn what_others_have_open_when_a_thread_starts_can_be_closed() {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let pool = Pool::starting("inside", 1, 1, leave_descriptors);
+        let threads = Crew::new("inside", PATIENCE, 1, 1, leave_descriptors);
         let (sender, started) = mpsc::sync_channel(1);
-        pool.submit(Urgency::Demand, move || sender.send(()).unwrap());
+        threads.submit(Urgency::Demand, (), move |_| sender.send(()).unwrap());
         started.recv().unwrap();
         drop(writer);
         let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ends, PollTimeout::from(u16::MAX)), Ok(1), "the end is seen");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
-        // The thread lives as long as its pool.
-        drop(pool);
+        // The threads live as long as their crew.
+        drop(threads);
     }
 }

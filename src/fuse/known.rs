@@ -4,10 +4,11 @@
 //! node that it knows can take pushed pages, and each known one costs kernel memory.
 
 use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::catalog::NodeId;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Kernel memory of a known node: inode and directory entry, in bytes (measured on Linux 6.18).
 pub const KNOWN_BYTES: u64 = 1100;

@@ -8,11 +8,12 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lru::LruCache;
 
 use crate::catalog::Listed;
+use crate::sync::Mutex;
 
 /// The entries of a directory at one moment.
 #[derive(Clone)]

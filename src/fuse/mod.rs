@@ -70,6 +70,9 @@ pub struct MountSettings {
     pub pushes: bool,
     /// Whether the kernel is to read large files in the cache directory by itself.
     pub passes: bool,
+    /// Whether names are let expire, where the kernel can do that; else each is believed for a short
+    /// while only.
+    pub expires: bool,
     /// Threads that answer requests.
     pub threads: usize,
     /// Further options of mount(8).
@@ -229,6 +232,7 @@ impl Connection {
         settings: &MountSettings,
     ) -> Result<Self> {
         let known = Arc::new(Known::default());
+        known.set_expires(settings.expires);
         let requests = Arc::<Requests>::default();
         let keeps = dataset.keeps_pages();
         let passing = (settings.passes && keeps).then(Arc::<Passing>::default);

@@ -1,7 +1,7 @@
 //! Messages to the kernel that it did not ask for, each written to the device as one record.
 //!
-//! A notification may wait for what a request holds, so none is sent from a request thread, which
-//! builds with checks hold, or under a lock. One that takes long is logged.
+//! A notification may wait for what a request holds, so none is sent from a request thread or under a
+//! lock, which builds with checks hold. One that takes long is logged.
 
 use std::ffi::OsStr;
 use std::io::IoSlice;
@@ -14,6 +14,7 @@ use nix::sys::uio::writev;
 
 use super::guard::is_answering;
 use crate::catalog::NodeId;
+use crate::sync::is_holding;
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
@@ -79,6 +80,7 @@ impl Notifier {
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         debug_assert!(!is_answering(), "a request thread notifies the kernel");
+        debug_assert!(!is_holding(), "the kernel is notified under a lock");
         let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(length as u32).to_ne_bytes());

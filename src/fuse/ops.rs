@@ -174,8 +174,9 @@ impl Filesystem for DatasetOps {
         for flag in wanted.iter() {
             let _ = config.add_capabilities(flag);
         }
-        let expires = config.add_capabilities(InitFlags::FUSE_HAS_EXPIRE_ONLY).is_ok();
-        self.known.set_expires(expires);
+        let expires = self.known.expires();
+        let able = expires && config.add_capabilities(InitFlags::FUSE_HAS_EXPIRE_ONLY).is_ok();
+        self.known.set_expires(able);
         let _ = config.set_max_background(BACKGROUND_MAX);
         let _ = config.set_max_write(1 << 20);
         if let Some(passing) = &self.passing

@@ -5,7 +5,9 @@
 //! reader's, nor wait for the source.
 
 use std::collections::BTreeSet;
-use std::sync::{PoisonError, RwLock};
+use std::sync::PoisonError;
+
+use crate::sync::RwLock;
 
 static THREADS: RwLock<BTreeSet<u32>> = RwLock::new(BTreeSet::new());
 

@@ -8,12 +8,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use fuser::{BackingId, ReplyOpen};
 
 use crate::cache::store::Lent;
 use crate::catalog::NodeId;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The file behind a node, as long as it is passed through.
 struct Backing {

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::dir::Dir;
@@ -29,7 +29,7 @@ use nix::libc::dev_t;
 use nix::sys::stat::{Mode, fstat, lstat};
 
 use super::cachestat::cached_pages;
-use super::inside::Inside;
+use super::inside::{Inside, KeptOut};
 use super::known::Known;
 use super::notify::Notifier;
 use crate::cache::{Looked, Pages};
@@ -68,7 +68,7 @@ impl Pusher {
 
     /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
     /// is held up inside by the kernel.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         self.inside.keep_out(patience)
     }
 
@@ -76,12 +76,10 @@ impl Pusher {
     /// first reader else. Says whether it went along. Blocks.
     pub fn stop_asking(&self, file: Option<&Path>) -> bool {
         let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
-        let root = self
-            .inside
-            .run(|mountpoint| Dir::open(mountpoint, OFlag::O_DIRECTORY, Mode::empty()).map(drop));
-        let opened = file.map(Path::to_path_buf).map_or(Ok(()), |file| {
-            self.inside.run(move |mountpoint| open_file(mountpoint, &file).map(drop))
-        });
+        let open_root = |root: &Path| Dir::open(root, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
+        let root = self.inside.run(Path::new(""), open_root);
+        let opened =
+            file.map_or(Ok(()), |file| self.inside.run(file, |at| open_file(at).map(drop)));
         !insists(root) && !insists(opened)
     }
 
@@ -92,14 +90,13 @@ impl Pusher {
 
     /// Looks a path up so that the kernel knows its node. Blocks.
     fn prime(&self, path: &Path) -> Result<(), Errno> {
-        let path = path.to_path_buf();
-        self.inside.run(move |mountpoint| lstat(&mountpoint.join(path)).map(drop))
+        self.inside.run(path, |at| lstat(at).map(drop))
     }
 }
 
-fn open_file(mountpoint: &Path, path: &Path) -> Result<File, Errno> {
+fn open_file(at: &Path) -> Result<File, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    open(&mountpoint.join(path), flags, Mode::empty()).map(File::from)
+    open(at, flags, Mode::empty()).map(File::from)
 }
 
 impl Pages for Pusher {
@@ -107,10 +104,9 @@ impl Pages for Pusher {
         if !self.pushes || !self.is_unknown(at.node) {
             return;
         }
-        let path = Arc::clone(&at.path);
-        self.inside.submit(Urgency::Demand, move |entered| {
+        self.inside.submit(Urgency::Demand, &at.path, |entered| {
             // Where it fails, the push finds out why.
-            let _ = entered.and_then(|mountpoint| lstat(&mountpoint.join(path)));
+            let _ = entered.and_then(lstat);
         });
     }
 
@@ -148,10 +144,11 @@ impl Pages for Pusher {
         if !self.known.contains(at.node, false) {
             return done();
         }
-        self.inside.submit(Urgency::Prefetch, move |entered| {
+        let path = Arc::clone(&at.path);
+        self.inside.submit(Urgency::Prefetch, &path, move |entered| {
             let (offset, length) = (at.offset as i64, at.length as i64);
-            let dropped = entered.and_then(|mountpoint| {
-                let file = open_file(mountpoint, &at.path)?;
+            let dropped = entered.and_then(|path| {
+                let file = open_file(path)?;
                 posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
             });
             if let Err(errno) = dropped {
@@ -165,10 +162,10 @@ impl Pages for Pusher {
         if !self.known.contains(at.node, false) {
             return looked(Some(false));
         }
-        self.inside.submit(Urgency::Prefetch, move |entered| {
+        self.inside.submit(Urgency::Prefetch, &at.path, move |entered| {
             let length = at.length as u64;
-            let cached = entered.and_then(|mountpoint| {
-                let file = open_file(mountpoint, &at.path)?;
+            let cached = entered.and_then(|path| {
+                let file = open_file(path)?;
                 cached_pages(file.as_fd(), at.offset, length)
             });
             looked(cached.ok().map(|cached| cached >= length.div_ceil(PAGE_BYTES)));
@@ -181,9 +178,9 @@ impl Pages for Pusher {
         if asks || !self.known.contains(at.node, false) {
             return;
         }
-        self.inside.submit(Urgency::Prefetch, move |entered| {
+        self.inside.submit(Urgency::Prefetch, &at.path, |entered| {
             // Where it fails, the reader asks.
-            let _ = entered.and_then(|mountpoint| lstat(&mountpoint.join(&at.path)));
+            let _ = entered.and_then(lstat);
         });
     }
 
@@ -192,23 +189,23 @@ impl Pages for Pusher {
         if !self.known.contains(at.node, false) {
             return Err(Errno::ENOENT);
         }
-        let (at, device) = (at.clone(), self.device);
-        self.inside.read(move |mountpoint| {
-            let file = open_file(mountpoint, &at.path)?;
+        let (node, offset, length, device) = (at.node, at.offset, at.length, self.device);
+        self.inside.read(&at.path, move |path| {
+            let file = open_file(path)?;
             let found = fstat(&file)?;
             // The name may stand for another version by now, and the path for another mount.
-            if (Some(found.st_dev), found.st_ino) != (device, at.node.0) {
+            if (Some(found.st_dev), found.st_ino) != (device, node.0) {
                 return Err(Errno::ESTALE);
             }
-            let end = at.offset + at.length as u64;
-            let pages = end.div_ceil(PAGE_BYTES) - at.offset / PAGE_BYTES;
-            let cached = cached_pages(file.as_fd(), at.offset, at.length as u64);
+            let end = offset + length as u64;
+            let pages = end.div_ceil(PAGE_BYTES) - offset / PAGE_BYTES;
+            let cached = cached_pages(file.as_fd(), offset, length as u64);
             // Who cannot be told tries.
             if cached.is_ok_and(|cached| cached < pages) {
                 return Err(Errno::EAGAIN);
             }
-            let mut bytes = vec![0; at.length];
-            let read = file.read_exact_at(&mut bytes, at.offset);
+            let mut bytes = vec![0; length];
+            let read = file.read_exact_at(&mut bytes, offset);
             read.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
             Ok(bytes)
         })

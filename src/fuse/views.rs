@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -24,6 +24,7 @@ use super::writing::Writing;
 use crate::cache::{CodeFile, Pinned};
 use crate::fs::views::{Entry, EntryKind, Views};
 use crate::source::{Pool, Urgency};
+use crate::sync::{Mutex, MutexGuard};
 
 /// For how long the kernel may believe a name: longer ones would hold displays that are over.
 const VALID: Duration = Duration::from_secs(60);

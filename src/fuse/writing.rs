@@ -4,9 +4,11 @@
 //! what is written: only the one that wrote last ends it.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use fuser::LockOwner;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Bytes that wait for their end at most.
 const BYTES_MAX: usize = 64 << 20;

@@ -58,6 +58,12 @@ pub enum Observation {
         /// The search.
         search: SearchId,
     },
+    /// Searches for the loaders of a process have taken all the time that they may: from here on
+    /// nothing is searched for them.
+    Spent {
+        /// The process.
+        group: u64,
+    },
     /// How fast seeds are being searched, on all threads, as it goes on this machine now.
     Speed {
         /// Seeds a second.
@@ -79,6 +85,8 @@ pub enum Decision {
         id: SearchId,
         /// The loader whose order is searched for.
         loader: LoaderId,
+        /// The process that it reads for.
+        group: u64,
         /// The search.
         search: Arc<Search>,
     },

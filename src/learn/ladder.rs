@@ -11,6 +11,7 @@ use super::event::{Decision, SearchId};
 use super::loader::Loader;
 use super::origin::{Law, Origin};
 use super::search::{Search, View};
+use super::sequence::Index;
 use super::shared::Shared;
 
 /// Readers that are looked at: the newest.
@@ -93,7 +94,7 @@ impl Loader {
     pub(super) fn seek(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         self.leave_old_search(shared, out);
         let quiet = self.follow.is_some() || self.searching.is_some() || shared.cached;
-        if quiet || !self.reads() || !self.attempt.is_ripe() {
+        if quiet || shared.spent.contains(&self.group) || !self.reads() || !self.attempt.is_ripe() {
             return;
         }
         while self.stage != Stage::Done {
@@ -107,7 +108,8 @@ impl Loader {
                 Stage::Anywhere | Stage::All | Stage::Done => Stage::Done,
             };
             let Some((search, keys)) = self.next_search(shared) else { continue };
-            let hypotheses = (search.units() as f64 * keys.len() as f64).log2();
+            let orders = search.orders_a_unit() * keys.len() as u64;
+            let hypotheses = (search.units() as f64 * orders as f64).log2();
             let purpose = Purpose::Epoch {
                 stage: self.stage,
                 keys,
@@ -115,9 +117,15 @@ impl Loader {
                 readers: self.attempt.samples().map(<[u32]>::to_vec).collect(),
                 read: self.attempt.log().len() as u32,
             };
-            self.searching = Some(self.want(search, purpose, shared, out));
+            self.searching = Some(self.want((search, purpose), self.epoch(), shared, out));
             return;
         }
+    }
+
+    /// There is more to be searched through than before.
+    pub(super) fn seek_anew(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        (self.stage, self.libraries) = (Stage::Start, 0);
+        self.seek(shared, out);
     }
 
     /// The search of the stage, and by target the index and the outputs skipped.
@@ -180,30 +188,32 @@ impl Loader {
         }
     }
 
-    /// Asks for the default generator of this epoch's seed, once.
+    /// Asks for the default generator of the last seed that was understood, once.
     pub(super) fn ask_default(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         let Some(past) = self.past.as_ref().filter(|past| past.law == Law::Unknown) else { return };
         let Origin::Draw { seed, skip: 0 } = past.origin else { return };
-        if self.asked_default || u64::from(seed) < shared.settings.small_seeds {
+        let past_epoch = past.epoch;
+        let small = u64::from(seed) < shared.settings.small_seeds;
+        if self.asked_default || small || shared.spent.contains(&self.group) {
             return;
         }
         self.asked_default = true;
         let search = Search::output(seed, shared.settings.default_outputs);
-        self.want(search, Purpose::Default, shared, out);
+        self.want((search, Purpose::Default), past_epoch, shared, out);
     }
 
     fn want(
         &self,
-        search: Search,
-        purpose: Purpose,
+        (search, purpose): (Search, Purpose),
+        epoch: u32,
         shared: &mut Shared,
         out: &mut Vec<Decision>,
     ) -> SearchId {
         let id = SearchId(shared.next_search);
         shared.next_search += 1;
-        let (loader, serial, epoch) = (self.id, self.serial, self.epoch());
+        let (loader, serial, group) = (self.id, self.serial, self.group);
         shared.searches.insert(id, Running { loader, serial, epoch, purpose });
-        out.push(Decision::SearchWanted { id, loader, search: Arc::new(search) });
+        out.push(Decision::SearchWanted { id, loader, group, search: Arc::new(search) });
         id
     }
 
@@ -222,8 +232,14 @@ impl Loader {
         if !settings.crack || self.failed >= FAILED_MAX {
             return false;
         }
-        let most = shared.indexes.iter().map(|index| index.sequence.len()).max().unwrap_or(0);
-        let left = most.saturating_sub(self.attempt.log().len() as u32);
+        let log = self.attempt.log();
+        let has_most = |index: &&Index| {
+            let known = log.iter().filter(|sample| index.sequence.place(**sample).is_some());
+            4 * known.count() >= 3 * log.len()
+        };
+        // The smallest is the likeliest to be what is read.
+        let samples = shared.indexes.iter().filter(has_most).map(|index| index.sequence.len());
+        let left = samples.min().unwrap_or(0).saturating_sub(log.len() as u32);
         let expected = (1 << 31) * 1_000 / settings.seeds_per_second.max(1);
         self.past.is_none() || self.attempt.milliseconds(left) > expected
     }

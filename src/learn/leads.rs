@@ -125,6 +125,9 @@ impl Loader {
             self.scope = Some(sequence);
             self.suspects = None;
             self.reconsider(shared, out);
+            if self.follow.is_none() {
+                self.ask_default(shared, out);
+            }
         }
         true
     }

@@ -6,6 +6,9 @@ use crate::order::samplers::{Algorithm, Dali, Keras, PythonSeed, Sampler, Shuffl
 /// Batches of Keras's loader that are tried, its own default first.
 const BATCHES: [u32; 6] = [32, 64, 16, 128, 8, 256];
 
+/// Of these, how many in scripts that seed everything.
+const BATCHES_SEEDED: usize = 3;
+
 /// Shuffle buffers of `tf.data` that are tried, besides one for the whole dataset.
 const BUFFERS: [u32; 3] = [1_000, 1_024, 10_000];
 
@@ -19,15 +22,22 @@ pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
     let dali = Dali { random_shuffle: true, ..Dali::default() };
     let of_seed = |&seed: &u32| {
         let seed = u64::from(seed);
-        let keras = Keras { seed, ..Keras::default() };
-        let batches = BATCHES.map(|batch_size| Keras { batch_size, ..keras });
+        // Alone, after the same seed for all, and with the first that is drawn from that.
+        let seeds = [(Some(seed), None), (Some(seed), Some(seed)), (None, Some(seed))];
+        let keras = seeds.map(|(seed, graph_seed)| Keras { seed, graph_seed, ..Keras::default() });
+        let batches = keras.into_iter().flat_map(|keras| {
+            let many = if keras.graph_seed.is_none() { BATCHES.len() } else { BATCHES_SEEDED };
+            BATCHES.into_iter().take(many).map(move |batch_size| Keras { batch_size, ..keras })
+        });
         let whole = TfShuffle { seed: Some(seed), ..TfShuffle::default() };
         let buffers = BUFFERS.map(|buffer| TfShuffle { buffer: Some(buffer), ..whole });
         let of_graph = TfShuffle { graph_seed: Some(seed), ..TfShuffle::default() };
+        let of_both = TfShuffle { graph_seed: Some(seed), ..whole };
         let lists = ALGORITHMS
             .map(|algorithm| Shuffle { seed: PythonSeed::Number(seed), ..Shuffle::new(algorithm) });
-        let keras = batches.into_iter().map(Sampler::Keras);
-        let tensorflow = [whole, of_graph].into_iter().chain(buffers).map(Sampler::TfShuffle);
+        let keras = batches.map(Sampler::Keras);
+        let tensorflow =
+            [whole, of_graph, of_both].into_iter().chain(buffers).map(Sampler::TfShuffle);
         keras.chain(tensorflow).chain(lists.into_iter().map(Sampler::Shuffle))
     };
     std::iter::once(Sampler::Dali(dali)).chain(seeds.iter().flat_map(of_seed)).collect()

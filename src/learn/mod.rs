@@ -128,6 +128,7 @@ impl Learner {
                     loader.seek(&mut self.shared, out);
                 }
             }
+            Observation::Spent { group } => self.spend(group, out),
             Observation::Speed { seeds_per_second } => {
                 self.shared.settings.seeds_per_second = seeds_per_second.max(1);
             }
@@ -173,6 +174,24 @@ impl Learner {
     pub fn recall(&mut self, journal: Journal) {
         self.shared.journal = journal;
         self.shared.version = self.shared.version.wrapping_add(1);
+    }
+
+    /// A loader may number its samples in this way, too. What was sought in vain in the others is
+    /// sought anew.
+    pub fn consider(&mut self, candidate: Candidate, out: &mut Vec<Decision>) {
+        if !self.shared.add(candidate) {
+            return;
+        }
+        self.shared.version = self.shared.version.wrapping_add(1);
+        let unknown = |loader: &&Loader| loader.follow.is_none() && !loader.ended;
+        let ids: Vec<LoaderId> =
+            self.loaders.values().filter(unknown).map(|loader| loader.id).collect();
+        for id in ids {
+            self.end_searches(id, out);
+            if let Some(loader) = self.loaders.get_mut(&id) {
+                loader.seek_anew(&mut self.shared, out);
+            }
+        }
     }
 
     /// A number that changes when there is more to be [remembered](Self::records) of some loader
@@ -291,6 +310,7 @@ impl Learner {
     /// it; but nobody reads for them any more.
     fn end(&mut self, group: u64, out: &mut Vec<Decision>) {
         self.tasks.retain(|_, task| task.group != group);
+        self.shared.spent.remove(&group);
         for id in self.groups.remove(&group).unwrap_or_default() {
             self.stop(id, out);
             if let Some(loader) = self.loaders.get_mut(&id) {
@@ -300,13 +320,27 @@ impl Learner {
         }
     }
 
+    /// Nothing is searched any more for the loaders of a process.
+    fn spend(&mut self, group: u64, out: &mut Vec<Decision>) {
+        self.shared.spent.insert(group);
+        for id in self.groups.get(&group).cloned().unwrap_or_default() {
+            self.end_searches(id, out);
+        }
+    }
+
     /// Ends all that is done for a loader.
     fn stop(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
-        let Some(loader) = self.loaders.get_mut(&id) else { return };
+        let Some(loader) = self.loaders.get(&id) else { return };
         if loader.follow.is_some() && !loader.ended {
             out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
         }
-        loader.searching = None;
+        self.end_searches(id, out);
+    }
+
+    fn end_searches(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
+        if let Some(loader) = self.loaders.get_mut(&id) {
+            loader.searching = None;
+        }
         let of_it: Vec<SearchId> = self
             .shared
             .searches

@@ -63,6 +63,14 @@ impl Outputs {
         self.values.get(usize::try_from(at.checked_sub(self.from)?).ok()?).copied()
     }
 
+    /// As many from output `at` on.
+    pub(super) fn since(&self, at: u64) -> Outputs {
+        let known = self.reaching(at);
+        let skip = usize::try_from(at - known.from).unwrap_or(usize::MAX);
+        let values = known.values.get(skip..).unwrap_or_default().into();
+        Outputs { seed: self.seed, from: at, values }
+    }
+
     /// These, or where `at` is not one of them, as many from there on; that costs all before it.
     fn reaching(&self, at: u64) -> Outputs {
         if self.get(at).is_some() {

@@ -144,6 +144,14 @@ impl Search {
         }
     }
 
+    /// How many orders a unit stands for.
+    pub(super) fn orders_a_unit(&self) -> u64 {
+        match &self.kind {
+            Kind::Library { epochs, .. } => epochs.len() as u64,
+            _ => 1,
+        }
+    }
+
     /// Whether it goes through all seeds.
     pub fn is_of_all_seeds(&self) -> bool {
         matches!(self.kind, Kind::Beginning(_)) && self.units == 1 << 32

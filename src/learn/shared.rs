@@ -1,6 +1,6 @@
 //! What all loaders share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Candidate;
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) version: u32,
     /// Whether everything is cached.
     pub(super) cached: bool,
+    /// The processes for which nothing is searched any more.
+    pub(super) spent: BTreeSet<u64>,
     /// What earlier loaders read.
     pub(super) journal: Journal,
     /// Counts what has become worth to be remembered.
@@ -51,17 +53,9 @@ impl Shared {
         candidates: Vec<Candidate>,
         samples: SampleTable,
     ) -> Self {
-        let mut indexes: Vec<Index> = Vec::new();
-        for Candidate { name, samples } in candidates {
-            let same = |index: &Index| **index.sequence.samples() == *samples;
-            if samples.len() > 1 && !indexes.iter().any(same) {
-                indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
-            }
-        }
-        indexes.sort_by_key(|index| index.sequence.len());
-        Shared {
+        let mut shared = Shared {
             settings,
-            indexes,
+            indexes: Vec::new(),
             samples,
             generators: Generators::default(),
             searches: BTreeMap::new(),
@@ -69,9 +63,23 @@ impl Shared {
             others: Vec::new(),
             version: 0,
             cached: false,
+            spent: BTreeSet::new(),
             journal: Journal::default(),
             news: 0,
+        };
+        candidates.into_iter().for_each(|candidate| _ = shared.add(candidate));
+        shared.indexes.sort_by_key(|index| index.sequence.len());
+        shared
+    }
+
+    /// Takes a numbering in, behind the others; says whether it is another one.
+    pub(super) fn add(&mut self, Candidate { name, samples }: Candidate) -> bool {
+        let same = |index: &Index| **index.sequence.samples() == *samples;
+        let other = samples.len() > 1 && !self.indexes.iter().any(same);
+        if other {
+            self.indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
         }
+        other
     }
 
     /// A loader's order has become known.

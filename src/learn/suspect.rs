@@ -141,6 +141,17 @@ impl Sources<'_> {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
             }
         }
+        // Where it is, an epoch may yet have drawn more or less than those before: a validation
+        // between them, workers that stay.
+        if let Law::Default { outputs, at, stride } = &past.law {
+            let outputs = outputs.since(at + 1);
+            let others = defaults(&outputs, epochs).filter(
+                |(_, law)| !matches!(law, Law::Default { stride: other, .. } if other == stride),
+            );
+            for (origin, law) in others {
+                suspects.extend(self.head(index, origin, law, SHORT_HEAD));
+            }
+        }
     }
 
     fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {

@@ -57,6 +57,9 @@ impl Loader {
                 let seeks = match (self.searching, self.stage) {
                     (Some(_), Stage::All) => "; all seeds are being searched",
                     (Some(_), _) => "; popular seeds are being searched",
+                    (None, _) if shared.spent.contains(&self.group) => {
+                        "; nothing more is searched, order.learn-time is used up"
+                    }
                     (None, Stage::Done) => "; no seed was found that gives it",
                     (None, _) => "",
                 };

@@ -21,15 +21,17 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
     let limit = groups.iter().filter_map(Group::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
+    let held = |(cache, source)| Some(home::held(cache, &owner_of(source)?));
+    let cache_held = cache_directory.zip(source).and_then(held).unwrap_or(0);
     Host {
         memory_limit,
         memory_available: available.min(memory_limit),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         cache_free: cache_directory.and_then(|cache| {
             let (free, total) = space(cache)?;
-            let held = source.and_then(owner_of).map_or(0, |owner| home::held(cache, &owner));
-            Some((free + held, total))
+            Some((free + cache_held, total))
         }),
+        cache_held,
     }
 }
 

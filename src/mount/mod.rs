@@ -120,6 +120,7 @@ fn serve(
         identity,
         mountpoint: plan.mountpoint.clone(),
     };
+    let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
     let (end, ended) = mpsc::channel(1);
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     let signals = {
@@ -134,7 +135,7 @@ fn serve(
     }
     engine.keep_catalog();
     let outcome = runtime.block_on(async {
-        let handler = Handler { engine: Arc::clone(engine), running: running.clone(), end };
+        let handler = Handler { engine: Arc::clone(engine), running: running.clone(), cache, end };
         // The note first: a daemon that is ending here removes the socket only as long as it is its.
         directory.note(&running)?;
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
@@ -221,11 +222,16 @@ fn told(answer: &impl serde::Serialize) -> Result<Value> {
 struct Handler {
     engine: Arc<Engine>,
     running: Running,
+    /// The cache directory.
+    cache: Option<PathBuf>,
     end: mpsc::Sender<()>,
 }
 
 impl Handler {
     fn attach(&self, mountpoint: &Path) -> Result<Value> {
+        if let Some(cache) = &self.cache {
+            point::check_outside(cache, "the mount point", mountpoint)?;
+        }
         self.engine.attach(mountpoint)?;
         let directory = MountDirectory::of(mountpoint);
         directory.create()?;
@@ -262,6 +268,7 @@ impl Handler {
         let value = match request {
             Request::Status => told(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
+            Request::Scanned => told(&self.engine.scanned()?)?,
             Request::Config => json!(self.engine.rendered()),
             Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
             Request::Record { loader, process, epochs } => {

@@ -84,14 +84,20 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
 /// # Errors
 /// [`ErrorKind::Config`] where one holds another.
 pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()> {
-    for (what, path) in [("the source", source), ("the mount point", mountpoint)] {
-        if is_inside(cache, path) || is_inside(path, cache) {
-            let message = format!("cache.dir {} overlaps {what}", cache.display());
-            return Err(Error::new(ErrorKind::Config, message)
-                .hint("put it on a local disk, outside of both"));
-        }
+    check_outside(cache, "the source", source)?;
+    check_outside(cache, "the mount point", mountpoint)
+}
+
+/// Makes sure that the cache directory is apart from another one.
+///
+/// # Errors
+/// [`ErrorKind::Config`] where one holds the other.
+pub(super) fn check_outside(cache: &Path, what: &str, path: &Path) -> Result<()> {
+    if !is_inside(cache, path) && !is_inside(path, cache) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("cache.dir {} overlaps {what}", cache.display());
+    Err(Error::new(ErrorKind::Config, message).hint("put it on a local disk, outside of both"))
 }
 
 /// Whether what is made or mounted at a path shows inside a directory, as binds of it or of a part

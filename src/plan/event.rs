@@ -245,6 +245,12 @@ pub enum Action {
         /// The block.
         block: BlockId,
     },
+    /// The readers of an order that was told have begun this epoch of it: of the longest such order,
+    /// where there are several.
+    Began {
+        /// The epoch, from 1.
+        epoch: u32,
+    },
     /// Let a file be opened without asking, until [`Action::Watch`].
     Trust {
         /// The file.
@@ -315,6 +321,9 @@ pub struct Counters {
     pub refetched_bytes: u64,
     /// Bytes that came from tiers below RAM.
     pub tier_bytes: u64,
+    /// Bytes that came from the source ahead of a read that did not come while they were there:
+    /// what wrong guesses and orders that were left have cost.
+    pub wasted_bytes: u64,
 }
 
 /// Bytes that are charged.

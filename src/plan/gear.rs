@@ -3,7 +3,7 @@
 //! Where opening a file is no request of its own, the kernel looks its name up, and by how long it
 //! may believe the answer a file is in one of two gears. *Watch*: each open is a lookup, and shows
 //! who reads what. *Trust*: no request at all. A file is trusted where nothing hangs on seeing its
-//! opens: it is kept in RAM, an order says when it is read, and recency decides nothing. Watched
+//! opens: it is kept in RAM, an order that is followed has it, and recency decides nothing. Watched
 //! all the same are the first files of the epochs to come, which show that an epoch starts, and,
 //! from shortly before their read until it is seen, a pseudo-random sixteenth of all files, the
 //! *beacons*, which show how far a reader is. What is staged for one read is watched, so that it is
@@ -89,6 +89,10 @@ impl Planner {
         }
         let mut streams = self.streams.iter().flatten();
         let beacon = is_beacon(file);
+        // An order of others, as of a validation, says nothing of when it is read.
+        let ordered = |block| {
+            self.streams.iter().flatten().any(|one| one.is_following() && one.contains(block))
+        };
         let watched =
             |stream: &Stream, block| stream.is_in_head(block) || beacon && stream.is_near(block);
         let kept = |block| {
@@ -96,7 +100,7 @@ impl Planner {
             there && !self.residency.is_staged(block)
         };
         self.policy != PolicyKind::Lru
-            && streams.clone().any(Stream::is_following)
+            && blocks.clone().all(ordered)
             && !streams.clone().any(Stream::is_ending)
             && blocks.clone().all(kept)
             && !streams.any(|stream| blocks.clone().any(|block| watched(stream, block)))

@@ -225,6 +225,13 @@ impl Planner {
         for block in turning {
             self.regear(self.layout.file_of(block), actions);
         }
+        let told = self.streams.iter().flatten().filter(|stream| stream.is_told());
+        let longest = told.map(Stream::len).max();
+        for stream in self.streams.iter_mut().flatten() {
+            let main = stream.is_told() && Some(stream.len()) == longest;
+            actions
+                .extend(stream.take_turn().filter(|_| main).map(|epoch| Action::Began { epoch }));
+        }
         let ending = self.streams.iter().flatten().any(Stream::is_ending);
         if ending && !self.ending {
             self.regear_all(actions);

@@ -38,6 +38,7 @@ impl Planner {
         self.counters.opens += 1;
         self.counters.hits += 1;
         self.ticks += 1;
+        self.residency.mark_unread(block, false);
         self.count(block);
         self.touch(block);
     }
@@ -62,6 +63,7 @@ impl Planner {
         // What is being read is no victim, though its next use may well be the farthest.
         for block in self.layout.blocks_of(file) {
             self.policies[RAM].remove(block);
+            self.residency.mark_unread(block, false);
         }
         self.ticks += 1;
         let counted = self.streams.iter().flatten().any(|stream| stream.has_assumed(block));
@@ -116,7 +118,9 @@ impl Planner {
             let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
             let known = (stream.len(), stream.workers());
-            for position in reader.sees(id, position, known, blocks, distance) {
+            let positions = reader.sees(id, position, known, blocks, distance);
+            stream.explain(positions.len().saturating_sub(1));
+            for position in positions {
                 stream.reach(position, task, self.ticks, sight);
                 read = true;
             }
@@ -138,6 +142,7 @@ impl Planner {
             self.sweep(actions);
         }
         for block in over {
+            self.residency.mark_unread(block, false);
             let file = self.layout.file_of(block);
             if self.open.contains_key(&file) {
                 continue;
@@ -187,6 +192,7 @@ impl Planner {
         self.reads_for_sure(task, self.layout.file_of(block), actions);
         self.pass(block, task, actions);
         self.unread.missed(block);
+        self.residency.mark_unread(block, false);
         if self.residency.is_fetching(block) {
             return;
         }

@@ -11,6 +11,7 @@ pub const RAM: usize = 0;
 const FETCHING: u8 = 1;
 const STAGED: u8 = 2;
 const DROPPING: u8 = 4;
+const UNREAD: u8 = 8;
 
 /// What a block is doing in the RAM tier.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,6 +90,15 @@ impl Residency {
 
     pub(super) fn is_dropping(&self, block: BlockId) -> bool {
         self.has(block, DROPPING)
+    }
+
+    /// Whether the block was fetched from the source ahead of a read that has not come.
+    pub(super) fn is_unread(&self, block: BlockId) -> bool {
+        self.has(block, UNREAD)
+    }
+
+    pub(super) fn mark_unread(&mut self, block: BlockId, unread: bool) {
+        self.put(block, UNREAD, unread);
     }
 
     pub(super) fn is_placing(&self, block: BlockId) -> bool {

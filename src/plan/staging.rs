@@ -153,6 +153,11 @@ impl Planner {
 
     pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         self.counters.dropped += 1;
+        if self.residency.is_unread(block) {
+            let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
+            self.counters.wasted_bytes += if below { 0 } else { self.layout.range(block).1 };
+            self.residency.mark_unread(block, false);
+        }
         self.residency.start_drop(block, self.layout.pages_bytes(block));
         // Seen again before its pages are gone.
         self.regear(self.layout.file_of(block), actions);
@@ -370,6 +375,10 @@ impl Planner {
         // Before the fetch, which makes the kernel know the file.
         self.regear(self.layout.file_of(block), actions);
         self.counters.prefetched += 1;
-        actions.push(Action::Fetch { block, from: self.nearest(block) });
+        let from = self.nearest(block);
+        // Of what is open nobody sees which blocks are read.
+        let seen = !self.open.contains_key(&self.layout.file_of(block));
+        self.residency.mark_unread(block, seen && from == Place::Source);
+        actions.push(Action::Fetch { block, from });
     }
 }

@@ -10,7 +10,9 @@
 //! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
 //! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
 //! number of fetches. Where files are read several times an epoch, by several jobs or as a sampler
-//! draws them, or others each epoch, that is no use: nothing is expected then.
+//! draws them, or others each epoch, that is no use: nothing is expected then, and what is kept stays
+//! as long as it may be read again. To keep what was read last would find less there: see the rows
+//! "auto, blind" and "lru, blind" of `tests/golden/policies.txt`.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;

@@ -136,6 +136,7 @@ impl<'a> World<'a> {
                 Action::Check { .. }
                 | Action::Trust { .. }
                 | Action::Watch { .. }
+                | Action::Began { .. }
                 | Action::Load { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {

@@ -4,6 +4,7 @@
 //! and completing in any order. What it reads it checks against the [`Fingerprint`] that the
 //! catalog has: bytes of another version of the file are never handed out under this one's name.
 
+mod crew;
 mod image;
 mod pool;
 mod posix;
@@ -12,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crew::Crew;
 use nix::errno::Errno;
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;

@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Whether somebody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

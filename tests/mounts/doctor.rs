@@ -82,11 +82,15 @@ fn root_is_told_what_there_is() {
     assert_eq!((code, result(&value, "cache directory")), (5, "missing"));
 }
 
-/// Runs the doctor as a user without rights, whose device has this mode.
-const UNPRIVILEGED: &str = r#"
+/// Gives a device of this mode to users without rights.
+const DEVICE: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m "$MODE" "$GROUND/dev/fuse" c 10 229
 mount --bind "$GROUND/dev/fuse" /dev/fuse
+"#;
+
+/// Runs the doctor as such a user.
+const UNPRIVILEGED: &str = r#"
 code=0
 setpriv --reuid 65534 --regid 65534 --clear-groups \
   "$GROUND/belady" doctor --json --source "$GROUND/source" --cache-dir "$GROUND/ours" || code=$?
@@ -108,7 +112,7 @@ fn a_user_without_rights_is_told_too() {
     // One file that is root's alone makes the others no less readable.
     fs::set_permissions(ground.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
     for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
-        let mut command = in_namespace(&ground, UNPRIVILEGED);
+        let mut command = in_namespace(&ground, &[DEVICE, UNPRIVILEGED].concat());
         command.env("MODE", mode);
         command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
         command.env("TMPDIR", ground.path("theirs/tmp"));
@@ -128,4 +132,66 @@ fn a_user_without_rights_is_told_too() {
         assert!(!said(&output).contains("left: "), "{}", said(&output));
         assert_eq!(fs::read_dir(ground.path("theirs/tmp")).unwrap().count(), 0);
     }
+}
+
+/// Runs the doctor as such a user, with a program that mounts of this mode on a PATH of its own, and with
+/// this line as the configuration of such programs.
+const HELPED: &str = r#"
+mkdir -p "$GROUND/bin"
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v fusermount3)" > "$GROUND/bin/fusermount3"
+chmod "$PROGRAM" "$GROUND/bin/fusermount3"
+printf '%s\n' "$LINE" > "$GROUND/fuse.conf"
+mount --bind "$GROUND/fuse.conf" /etc/fuse.conf
+exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+  env PATH="$WHERE" "$GROUND/belady" doctor
+"#;
+
+/// The row of a check as it is printed, and what it says to do.
+#[track_caller]
+fn printed<'a>(text: &'a str, check: &str) -> (&'a str, Option<&'a str>) {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(check));
+    let row = lines.next().unwrap_or_else(|| panic!("{check} in {text}"));
+    (row, lines.next().and_then(|line| line.trim_start().strip_prefix("fix: ")))
+}
+
+#[test]
+fn what_mounts_for_users_is_found_or_what_to_do_is_printed() {
+    let ground = Ground::new();
+    for name in ["dev", "theirs", "theirs/tmp", "none"] {
+        fs::create_dir(ground.path(name)).unwrap();
+    }
+    ground.plant_belady();
+    for name in ["theirs", "theirs/tmp"] {
+        std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    let doctor = |place: &str, program: &str, line: &str| {
+        let mut command = in_namespace(&ground, &[DEVICE, HELPED].concat());
+        command.env("MODE", "666").env("PROGRAM", program).env("LINE", line);
+        command.env("WHERE", ground.path(place));
+        command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
+        command.env("TMPDIR", ground.path("theirs/tmp"));
+        said(&command.stdin(std::process::Stdio::null()).output().unwrap())
+    };
+    let (program, others) = ("fusermount3 ", "mounts for other users ");
+    let path = ground.path("bin/fusermount3");
+    let path = path.to_str().unwrap();
+    let permit = "put `user_allow_other` into /etc/fuse.conf, if others are to";
+
+    let text = doctor("bin", "4755", "user_allow_other");
+    let (row, fix) = printed(&text, program);
+    assert!(row.contains(" ok ") && row.contains(path) && fix.is_none(), "{text}");
+    let (row, fix) = printed(&text, others);
+    assert!(row.contains(" ok ") && fix.is_none(), "{text}");
+
+    let text = doctor("bin", "755", "#user_allow_other");
+    let (row, fix) = printed(&text, program);
+    assert!(row.contains(" note ") && row.contains("is not setuid root"), "{text}");
+    assert_eq!(fix, Some(format!("chown root {path} && chmod u+s {path}").as_str()), "{text}");
+    let (row, fix) = printed(&text, others);
+    assert!(row.contains(" note ") && fix == Some(permit), "{text}");
+
+    let text = doctor("none", "4755", "user_allow_other");
+    let (row, fix) = printed(&text, program);
+    assert!(!row.contains(" ok ") && row.contains("is not on the PATH"), "{text}");
+    assert_eq!(fix, Some("install fuse3"), "{text}");
 }

@@ -7,6 +7,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use nix::libc;
 
@@ -160,6 +163,64 @@ fn prefetches_that_hang_do_not_hold_readers_up() {
     check_many(&mounted.path(""), "b", 100, 10_000);
     slow.ctl(&["fault", "clear"]);
     check_many(&mounted.path(""), "a", 100, 10_000);
+    mounted.umount();
+}
+
+/// Starts to make a file, which waits for whoever looks a name up in its directory, and has who comes
+/// later wait.
+fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<File>> {
+    let (sender, receiver) = mpsc::channel();
+    let maker = Reader::start(move || {
+        sender.send(nix::unistd::gettid()).unwrap();
+        File::create(path)
+    });
+    let stat = format!("/proc/self/task/{}/stat", receiver.recv().unwrap());
+    wait_until("a place in the line", || fs::read_to_string(&stat).unwrap().contains(") D "));
+    maker
+}
+
+#[test]
+fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
+    let ground = Ground::new();
+    let hanging = ["b", "c", "d", "e", "f"];
+    ground.plant_many("a", 1, 10_000);
+    for dir in hanging {
+        ground.plant_many(dir, 20, 10_000);
+        ground.plant(&format!("{dir}/hung"), b"");
+    }
+    ground.plant_many("z", 60, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let options = ["--ram", "64MiB", "--set", "source.revalidate=200ms"];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    // Names are due by then.
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
+    let path = |dir: &str, name: &str| mounted.path(dir).join(name);
+    let readers =
+        hanging.map(|dir| path(dir, "hung")).map(|path| Reader::start(move || fs::metadata(path)));
+    wait_until("lookups that hang", || slow.count("in_flight") >= hanging.len() as u64);
+    let makers = hanging.map(|dir| stand_in_line(path(dir, "new")));
+    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+    wait_until("all others staged", || {
+        let status = mounted.status();
+        let bytes = |key: &str| status.pointer(key).unwrap().as_u64().unwrap();
+        // Three pages each.
+        status["fetching"] == 0 && bytes("/ram/kept") + bytes("/staged") >= 61 * 12_288
+    });
+    check_many(&mounted.path(""), "z", 60, 10_000);
+    // What the daemon says may be a moment old.
+    wait_until("no read but of what the kernel took back", || {
+        let status = mounted.status();
+        let [reads, restored, lost] =
+            ["reads", "restored", "lost"].map(|key| status[key].as_u64().unwrap());
+        reads <= restored + lost
+    });
+    assert!(mounted.count("/failed") > 0, "nothing hung");
+    assert!(readers.iter().all(Reader::is_reading));
+    slow.ctl(&["fault", "clear"]);
+    assert!(readers.into_iter().all(|reader| reader.result().unwrap().is_file()));
+    makers.into_iter().for_each(|maker| fails(maker.result(), libc::EROFS));
+    hanging.into_iter().for_each(|dir| check_many(&mounted.path(""), dir, 20, 10_000));
     mounted.umount();
 }
 

@@ -9,9 +9,10 @@ use std::process::Command;
 
 use crate::ground::{Ground, wait_until};
 use crate::loader::{
-    FILES, LEARN, Loader, known, loaders, plant, plant_below, predicted, read_until,
+    FILES, LEARN, Loader, known, loaders, names, plant, plant_below, predicted, read_until,
 };
 use crate::mounted::Mounted;
+use crate::programs::Program;
 
 /// Has a loader read until its order is known, and then checks that what it reads is foreseen.
 #[track_caller]
@@ -61,6 +62,67 @@ fn a_dataset_far_below_the_source_is_found_out() {
     is_learnt(&mounted, &mut loader, "imagefolder below ILSVRC/Data/CLS-LOC/train");
     loader.program.finish();
     mounted.umount();
+}
+
+/// Samples in the order of a list that lies beside them, and a `DistributedSampler` over its rows.
+const LISTED: &str = r#"
+import csv, json, os, sys
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+top, name = sys.argv[1], sys.argv[2]
+with open(os.path.join(top, name), newline="") as file:
+    if name.endswith(".csv"):
+        rows = [row["file"] for row in csv.DictReader(file)]
+    elif name.endswith(".json"):
+        rows = [row["image"] for row in json.load(file)]
+    else:
+        rows = [line.split()[0] for line in file]
+
+class Rows(Dataset):
+    def __len__(self):
+        return len(rows)
+
+    def __getitem__(self, at):
+        with open(os.path.join(top, rows[at]), "rb") as file:
+            return len(file.read())
+
+sampler = DistributedSampler(Rows(), num_replicas=1, rank=0)
+loader = DataLoader(Rows(), batch_size=16, sampler=sampler, num_workers=2)
+print(os.getpid(), flush=True)
+for epoch, _ in enumerate(sys.stdin):
+    sampler.set_epoch(epoch)
+    print(epoch, sum(len(sizes) for sizes in loader), flush=True)
+"#;
+
+#[test]
+fn a_list_that_a_job_reads_numbers_its_samples() {
+    // No sorting has them in this order.
+    let names = names();
+    let path = |row: u64| names[(row * 1_009 % FILES) as usize].clone();
+    let rows = |line: &dyn Fn(String) -> String, between: &str| {
+        (0..FILES).map(|row| line(path(row))).collect::<Vec<_>>().join(between)
+    };
+    let lists = [
+        ("samples.csv", format!("label,file\n{}\n", rows(&|path| format!("1,{path}"), "\n"))),
+        ("samples.txt", rows(&|path| format!("{path} 1"), "\n")),
+        ("samples.json", {
+            let line = |path| format!(r#"{{"label": 1, "image": "{path}"}}"#);
+            format!("[{}]", rows(&line, ", "))
+        }),
+    ];
+    for (name, text) in lists {
+        let ground = Ground::new();
+        plant(&ground);
+        ground.plant(name, text.as_bytes());
+        let mounted = Mounted::new(&ground, &LEARN);
+        let arguments = [mounted.path("").to_str().unwrap().to_owned(), name.to_owned()];
+        let arguments = [&*arguments[0], &*arguments[1]];
+        let mut loader = Loader::over(Program::python(LISTED, &arguments));
+        is_learnt(&mounted, &mut loader, &format!("in the list {name}'s order"));
+        loader.program.finish();
+        mounted.umount();
+    }
 }
 
 #[test]

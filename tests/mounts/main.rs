@@ -12,6 +12,7 @@
 mod beneath;
 mod cgroup;
 mod changes;
+mod commands;
 mod control;
 mod doctor;
 mod faults;
@@ -44,4 +45,5 @@ mod store;
 mod tensorflow;
 mod torture;
 mod tree;
+mod trust;
 mod warmup;

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::libc;
+use nix::sys::signal::Signal;
 
 use crate::ground::{Ground, check_many, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
+use crate::programs::{runs, signal};
 
 const FILES: u64 = 12;
 const SIZE: usize = 9000;
@@ -63,6 +65,9 @@ fn what_answers_is_served_while_the_rest_is_scanned() {
     // In an order in which the scan does not come by, and beyond where it stands.
     check(&mounted, &["z/below", "a", "b/below"]);
     assert!(!mounted.path("z/none").exists());
+    let point = mounted.point.to_str().unwrap();
+    let late = ground.ends(7, &["warmup", point, "--deadline", "500ms"]);
+    assert!(late.contains("still being scanned"), "{late}");
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let ordered = scope.spawn(|| {
@@ -103,6 +108,34 @@ fn a_mount_may_end_before_its_scan() {
     // What was not whole is not taken up.
     wait_until("the scan", || mounted.status()["catalog"] == "scanned");
     check(&mounted, &DIRS);
+}
+
+/// What was killed before its scan was over has stored samples and saved no catalog.
+#[test]
+fn a_store_without_a_catalog_waits_for_no_scan() {
+    for fault in ["hang", "eio"] {
+        let ground = Ground::new();
+        let slow = held(&ground, "eio");
+        let mounted = mount(&ground, &slow);
+        check(&mounted, &["a"]);
+        wait_until("all is stored", || mounted.count("/disk/stored") >= FILES * SIZE as u64);
+        signal(mounted.pid, Signal::SIGKILL);
+        wait_until("the end of the daemon", || !runs(mounted.pid));
+        drop(mounted);
+        slow.ctl(&["fault", "clear"]);
+        slow.ctl(&["fault", fault, "held", "ops=opendir"]);
+        let mounted = mount(&ground, &slow);
+        assert_eq!(mounted.status()["catalog"], "scanning");
+        check(&mounted, &["a"]);
+        assert_eq!(mounted.count("/source_bytes"), 0, "{}", mounted.status());
+        slow.ctl(&["fault", "clear"]);
+        wait_until("the scan", || mounted.status()["catalog"] == "scanned");
+        wait_until("what is stored is known", || {
+            mounted.count("/disk/kept") >= FILES * SIZE as u64
+        });
+        check(&mounted, &DIRS);
+        mounted.umount();
+    }
 }
 
 #[test]

@@ -22,7 +22,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 
 top, kind, files = sys.argv[1], sys.argv[2], int(sys.argv[3])
-if kind == "keras":
+if kind == "seeded":
+    tf.keras.utils.set_random_seed(42)
+    dataset = tf.keras.utils.image_dataset_from_directory(top, image_size=(8, 8), verbose=False)
+elif kind == "keras":
     dataset = tf.keras.utils.image_dataset_from_directory(top, seed=123, image_size=(8, 8), verbose=False)
 else:
     dataset = tf.data.Dataset.list_files(os.path.join(top, "*", "*.png"), shuffle=False)
@@ -31,7 +34,7 @@ print(os.getpid(), flush=True)
 for epoch, _ in enumerate(sys.stdin):
     read = 0
     for batch in dataset.prefetch(tf.data.AUTOTUNE):
-        read += len(batch[1]) if kind == "keras" else len(batch)
+        read += len(batch) if kind == "files" else len(batch[1])
     print(epoch, read, flush=True)
 "#;
 
@@ -109,6 +112,11 @@ fn a_shuffled_list_of_files_is_received() {
 #[test]
 fn images_from_a_directory_are_found_out() {
     is_found_out("keras", "learnt: keras seed 123 ");
+}
+
+#[test]
+fn images_of_a_script_that_seeds_everything_are_found_out() {
+    is_found_out("seeded", "learnt: keras graph_seed 42 ");
 }
 
 #[test]

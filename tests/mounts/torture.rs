@@ -227,6 +227,39 @@ fn a_disk_that_others_fill_is_left_to_them_and_taken_again() {
 }
 
 #[test]
+fn a_disk_that_others_filled_before_the_mount_is_left_to_them() {
+    let ground = Ground::new();
+    plant(&ground);
+    let disk = Tmpfs::new(&ground, "tmpfs", "size=64M,mode=700");
+    let stand = Stand::new(&ground, &disk.0, &DISK);
+    stand.fill();
+    stand.finish();
+    let taken = || -> u64 {
+        let files = files_of_stores(&disk.0.join("cache"), "");
+        files
+            .iter()
+            .filter_map(|path| fs::metadata(path).ok())
+            .map(|file| file.blocks() * 512)
+            .sum()
+    };
+    assert!(taken() > 8 << 20);
+    let others = take_space(&disk.0, 1 << 30);
+    // More than the store has: all of it is others'.
+    let options = ["--nvme", "32MiB", "--set", "cache.min-free=20MiB"];
+    let stand = Stand::new(&ground, &disk.0, &options);
+    wait_until("the store gives its space back", || {
+        stand.check();
+        taken() < 1 << 20
+    });
+    stand.finish();
+    fs::remove_file(others).unwrap();
+    let stand = Stand::new(&ground, &disk.0, &options);
+    stand.fill();
+    stand.until("normal");
+    stand.finish();
+}
+
+#[test]
 fn a_disk_without_inodes_is_left_alone() {
     let ground = Ground::new();
     plant(&ground);

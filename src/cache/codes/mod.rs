@@ -15,12 +15,13 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use nix::libc;
 
 use super::journal::{Journal, Pinned, Wear};
 use super::store::disk::Disk;
+use crate::sync::{Mutex, MutexGuard};
 use chunks::Chunks;
 
 /// Bytes of a number.

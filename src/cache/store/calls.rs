@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::io::Result;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::Store;
 use super::disk::{Blob, Disk, Space, Use};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Time between two looks.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);

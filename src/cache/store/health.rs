@@ -5,12 +5,13 @@
 //! more space than has to stay free, so that it does not go back and forth at the edge.
 
 use std::io::{Error, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::disk::{Disk, Space};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Errors in a row from which on the disk is down.
 const DOWN: u32 = 3;
@@ -144,7 +145,7 @@ impl Health {
     /// The disk did not.
     pub(super) fn bad(&self, error: &Error) {
         let mut state = self.lock();
-        if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+        if has_no_room(error) {
             if !state.full {
                 tracing::warn!(%error, "the cache disk is full; going on without storing");
             }
@@ -159,6 +160,11 @@ impl Health {
             state.retry = Instant::now() + RETRY_AFTER;
         }
     }
+}
+
+/// Whether a disk has no room for what was asked of it.
+pub(super) fn has_no_room(error: &Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::num::NonZeroU128;
 use std::sync::Arc;
 
@@ -281,7 +281,11 @@ impl Log {
         let before = self.generation;
         let generation = before.checked_add(1).ok_or_else(|| Error::other("too many rewrites"))?;
         *self = write_new(disk, generation, self.secret, live)?;
-        disk.remove(&name(before))
+        match disk.remove(&name(before)) {
+            // Somebody has deleted it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
 

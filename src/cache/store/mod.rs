@@ -41,20 +41,21 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Buffer;
 use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(test)]
 pub(super) use calls::HANGS_AFTER;
 pub use calls::LOOK_EVERY;
 use calls::Watch;
 pub(super) use calls::looks_in;
 use disk::Disk;
-use health::Health;
+use health::{Health, has_no_room};
 pub use large::Part;
 pub use lend::Lent;
 pub use log::Key;
@@ -410,7 +411,8 @@ impl Store {
         synced.inspect_err(|error| self.health.bad(error))
     }
 
-    /// Gives everything that no sample needs back to the disk. Blocks.
+    /// Gives everything that no sample needs back to the disk; the index stays as it is where a
+    /// full disk has no room for a smaller one. Blocks.
     ///
     /// # Errors
     /// The disk's.
@@ -421,7 +423,8 @@ impl Store {
         self.delete_empty(&mut writer);
         let index = self.read();
         let entries = index.entries.iter().map(|(key, at)| (*key, *at));
-        writer.log.rewrite(&*self.disk, entries)
+        let written = writer.log.rewrite(&*self.disk, entries);
+        written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
     }
 
     /// Makes what is stored last. Blocks.

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::*;
+use crate::catalog::TICK;
 use crate::source::{PosixSource, ReadRequest, Source, Stat};
 
 /// What only a broken program takes.
@@ -314,6 +315,34 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+#[test]
+fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let held = Arc::clone(&reads);
+    let hold = move |request: ReadRequest| held.lock().unwrap().push(request);
+    let source = |directory| Arc::new(Instead { directory, read: hold }) as Arc<dyn Source>;
+    let period = Duration::from_secs(3600);
+    let stand = stand_on(source, |disk| Arc::new(disk), Some(period));
+    let catalog = stand.cache.catalog();
+    let pass = |ticks| {
+        let until = catalog.now() + ticks;
+        while catalog.now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    pass(3);
+    let before = catalog.getattr(stand.node).unwrap().valid;
+    let asked = Instant::now();
+    let reader = stand.read();
+    let request = reads.lock().unwrap().pop().unwrap();
+    pass(3);
+    (request.deliver)(Ok(b"bytes".to_vec()));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    let (age, valid) = (asked.elapsed(), catalog.getattr(stand.node).unwrap().valid);
+    assert!(valid + age <= period, "{valid:?} after {age:?}");
+    assert!(valid + age > before + TICK, "not seen again: {valid:?} after {age:?}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Condvar;
 use std::sync::mpsc::TryRecvError;
+use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use super::store::HANGS_AFTER;

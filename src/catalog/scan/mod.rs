@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use super::names::Names;
 use super::{Catalog, Changes};
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What a stat takes at most where the attributes have come along with the name.
 pub(super) const PROMPT: Duration = Duration::from_micros(20);
@@ -178,7 +179,7 @@ impl Catalog {
         enough: impl Fn(&ScanStatus) -> bool,
     ) -> ScanStatus {
         let status = self.scan.lock();
-        let (status, _) = self
+        let status = self
             .scan
             .news
             .wait_timeout_while(status, patience, |status| !enough(status))
@@ -371,7 +372,7 @@ impl Scan<'_> {
                     break ready;
                 }
                 let woken = self.ready.wait_timeout(work, LOOK);
-                work = woken.unwrap_or_else(PoisonError::into_inner).0;
+                work = woken.unwrap_or_else(PoisonError::into_inner);
             };
             drop(work);
             let began = Instant::now();

@@ -14,6 +14,7 @@ use clap::Subcommand;
 use output::Target;
 use serde_json::Value;
 
+use super::scan::await_scan;
 use super::settings::absolute_order;
 use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
@@ -105,6 +106,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
         Verb::Check { order, dataset, json } => check(order, dataset, *json),
         Verb::Set { mountpoint, order, stream } => {
             let (stream, order) = (stream.clone(), absolute_order(order)?);
+            await_scan(&absolute(mountpoint), None)?;
             let words = ask(mountpoint, &Request::SetOrder { stream, order })?;
             say(format!("order set: {}", words.as_str().unwrap_or_default()));
             Ok(())

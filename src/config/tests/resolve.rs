@@ -1,5 +1,7 @@
 //! Choices that belady makes, and relations that must hold.
 
+use std::time::Duration;
+
 use super::*;
 
 #[test]
@@ -54,15 +56,26 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     let config = set(&["cache.dir=/c"]).unwrap();
     let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);
+    // Where others have filled the disk, a store that is there has to give its space back.
+    let config = set(&["cache.dir=/c", "cache.disk=8GiB"]).unwrap();
+    let tier = |cache_held| {
+        let host = Host { cache_free: Some((GIB, 1000 * GIB)), cache_held, ..HOST };
+        config.resolve(&host).unwrap().cache.disk
+    };
+    assert_eq!(tier(0), None);
+    assert_eq!(tier(GIB).map(|disk| (disk.bytes, disk.configured_bytes)), Some((0, 8 * GIB)));
 }
 
 #[test]
 fn learning_takes_an_eighth_of_the_processors() {
     let learn = |given: &[&str]| settings(given).unwrap().learn;
-    let threads = (HOST.cores / 8).max(1);
-    assert_eq!(learn(&[]), Some(LearnSettings { crack: true, threads, nice: 19 }));
+    let (threads, time) = ((HOST.cores / 8).max(1), Duration::from_secs(3600));
+    assert_eq!(learn(&[]), Some(LearnSettings { crack: true, threads, nice: 19, time }));
+    let time = Duration::from_secs(90);
     let set = ["order.learn=no-crack", "order.learn-threads=3", "order.learn-nice=0"];
-    assert_eq!(learn(&set), Some(LearnSettings { crack: false, threads: 3, nice: 0 }));
+    let set = [&set[..], &["order.learn-time=90s"]].concat();
+    assert_eq!(learn(&set), Some(LearnSettings { crack: false, threads: 3, nice: 0, time }));
+    assert_eq!(learn(&["order.learn-time=0s"]).unwrap().time, Duration::MAX);
     assert_eq!(learn(&["order.learn=off"]), None);
 }
 

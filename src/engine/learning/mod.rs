@@ -16,12 +16,13 @@
 mod candidates;
 mod groups;
 mod journal;
+mod lists;
 mod owner;
 mod searches;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,7 @@ use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, SearchId};
 use crate::order::Order;
 use crate::plan::{Event, StreamStatus};
+use crate::sync::Mutex;
 use owner::Owner;
 
 /// How many notes wait for the learner's thread at most.
@@ -61,6 +63,8 @@ enum Note {
         generation: u32,
         search: SearchId,
         loader: LoaderId,
+        /// The process that it reads for.
+        group: u64,
         findings: Vec<Finding>,
         cpu: Duration,
         /// Seeds a second on this thread, where all seeds are searched.
@@ -68,6 +72,8 @@ enum Note {
     },
     /// All slices of a search were.
     Searched { generation: u32, search: SearchId },
+    /// What stands in a list that a loader has read.
+    Listed { path: String, text: Vec<u8> },
     /// What loaders have read is asked for.
     Records(SyncSender<Vec<Named>>),
     /// There is something to look at: the end.
@@ -104,6 +110,8 @@ pub struct LoaderStatus {
     pub searching: bool,
     /// Processor seconds that searches have taken.
     pub search_cpu_s: f64,
+    /// How often it read something else than the order that it was followed in.
+    pub diverged: u32,
     /// Where its reader stands, counted from where the order of its epoch became known, and how
     /// many of its opens were foreseen since it is followed. None while it is not.
     pub progress: Option<StreamStatus>,

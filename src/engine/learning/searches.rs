@@ -42,6 +42,8 @@ pub(super) struct Searches {
 struct Job {
     id: SearchId,
     loader: LoaderId,
+    /// The process that it reads for.
+    group: u64,
     /// Which learner wants it.
     generation: u32,
     search: Arc<Search>,
@@ -63,17 +65,18 @@ impl Searches {
         Searches { pool, threads, nice, notes, jobs: Vec::new() }
     }
 
-    /// Begins one.
+    /// Begins one, for a loader and the process that it reads for.
     pub(super) fn begin(
         &mut self,
         generation: u32,
         id: SearchId,
-        loader: LoaderId,
+        (loader, group): (LoaderId, u64),
         search: Arc<Search>,
     ) {
         let job = Arc::new(Job {
             id,
             loader,
+            group,
             generation,
             search,
             nice: self.nice,
@@ -161,12 +164,15 @@ impl Job {
             Vec::new()
         });
         let cpu = processor_time().saturating_sub(before);
-        let loader = self.loader;
+        let (loader, group) = (self.loader, self.group);
         // Of the small slices at the beginning, most is getting ready.
         let counts = self.search.is_of_all_seeds() && units >= COUNTS_MIN;
-        let speed = counts.then(|| units as f64 / began.elapsed().as_secs_f64().max(1e-6));
-        self.rest(pause(began.elapsed(), cpu, self.nice));
-        notes.send(Note::Slice { generation, search, loader, findings, cpu, speed }).is_ok()
+        let pause = pause(began.elapsed(), cpu, self.nice);
+        let took = began.elapsed() + pause;
+        let speed = counts.then(|| units as f64 / took.as_secs_f64().max(1e-6));
+        self.rest(pause);
+        let slice = Note::Slice { generation, search, loader, group, findings, cpu, speed };
+        notes.send(slice).is_ok()
     }
 }
 

@@ -19,13 +19,23 @@ use crate::rehearsal::{Capacity, Draws, Member, SleepSet};
 const NAMED_MAX: usize = 5;
 
 /// Draws and samples that a command may ask for at once.
-const ANSWER_MAX: u64 = 1 << 24;
+const ANSWER_MAX: u64 = (1 << 24) - 2;
 
 /// Why something does not happen to a buffer.
 pub(super) const FULL: &str = "the cache directory's disk takes nothing";
 
 pub(super) fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
+}
+
+/// Refuses more than can be answered, or shown in one directory.
+fn bounded(option: &str, number: u64) -> Result<()> {
+    if number <= ANSWER_MAX {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{option} {number} is more than {ANSWER_MAX}, which is what one answer holds"
+    )))
 }
 
 impl Owner {
@@ -62,7 +72,8 @@ impl Owner {
                 let samples = held.buffer().members().map(|member| member.sample);
                 let seed = held.buffer().rules().seed;
                 let mut draws = Draws::new(seed, epoch, samples, held.settings.distance);
-                let drawn = (0..count.min(ANSWER_MAX)).map_while(|k| draws.at(k));
+                bounded("--count", count)?;
+                let drawn = (0..count).map_while(|k| draws.at(k));
                 Ok(json!(drawn.map(|sample| held.path(sample)).collect::<Vec<_>>()))
             }
             Question::Sleep { buffer, set } => {
@@ -73,8 +84,8 @@ impl Owner {
     }
 
     /// Chooses a sleep set and shows it.
-    fn sleep(&mut self, buffer: usize, mut set: SleepSet) -> Result<Value> {
-        set.budget = set.budget.min(ANSWER_MAX);
+    fn sleep(&mut self, buffer: usize, set: SleepSet) -> Result<Value> {
+        bounded("--budget", set.budget)?;
         let held = &mut self.places[buffer].held;
         held.write();
         let held = &*held;

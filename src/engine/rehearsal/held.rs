@@ -119,6 +119,13 @@ impl Held {
         &self.state.buffer
     }
 
+    /// A number that is another one after each sample that was shown or offered.
+    pub(super) fn drawn(&self) -> u64 {
+        let buffer = self.buffer();
+        let replays: u64 = buffer.members().map(|member| u64::from(member.replays)).sum();
+        (u64::from(buffer.offers()) << 32).wrapping_add(replays)
+    }
+
     /// The task of this time.
     pub(super) fn task(&self) -> u32 {
         self.state.task

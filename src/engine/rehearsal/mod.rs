@@ -23,9 +23,9 @@ mod scores;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
+use crate::sync::Mutex;
 use held::Held;
 use latent::Latent;
 pub(super) use offers::Offers;
@@ -126,6 +127,8 @@ pub enum Question {
 enum Note {
     /// A file was read; with its bytes where they are at hand.
     Read { node: NodeId, bytes: Option<Waiting> },
+    /// An epoch has begun, after what was read before this.
+    Began { epoch: u32 },
     /// Somebody looks at a view that is not made yet.
     Make { buffer: usize, view: View, made: Made },
     /// A sample of a view was opened.
@@ -261,6 +264,7 @@ fn view(place: &Place) -> BufferView {
         distance: settings.distance,
         slots: settings.slots,
         changes: Arc::clone(&place.held.changes),
+        drawn: place.held.drawn(),
         latent: place.latent.as_ref().map(|latent| Arc::clone(latent.shelf())),
     }
 }

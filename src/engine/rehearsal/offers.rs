@@ -98,6 +98,12 @@ impl Offers {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
+    /// The job has begun this epoch, after all that was read so far.
+    pub(in crate::engine) fn began(&self, epoch: u32) {
+        // Where there is no room, the epoch is frozen when it is looked at.
+        let _ = self.notes.try_send(Note::Began { epoch });
+    }
+
     /// Whether the opens of a file need not be seen; else it is trusted when it has been read.
     pub(in crate::engine) fn may_trust(&mut self, file: FileId) -> bool {
         let may = *self.stage(file) == Stage::Offered;

@@ -109,6 +109,7 @@ impl Owner {
     fn take(&mut self, note: Note) {
         match note {
             Note::Read { node, bytes } => self.read(node, bytes.map(Arc::new).as_ref()),
+            Note::Began { epoch } => self.freeze(epoch),
             Note::Make { buffer, view, made } => {
                 self.decide();
                 made(self.display(buffer, view));
@@ -137,6 +138,19 @@ impl Owner {
                 drop(answer.send(self.answer(question)));
             }
             Note::Wake => {}
+        }
+    }
+
+    /// What is held at the beginning of an epoch is what the epoch shows.
+    fn freeze(&mut self, epoch: u32) {
+        self.decide();
+        let view = View::Epoch(epoch.into());
+        for buffer in 0..self.places.len() {
+            if !self.views.has(buffer, view)
+                && let Some(display) = self.display(buffer, view)
+            {
+                self.views.freeze(buffer, view, display);
+            }
         }
     }
 

@@ -26,6 +26,7 @@ fn settings(written: &[&str]) -> RehearsalSettings {
         memory_available: 1 << 30,
         cores: 2,
         cache_free: Some((1 << 40, 1 << 40)),
+        cache_held: 0,
     };
     config.resolve(&host).unwrap().rehearsal.remove(0)
 }

@@ -196,14 +196,15 @@ impl Feed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU32};
-    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::cache::Inbox;
     use crate::catalog::Catalog;
     use crate::plan::{Action, Planner, PolicyKind, Settings, Tier};
     use crate::source::PosixSource;
+    use crate::sync::Mutex;
 
     const FILES: u32 = 20;
 

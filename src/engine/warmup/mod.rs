@@ -9,9 +9,9 @@
 mod choice;
 mod feed;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
+use crate::sync::Mutex;
 pub use choice::Chosen;
 
 /// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.

@@ -28,12 +28,13 @@ mod slots;
 mod streams;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
 use crate::cache::Pinned;
 use crate::rehearsal::SampleId;
+use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
 pub use latent::{Append, Appended};
@@ -83,10 +84,15 @@ struct Slot {
     display: Option<Arc<Display>>,
     /// What gives ordinals to its samples, where it is a stream.
     stream: Option<Arc<Stream>>,
+    /// Whether somebody has looked at it.
+    seen: bool,
+    /// When it was looked at last, in looks at all of them.
+    looked: u64,
 }
 
 #[derive(Default)]
 struct State {
+    looks: u64,
     slots: Vec<Slot>,
     /// By buffer and view.
     places: HashMap<(usize, View), usize>,
@@ -169,8 +175,11 @@ impl Views {
     }
 
     fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
-        let state = lock(&self.state);
-        let slot = state.slots.get(slot).ok_or(Errno::ENOENT)?;
+        let mut state = lock(&self.state);
+        state.looks += 1;
+        let looks = state.looks;
+        let slot = state.slots.get_mut(slot).ok_or(Errno::ENOENT)?;
+        (slot.seen, slot.looked) = (true, looks);
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
@@ -187,21 +196,43 @@ impl Views {
             _ => None,
         });
         let mut state = lock(&self.state);
-        let State { slots, places } = &mut *state;
+        state.looks += 1;
+        let State { slots, places, looks } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
         if slot == slots.len() {
-            slots.push(Slot { buffer, view, display: Some(display), stream });
+            let (display, looked) = (Some(display), *looks);
+            slots.push(Slot { buffer, view, display, stream, seen: true, looked });
         }
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
         };
         while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
-            let Some(oldest) = slots.iter().position(own) else { break };
+            let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
+            let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
             (slots[oldest].display, slots[oldest].stream) = (None, None);
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }
         slot
+    }
+
+    /// Whether there is such a display.
+    pub fn has(&self, buffer: usize, view: View) -> bool {
+        lock(&self.state).places.contains_key(&(buffer, view))
+    }
+
+    /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
+    pub fn freeze(&self, buffer: usize, view: View, display: Display) {
+        let kept = self.keep(buffer, view, display);
+        let mut state = lock(&self.state);
+        let State { slots, places, .. } = &mut *state;
+        for (at, slot) in slots.iter_mut().enumerate() {
+            if slot.buffer == buffer && !slot.seen && slot.display.is_some() {
+                slot.display = None;
+                places.retain(|_, place| *place != at);
+            }
+        }
+        slots[kept].seen = false;
     }
 
     /// A task has begun: the mix of the one before is shown no more.

@@ -34,6 +34,8 @@ pub struct BufferView {
     pub name: String,
     /// Where the chance of its slots and streams comes from.
     pub seed: u64,
+    /// How far it was when the mount began: what was drawn before is not drawn again in the same order.
+    pub drawn: u64,
     /// Openings that follow each other and find different samples.
     pub distance: usize,
     /// How many slots it has, and each of its classes.
@@ -89,11 +91,17 @@ pub(super) struct Slots {
 }
 
 /// The number of the supply of any sample; those of classes have their place.
-const ANY: u64 = u64::MAX;
+const ANY: u64 = (1 << CLASS_BITS) - 1;
+const CLASS_BITS: u32 = 20;
+
+/// The number of a supply: each of a buffer has another one, in each mount.
+fn number(view: &BufferView, supply: u64) -> u64 {
+    view.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15) << CLASS_BITS | supply
+}
 
 impl Deck {
     fn new(view: BufferView) -> Deck {
-        let any = Supply::new(view.seed, ANY, view.distance);
+        let any = Supply::new(view.seed, number(&view, ANY), view.distance);
         let (classes, by_class, samples, extension) = Default::default();
         Deck { view, classes, by_class, any, samples, extension, left: 0, changes: None }
     }
@@ -106,7 +114,8 @@ impl Deck {
         self.classes.iter().position(|known| known == class).unwrap_or_else(|| {
             let place = self.classes.len();
             self.classes.push(class.to_owned());
-            self.by_class.push(Supply::new(self.view.seed, place as u64, self.view.distance));
+            let number = number(&self.view, place as u64);
+            self.by_class.push(Supply::new(self.view.seed, number, self.view.distance));
             place
         })
     }
@@ -288,7 +297,7 @@ mod tests {
 
     fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
         let (name, slots) = ("old".to_owned(), 64);
-        BufferView { name, seed: 1, distance, slots, changes, latent: None }
+        BufferView { name, seed: 1, drawn: 0, distance, slots, changes, latent: None }
     }
 
     /// What a buffer of these samples shows, in two classes.

@@ -5,13 +5,14 @@
 //! ordinals.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use super::place::{self, Place};
 use super::{Access, Display, Entry, EntryKind, lock};
 use crate::rehearsal::{Ordinals, SampleId};
+use crate::sync::Mutex;
 
 /// Digits of an ordinal at least.
 const DIGITS: usize = 6;

@@ -305,6 +305,110 @@ fn nothing_is_searched_for_in_vain_forever() {
     assert_eq!(cached.asked, 0);
 }
 
+/// Epochs whose seeds torch's default generator draws, so many outputs apart.
+fn drawn(seed: u32, apart: &[usize]) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let mut outputs = generator(u64::from(seed));
+    (0..7).for_each(|_| _ = outputs.next_u32());
+    let mut next = |apart: &usize| (0..*apart).map(|_| outputs.next_u32()).last().unwrap();
+    let seeds: Vec<u32> = apart.iter().map(&mut next).collect();
+    (seeds.iter().map(|&seed| perm(seed)).collect(), seeds)
+}
+
+/// A validation in every second epoch draws a seed for its workers; workers that stay draw none.
+#[test]
+fn epochs_may_draw_more_or_less_of_the_default_generator() {
+    for apart in [[4, 4, 4, 2, 2, 2], [4, 6, 4, 6, 4, 6], [2, 8, 8, 2, 12, 2]] {
+        let mut rng = ChaCha8Rng::seed_from_u64(11);
+        let (epochs, seeds) = drawn(42, &apart);
+        let loader = loader(100, &epochs);
+        let steps = loader.run(1_000, &mut rng);
+        let mut shell = Shell::new(learner(N), [(100, truth(&loader, &seeds))].into(), 60);
+        shell.run(&steps);
+        let outcome = &shell.outcomes[&100];
+        let late = |epoch: &usize| outcome.opens.get(epoch).is_none_or(|opens| *opens > 24);
+        // What was foretold was wrong where they change, and only there.
+        let foretold = |words: &String| words.contains(" foresaw ");
+        assert!(outcome.wrong.len() <= 4 && outcome.wrong.iter().all(foretold), "{outcome:?}");
+        assert!(!(2..6).any(|epoch| late(&epoch)), "{apart:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_seed_that_is_found_after_its_epoch_leads_to_the_default_generator() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let (epochs, seeds) = drawn(42, &[4; 12]);
+    let loader = loader(100, &epochs);
+    let steps = loader.run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), [(100, truth(&loader, &seeds))].into(), 60);
+    shell.crack_delay = N as usize * 3 / 2;
+    shell.run(&steps);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.wrong.is_empty(), "{outcome:?}");
+    assert!(outcome.opens.get(&11).is_some_and(|opens| *opens <= 24), "{outcome:?}");
+}
+
+#[test]
+fn a_numbering_that_comes_later_is_searched_too() {
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    let list: Vec<u32> = unknowable(N, &mut rng).iter().map(|sample| sample + N / 4).collect();
+    let orders = |epoch| Distributed { seed: 3, ..Distributed::default() }.epoch(N, epoch);
+    let epochs: Vec<Vec<u32>> = (0..2).map(orders).collect();
+    let listed = |epoch: &Vec<u32>| epoch.iter().map(|at| list[*at as usize] - N / 4).collect();
+    let loader = loader(100, &epochs.iter().map(listed).collect::<Vec<_>>());
+    let steps = loader.run(1_000, &mut rng);
+    let mut shell = Shell::new(learner(N), [(100, truth(&loader, &[3, 4]))].into(), 20);
+    shell.run(&steps[..400]);
+    assert!(shell.outcomes.is_empty(), "{:?}", shell.outcomes);
+    let mut out = Vec::new();
+    let candidate = Candidate { name: "list".into(), samples: list.into() };
+    shell.learner.consider(candidate.clone(), &mut out);
+    shell.heed(out, 0);
+    shell.run(&steps[400..]);
+    let outcome = &shell.outcomes[&100];
+    assert!(outcome.wrong.is_empty() && outcome.opens[&0] < 1_000, "{outcome:?}");
+    assert!(outcome.titles[0].contains("in list order"), "{outcome:?}");
+    // What is known already changes nothing.
+    let mut out = Vec::new();
+    shell.learner.consider(candidate, &mut out);
+    assert!(out.is_empty(), "{out:?}");
+}
+
+#[test]
+fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let epochs: Vec<Vec<u32>> = (0..4).map(|_| unknowable(N, &mut rng)).collect();
+    let steps = loader(100, &epochs).run(1_000, &mut rng);
+    let mut learner = learner(N);
+    let mut out = Vec::new();
+    let opened = |learner: &mut Learner, step: &Step, out: &mut Vec<Decision>| {
+        let Step::Open { task, group, sample, .. } = *step else { return };
+        let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+        learner.apply(open, out);
+    };
+    let wanted = |out: &[Decision]| match out {
+        [Decision::SearchWanted { id, group: 100, .. }] => Some(*id),
+        _ => None,
+    };
+    let asks = steps.iter().position(|step| {
+        opened(&mut learner, step, &mut out);
+        !out.is_empty()
+    });
+    let search = wanted(&out).expect("a search");
+    let mut over = Vec::new();
+    learner.apply(Observation::Spent { group: 100 }, &mut over);
+    assert!(matches!(over[..], [Decision::SearchOver { id }] if id == search), "{over:?}");
+    // What the last slices found is of a search that is over.
+    learner.apply(Observation::Searched { search }, &mut over);
+    steps[asks.unwrap() + 1..].iter().for_each(|step| opened(&mut learner, step, &mut over));
+    assert_eq!(over.len(), 1, "{over:?}");
+    let belief = learner.beliefs().next().unwrap();
+    assert!(belief.text.contains("order.learn-time is used up"), "{}", belief.text);
+    // A process that comes later, under the same number, has its own time.
+    learner.apply(Observation::Ended { group: 100 }, &mut over);
+    steps.iter().for_each(|step| opened(&mut learner, step, &mut over));
+    assert!(over.iter().any(|decision| matches!(decision, Decision::SearchWanted { .. })));
+}
+
 #[test]
 fn a_job_that_is_started_again_is_known_at_once() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);

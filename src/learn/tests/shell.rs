@@ -47,6 +47,8 @@ pub(super) struct Shell {
     /// Searches, and when they are through: in steps from now.
     searches: VecDeque<(SearchId, Arc<Search>, usize)>,
     delay: usize,
+    /// The same of a search of all seeds, where that takes longer.
+    pub(super) crack_delay: usize,
     truths: BTreeMap<u64, Truth>,
     pub(super) outcomes: BTreeMap<u64, Outcome>,
     /// How many searches were asked for.
@@ -61,6 +63,7 @@ impl Shell {
             learner,
             searches: VecDeque::new(),
             delay,
+            crack_delay: delay,
             truths,
             outcomes: BTreeMap::new(),
             asked: 0,
@@ -93,12 +96,14 @@ impl Shell {
         }
     }
 
-    fn heed(&mut self, out: Vec<Decision>, at: usize) {
+    pub(super) fn heed(&mut self, out: Vec<Decision>, at: usize) {
         for decision in out {
             match decision {
                 Decision::SearchWanted { id, search, .. } => {
                     self.asked += 1;
-                    self.searches.push_back((id, search, at + self.delay));
+                    let all = search.is_of_all_seeds();
+                    let delay = if all { self.crack_delay } else { self.delay };
+                    self.searches.push_back((id, search, at + delay));
                 }
                 Decision::SearchOver { id } => self.searches.retain(|search| search.0 != id),
                 Decision::Committed(known) | Decision::EpochBegan(known) => self.check(&known),

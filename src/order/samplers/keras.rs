@@ -1,9 +1,14 @@
 //! `keras.utils.image_dataset_from_directory`, as Keras 3.15 with TensorFlow 2.21 has it.
 
 use super::keys::{Field, Fraction, Key, check_positive, wrong};
-use super::numpy::random_state_permutation;
+use super::numpy::{random_state_below, random_state_permutation};
 use super::tensorflow::{buffered, epoch_seeds, seeds};
 use crate::error::Result;
+
+/// Without a seed one below this is drawn.
+const SEED_BOUND: u32 = 1_000_000;
+
+const SEEDS: &str = "seed= is the loader's, graph_seed= that of keras.utils.set_random_seed";
 
 /// The parts that `validation_split` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +30,12 @@ impl Subset {
 /// Opens overlap, because the images are read by several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keras {
-    /// The seed, of numpy's shuffle and of the buffer's.
-    pub seed: u64,
+    /// The seed, of numpy's shuffle and of the buffer's; none: the first that numpy draws after
+    /// `set_random_seed`.
+    pub seed: Option<u64>,
+    /// What `keras.utils.set_random_seed` or `tf.random.set_seed` was given; none: neither was
+    /// called.
+    pub graph_seed: Option<u64>,
     /// Samples in a batch. Not 0.
     pub batch_size: u32,
     /// Whether anything is shuffled.
@@ -43,10 +52,11 @@ pub struct Keras {
 }
 
 impl Default for Keras {
-    /// Keras's defaults, with a seed of 0.
+    /// Keras's defaults; a seed is missing.
     fn default() -> Self {
         Keras {
-            seed: 0,
+            seed: None,
+            graph_seed: None,
             batch_size: 32,
             shuffle: true,
             buffer: true,
@@ -78,18 +88,25 @@ impl Keras {
         if !self.shuffle {
             return (from..from + len).collect();
         }
-        let list = random_state_permutation(n, self.seed as u32);
+        let seed = self.drawn_seed();
+        let list = random_state_permutation(n, seed as u32);
         let part = &list[from as usize..][..len as usize];
         if !self.buffer {
             return part.to_vec();
         }
-        let pair = epoch_seeds(seeds(None, self.seed), Some(self.epoch.wrapping_add(k)));
+        let pair = epoch_seeds(seeds(self.graph_seed, seed), Some(self.epoch.wrapping_add(k)));
         buffered(len, self.batch_size.saturating_mul(8), pair, |at| part[at as usize])
+    }
+
+    fn drawn_seed(&self) -> u64 {
+        let draw = || random_state_below(SEED_BOUND, self.graph_seed.unwrap_or(0) as u32).into();
+        self.seed.unwrap_or_else(draw)
     }
 
     pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
         vec![
-            Key::required("seed", Field::U64(&mut self.seed)),
+            Key::new("seed", Field::Maybe64(&mut self.seed)),
+            Key::new("graph_seed", Field::Maybe64(&mut self.graph_seed)),
             Key::new("batch_size", Field::U32(&mut self.batch_size)),
             Key::new("shuffle", Field::Bool(&mut self.shuffle)),
             Key::new("buffer", Field::Bool(&mut self.buffer)),
@@ -100,8 +117,13 @@ impl Keras {
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        if self.shuffle && self.seed > u32::MAX.into() {
-            return Err(wrong(format!("seed={}: numpy refuses 2^32 and more", self.seed)));
+        let (key, seed) = match (self.seed, self.graph_seed) {
+            (Some(seed), _) => ("seed", seed),
+            (None, Some(seed)) => ("graph_seed", seed),
+            (None, None) => return Err(wrong("a seed is missing").hint(SEEDS)),
+        };
+        if self.shuffle && seed > u32::MAX.into() {
+            return Err(wrong(format!("{key}={seed}: numpy refuses 2^32 and more")));
         }
         check_positive("batch_size", self.batch_size.into())
     }

@@ -28,6 +28,18 @@ pub fn random_state_permutation(n: u32, seed: u32) -> Vec<u32> {
     list
 }
 
+/// `numpy.random.RandomState(seed).randint(below)`, the first that it draws.
+pub(super) fn random_state_below(below: u32, seed: u32) -> u32 {
+    let mut rng = Mt::new(seed);
+    let mask = u32::MAX >> (below - 1).leading_zeros();
+    loop {
+        let drawn = rng.next_u32() & mask;
+        if drawn < below {
+            return drawn;
+        }
+    }
+}
+
 /// `numpy.random.default_rng(seed).permutation(n)`; also the indices of Hugging Face's
 /// `Dataset.shuffle(seed)`.
 pub fn generator_permutation(n: u32, seed: u64) -> Vec<u32> {

@@ -35,9 +35,11 @@ fn parse(text: &str) -> Result<OrderSpec> {
                     .hint(format!("{known} (an order file in the working directory is file:NAME)"))
             })?;
             let rest = take(&mut sampler, keys)?;
-            sampler.validate()?;
+            let valid = sampler.validate();
             let own: Vec<_> = sampler.keys().iter().map(|key| key.name).collect();
-            finish(Source::Sampler(sampler), &own, rest)
+            // A name that is misspelt is said before what is wrong without it.
+            let spec = finish(Source::Sampler(sampler), &own, rest)?;
+            valid.map(|()| spec)
         }
     }
 }

@@ -38,6 +38,12 @@ impl Stream {
         self.anchor(sight)
     }
 
+    /// So many opens before this one were where the order has them: it shows only when their task
+    /// is trusted.
+    pub(in crate::plan) fn explain(&mut self, opens: usize) {
+        self.strayed = self.strayed.saturating_sub(opens as u64);
+    }
+
     /// A stray was a read for sure. Says whether the order is given up.
     /// `walking`: its task goes through directories.
     pub(in crate::plan) fn mistrust(&mut self, task: u32, walking: bool) -> bool {

@@ -85,6 +85,10 @@ pub(in crate::plan) struct Stream {
     near: Vec<BlockId>,
     matched: u64,
     strayed: u64,
+    /// Whether its epochs are numbered as its reader has them.
+    told: bool,
+    /// Whether another epoch has begun since that was asked last.
+    turned: bool,
     /// Of those matched, how many were seen.
     sighted: u64,
     /// Planner ticks between two opens of this stream, smoothed.
@@ -157,6 +161,8 @@ impl Stream {
             near: Vec::new(),
             matched: 0,
             strayed: 0,
+            told: true,
+            turned: false,
             sighted: 0,
             pace: 1.0,
             last_tick: 0,
@@ -167,8 +173,21 @@ impl Stream {
     /// With what has been counted of the stream that it takes the place of. Its workers are still
     /// there, though none of them has been seen in this order yet.
     pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
-        let Some(&Stream { matched, strayed, sighted, workers, .. }) = before else { return self };
-        Stream { matched, strayed, sighted, workers, ..self }
+        let told = false;
+        let Some(&Stream { matched, strayed, sighted, workers, .. }) = before else {
+            return Stream { told, ..self };
+        };
+        Stream { matched, strayed, sighted, workers, told, ..self }
+    }
+
+    /// Whether it was told, and its reader is followed.
+    pub(in crate::plan) fn is_told(&self) -> bool {
+        self.told && !self.diverged
+    }
+
+    /// The number of the epoch, where it has begun since the last call.
+    pub(in crate::plan) fn take_turn(&mut self) -> Option<u32> {
+        std::mem::take(&mut self.turned).then_some(self.number)
     }
 
     pub(in crate::plan) fn status(&self) -> StreamStatus {
@@ -347,6 +366,7 @@ impl Stream {
 
     fn roll(&mut self, sight: Sight<'_>) {
         self.number += 1;
+        self.turned = true;
         let (since, end) = (self.began, self.current.len());
         self.began = self.last_tick;
         while self.current.left() > 0 {

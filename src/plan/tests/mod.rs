@@ -59,6 +59,7 @@ struct World {
     open: BTreeMap<FileId, u32>,
     seen: BTreeMap<u32, FileId>,
     trusted: BTreeSet<FileId>,
+    began: Vec<u32>,
     fetched: u64,
 }
 
@@ -75,6 +76,7 @@ impl World {
             open: BTreeMap::new(),
             seen: BTreeMap::new(),
             trusted: BTreeSet::new(),
+            began: Vec::new(),
             fetched: 0,
         }
     }
@@ -104,6 +106,7 @@ impl World {
                     assert!(self.placing.iter().all(|(placing, _)| *placing != block));
                     self.placing.push((block, tier));
                 }
+                Action::Began { epoch } => self.began.push(epoch),
                 Action::Displace { .. } => {}
             }
         }

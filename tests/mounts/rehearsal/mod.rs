@@ -496,3 +496,38 @@ fn a_view_in_use_keeps_the_whole_mount() {
     }
     mounted.umount();
 }
+
+/// The job looks at an epoch's view when it has read half of the epoch.
+#[test]
+fn an_epoch_shows_what_was_held_when_it_began() {
+    let ground = ground();
+    let list = ground.path("order");
+    let lines = |from: u64, to: u64| {
+        (from..to).map(|number| format!("train/a/{number}.jpg\n")).collect::<String>()
+    };
+    fs::write(&list, format!("{}# epoch 1\n{}", lines(0, FILES / 2), lines(FILES / 2, FILES)))
+        .unwrap();
+    let mounted = mount(&ground, &["rehearsal.old.size=100"]);
+    let point = mounted.point.to_str().unwrap();
+    ground.ends(0, &["order", "set", point, list.to_str().unwrap()]);
+    let read = |from: u64, to: u64| {
+        (from..to).for_each(|number| {
+            fs::read(mounted.path(format!("train/a/{number}.jpg"))).unwrap();
+        });
+    };
+    read(0, FILES / 2);
+    // Where the last open slipped by, the next ones show that another epoch has begun.
+    read(FILES / 2, FILES * 3 / 4);
+    let view = mounted.path("rehearsal/old");
+    wait_until("the epoch is frozen", || {
+        let names = fs::read_dir(&view).unwrap().map(|entry| entry.unwrap().file_name());
+        names.into_iter().any(|name| name == "epoch-1")
+    });
+    read(FILES * 3 / 4, FILES - 2);
+    wait_for_offers(&ground, FILES - 2);
+    let shown = epoch(&view, 1);
+    let held: Vec<u64> =
+        shown["a"].iter().map(|name| name.trim_end_matches(".jpg").parse().unwrap()).collect();
+    assert!(held.len() > 10 && held.iter().all(|number| *number < FILES * 3 / 4), "{held:?}");
+    mounted.umount();
+}

@@ -81,6 +81,25 @@ fn each_opening_finds_a_fresh_sample() {
     mounted.umount();
 }
 
+/// A job that is started again goes on to draw.
+#[test]
+fn another_mount_draws_other_samples() {
+    let ground = ground();
+    let known = planted();
+    let mut mounted = filled(&ground, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
+    let mut before: Vec<Vec<String>> = Vec::new();
+    for turn in 0..3 {
+        let slot = mounted.path("rehearsal/old/slots/0000.jpg");
+        let drawn: Vec<String> = (0..15).map(|_| which(&known, &read_slot(&slot))).collect();
+        assert!(!before.contains(&drawn), "{drawn:?}");
+        before.push(drawn);
+        wait_until("each opening is counted", || stats(&ground)["replays"] == 15 * (turn + 1));
+        mounted.umount();
+        mounted = mount(&ground, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
+    }
+    mounted.umount();
+}
+
 /// There are more names than samples; all are looked at, and few of them are opened from then on.
 #[test]
 fn what_is_only_looked_at_is_found_by_others() {

@@ -191,6 +191,18 @@ fn a_disk_that_is_full_takes_no_more_and_gives_what_it_has() {
     assert!(!store.put(&[(key(2), &sample)]), "asked again only after a while");
 }
 
+#[test]
+fn an_index_that_somebody_deletes_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let sample = bytes(1, 5000);
+    assert!(store.put(&[(key(1), &sample)]));
+    fs::remove_file(directory.path().join("index-00000001")).unwrap();
+    store.compact().unwrap();
+    drop(store);
+    assert!(whole(&open(directory.path()), key(1)).unwrap() == sample);
+}
+
 fn owner(source: &str) -> Owner {
     Owner::new(Path::new(source), 5)
 }
@@ -221,6 +233,21 @@ fn a_store_has_one_user_and_each_source_its_own() {
     assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
 }
 
+/// Who makes the file of the owner anew has locked it, but is not the store's user.
+#[test]
+fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let first = home::claim(cache, &owner("/a")).unwrap();
+    fs::remove_file(first.path().join("owner")).unwrap();
+    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let error = home::claim_found(cache, &home::stores(cache).unwrap()[0]).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    drop(first);
+    home::claim(cache, &owner("/a")).unwrap();
+}
+
 #[test]
 fn a_store_that_is_being_left_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -241,6 +268,27 @@ fn a_store_that_is_being_left_is_waited_for() {
     drop(third);
 }
 
+/// A lock that is held by who is not to be seen is one of another container.
+#[test]
+fn who_is_not_seen_is_not_taken_for_one_that_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path();
+    let first = home::claim(cache, &owner("/a")).unwrap();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let start = std::time::Instant::now();
+    while !home::is_ending(child.id()) {
+        assert!(start.elapsed() < Duration::from_secs(300), "a child that nobody waits for");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(home::has_ended(child.id()));
+    child.wait().unwrap();
+    assert!(!home::is_ending(u32::MAX) && home::has_ended(u32::MAX));
+    let elsewhere = Owner { pid: u32::MAX, ..owner("/a") };
+    fs::write(first.path().join("owner"), serde_json::to_vec(&elsewhere).unwrap()).unwrap();
+    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    assert!(error.to_string().contains("another container"), "{error}");
+}
+
 #[test]
 fn only_a_directory_of_ones_own_is_used() {
     let directory = tempfile::tempdir().unwrap();
@@ -257,9 +305,16 @@ fn only_a_directory_of_ones_own_is_used() {
 fn older_formats_go_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    for name in ["belady-store-v1/x", "belady-store-v99", "belady-store-mine", "other", "v1"] {
+    let others = ["belady-store-v99", "belady-store-mine", "belady-store-v+1", "belady-store-v01"];
+    for name in others.iter().chain(&["belady-store-v1/x", "other", "v1"]) {
         fs::create_dir_all(at(name)).unwrap();
     }
+    // What a store of today says of itself is what those of all formats have said.
+    let tag = home::claim(&at("today"), &owner("/a")).unwrap().path().join("../CACHEDIR.TAG");
+    for name in others.iter().chain(&["belady-store-v1"]) {
+        fs::copy(&tag, at(name).join("CACHEDIR.TAG")).unwrap();
+    }
+    fs::create_dir_all(at("belady-store-v2/without-a-tag")).unwrap();
     fs::write(at("belady-store-v1/x/owner"), "").unwrap();
     let used = fs::File::open(at("belady-store-v1/x/owner")).unwrap();
     let lock = Flock::lock(used, FlockArg::LockExclusive).unwrap();
@@ -267,10 +322,18 @@ fn older_formats_go_and_nothing_else() {
     assert!(at("belady-store-v1/x/owner").exists(), "somebody uses it");
     drop(lock);
     fs::create_dir_all(at("belady-trash-left/store")).unwrap();
+    symlink(at("other"), at("belady-trash-link")).unwrap();
+    if nix::unistd::geteuid().is_root() {
+        fs::create_dir(at("belady-trash-others")).unwrap();
+        std::os::unix::fs::chown(at("belady-trash-others"), Some(1), None).unwrap();
+    }
     home::reclaim(directory.path()).unwrap();
     assert!(!at("belady-store-v1").exists() && !at("belady-trash-left").exists());
-    let left = fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 4, "what is newer, and what is not ours");
+    for name in others.iter().chain(&["belady-store-v2/without-a-tag", "other", "v1"]) {
+        assert!(at(name).exists(), "{name} is newer or not ours");
+    }
+    assert!(at("belady-trash-link").is_symlink());
+    assert_eq!(at("belady-trash-others").exists(), nix::unistd::geteuid().is_root());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A dataset is all files below some directory, or those of a kind, sorted in some way. Each of
 //! these that is tried costs memory and a part of every search, so only the likeliest are: the
 //! directories with the most files, those far below the source later than others, and in each of
-//! them all files, those of its usual kinds, and those of its commonest ones.
+//! them all files, those of its usual kinds, those of its commonest ones, and those that are not
+//! hidden. Of the largest dataset the parts into which scripts divide it are candidates, too.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use crate::ids::FileId;
 use crate::learn::Candidate;
 use crate::order::index::{Filter, IndexOrder, Sorting, index_order};
-use crate::order::{Entry, Listing};
+
+use crate::order::{Entry, Listing, Split};
 
 /// How many directories below the source are taken for datasets of their own.
 const ROOTS_MAX: usize = 16;
@@ -29,6 +31,20 @@ const COMMON: usize = 8;
 /// Kinds with one in so many of the files are usual. Lists and notes beside a dataset are fewer.
 const USUAL: usize = 100;
 
+/// How scripts divide a dataset, and up to how many samples that is tried: its parts cost as much as
+/// other datasets.
+const SPLITS: [&str; 8] = [
+    "random_split:42:0.8+0.2:0",
+    "random_split:42:0.8+0.2:1",
+    "random_split:42:0.9+0.1:0",
+    "random_split:42:0.9+0.1:1",
+    "random_split:0:0.8+0.2:0",
+    "random_split:0:0.8+0.2:1",
+    "random_split:0:0.9+0.1:0",
+    "random_split:0:0.9+0.1:1",
+];
+const SPLIT_MAX: usize = 1 << 21;
+
 /// All candidates together have so many times the files of the source at most.
 const COPIES_MAX: usize = 16;
 
@@ -39,8 +55,7 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
     let rows = (0..).zip(all).map(|(row, entry)| Entry { file: FileId(row), ..*entry }).collect();
     let rows = Listing::new(rows);
     let orders = orders(&rows);
-    let mut found: Vec<Candidate> = Vec::new();
-    let mut left = COPIES_MAX * all.len();
+    let mut found = Found { candidates: Vec::new(), left: COPIES_MAX * all.len() };
     // By rank, with the path.
     let mut roots = BinaryHeap::from([(usize::MAX, Reverse(&b""[..]), 0)]);
     for _ in 0..=ROOTS_MAX {
@@ -50,19 +65,65 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
             let rank = count >> (DEPTH_WEIGHS * (depth + 1)).min(usize::BITS - 1);
             roots.push((rank, Reverse(directory), depth + 1));
         }
+        let mut take = |files: &Listing<'_>, ext: Vec<String>, place: String| {
+            for (word, rows) in numberings(files, ext, &orders) {
+                let samples = rows.iter().map(|row| all[row.index()].file.0).collect();
+                found.take(format!("{word}{place}"), samples);
+            }
+        };
         for ext in kinds(&files) {
             let place = place(root, &ext);
-            for (word, rows) in numberings(&files, ext, &orders) {
-                let samples: Arc<[u32]> = rows.iter().map(|row| all[row.index()].file.0).collect();
-                let known = found.iter().any(|known| known.samples == samples);
-                if let Some(rest) = left.checked_sub(samples.len()).filter(|_| !known) {
-                    left = rest;
-                    found.push(Candidate { name: format!("{word}{place}"), samples });
-                }
-            }
+            take(&files, ext, place);
+        }
+        if let Some(visible) = visible(&files) {
+            take(&visible, Vec::new(), format!(" without hidden files{}", place(root, &[])));
         }
     }
-    found
+    found.divide();
+    found.candidates
+}
+
+/// The candidates that there are.
+struct Found {
+    candidates: Vec<Candidate>,
+    /// How many samples more they may have together.
+    left: usize,
+}
+
+impl Found {
+    /// Takes a numbering, if it is another one and there is room for it.
+    fn take(&mut self, name: String, samples: Arc<[u32]>) {
+        let known = self.candidates.iter().any(|known| known.samples == samples);
+        if let Some(left) = self.left.checked_sub(samples.len()).filter(|_| !known) {
+            self.left = left;
+            self.candidates.push(Candidate { name, samples });
+        }
+    }
+
+    /// Takes the parts of the first candidate.
+    fn divide(&mut self) {
+        let Some(Candidate { name, samples }) = self.candidates.first().cloned() else { return };
+        if samples.len() > SPLIT_MAX {
+            return;
+        }
+        for text in SPLITS {
+            let positions =
+                Split::parse(text).and_then(|split| split[0].positions(samples.len() as u32));
+            let Ok(positions) = positions else { continue };
+            let part = positions.into_iter().map(|at| samples[at as usize]).collect();
+            self.take(format!("{name} {text}"), part);
+        }
+    }
+}
+
+/// The files that loaders take where they leave hidden ones out, if there are any of these.
+fn visible<'a>(files: &Listing<'a>) -> Option<Listing<'a>> {
+    let is_hidden = |entry: &Entry<'_>| {
+        entry.path.split(|byte| *byte == b'/').any(|name| name.starts_with(b"."))
+    };
+    let mut entries = files.entries().to_vec();
+    entries.retain(|entry| !is_hidden(entry));
+    (entries.len() < files.entries().len()).then(|| Listing::new(entries))
 }
 
 /// The rows of all files in each order that is the same below every directory: to sort a million

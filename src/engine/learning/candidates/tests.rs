@@ -57,10 +57,14 @@ fn candidates_are_bounded() {
 /// Has a loader read the files that `is_read` of those with these paths, shuffled by a small seed;
 /// gives the words for the order that is then believed.
 fn learnt(paths: &[String], is_read: impl Fn(&str) -> bool) -> String {
-    let candidates = of(paths);
-    let mut learner = Learner::new(Settings::default(), candidates, SampleTable::Files);
     let mut read: Vec<u32> = (0..).zip(paths).filter(|(_, p)| is_read(p)).map(|(f, _)| f).collect();
     read.sort_by_key(|file| &paths[*file as usize]);
+    learnt_of(paths, &read)
+}
+
+/// The same of these files in this order.
+fn learnt_of(paths: &[String], read: &[u32]) -> String {
+    let mut learner = Learner::new(Settings::default(), of(paths), SampleTable::Files);
     let sampler = Distributed { seed: 3, ..Distributed::default() };
     let epoch = sampler.epoch(read.len() as u32, 0);
     let mut out = Vec::new();
@@ -107,6 +111,28 @@ fn imagenet_as_it_is_unpacked_is_found() {
     paths.push("LOC_synset_mapping.txt".to_owned());
     let order = learnt(&paths, |path| path.starts_with("ILSVRC/Data/CLS-LOC/train"));
     assert!(order.contains("over 2000 samples in imagefolder below ILSVRC/Data/"), "{order}");
+}
+
+#[test]
+fn hidden_files_are_left_out_as_loaders_do() {
+    let mut paths = images("train", 20, 100, ".jpg");
+    paths.extend((0..30).map(|at| format!("train/n{at:03}/.{at}.jpg")));
+    let order = learnt(&paths, |path| !path.contains("/."));
+    assert!(order.contains(" without hidden files below train"), "{order}");
+}
+
+#[test]
+fn a_part_that_a_script_splits_off_is_found() {
+    let paths = images("all", 20, 200, ".jpg");
+    let mut files: Vec<u32> = (0..paths.len() as u32).collect();
+    files.sort_by_key(|file| &paths[*file as usize]);
+    for part in 0..2 {
+        let split = format!("random_split:42:0.8+0.2:{part}");
+        let positions = Split::parse(&split).unwrap()[0].positions(files.len() as u32).unwrap();
+        let read: Vec<u32> = positions.into_iter().map(|at| files[at as usize]).collect();
+        let order = learnt_of(&paths, &read);
+        assert!(order.contains(&split), "{order}");
+    }
 }
 
 #[test]

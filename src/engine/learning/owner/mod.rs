@@ -1,24 +1,27 @@
 //! The learner's thread itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod telling;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
-use super::groups::{Groups, program, runs};
+use super::groups::Groups;
 use super::journal::{Kept, Numbering};
+use super::lists::Lists;
 use super::searches::Searches;
-use super::{LoaderStatus, NOTES_MAX, Note, Surroundings, Told};
+use super::{NOTES_MAX, Note, Surroundings, Told};
 use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
-use crate::engine::planning::Published;
-use crate::ids::StreamId;
-use crate::learn::{Belief, Candidate, Decision, Known, Learner, LoaderId, Observation, Settings};
+use crate::ids::{FileId, StreamId};
+use crate::learn::{Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why};
 use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, RAM};
+use crate::sync::Mutex;
 
 /// How often is looked what has changed around: while something happens, and else.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -60,6 +63,8 @@ pub(super) struct Owner {
     names: u64,
     /// Numberings of before that loaders go on with.
     before: Vec<Candidate>,
+    lists: Lists,
+    notes: SyncSender<Note>,
     /// From when on observations count their milliseconds.
     started: Instant,
     received: Vec<Received>,
@@ -73,6 +78,8 @@ pub(super) struct Owner {
     /// How fast seeds are searched, once some have been.
     seeds_per_second: Option<f64>,
     loaders: BTreeMap<LoaderId, Loader>,
+    /// Processor time that searches took, by the process that they were for.
+    spent: BTreeMap<u64, Duration>,
     decisions: Vec<Decision>,
 }
 
@@ -94,6 +101,8 @@ struct Loader {
     /// When its order was told last.
     told: Instant,
     cpu: Duration,
+    /// How often it read something else than the order that it was followed in.
+    diverged: u32,
     /// The name of its program, which is known as long as that runs.
     program: String,
 }
@@ -102,7 +111,7 @@ impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
         let (cpu, program) = (Duration::ZERO, String::new());
-        Loader { stream, followed, since, told: since, cpu, program }
+        Loader { stream, followed, since, told: since, cpu, diverged: 0, program }
     }
 }
 
@@ -126,7 +135,9 @@ impl Owner {
         lock(&told).journal = kept.words();
         Owner {
             settings,
-            searches: Searches::new(&settings, notes),
+            searches: Searches::new(&settings, notes.clone()),
+            notes,
+            lists: Lists::default(),
             told,
             kept,
             heard: 0,
@@ -143,6 +154,7 @@ impl Owner {
             took: Duration::ZERO,
             seeds_per_second: None,
             loaders: BTreeMap::new(),
+            spent: BTreeMap::new(),
             decisions: Vec::new(),
         }
     }
@@ -208,19 +220,21 @@ impl Owner {
             }
             Note::Received { stream, order } => self.receive(stream, &order),
             Note::Withdrawn { stream } => self.received.retain(|known| known.stream != stream),
-            Note::Slice { generation, search, loader, findings, cpu, speed }
-                if generation == self.generation =>
-            {
-                self.loaders.entry(loader).or_default().cpu += cpu;
-                self.measure(speed);
-                if !findings.is_empty() {
-                    self.observe(Observation::Found { search, findings });
+            Note::Slice { generation, search, loader, group, findings, cpu, speed } => {
+                if generation == self.generation {
+                    self.loaders.entry(loader).or_default().cpu += cpu;
+                    self.measure(speed);
+                    if !findings.is_empty() {
+                        self.observe(Observation::Found { search, findings });
+                    }
                 }
+                self.spend(group, cpu);
             }
             Note::Searched { generation, search } if generation == self.generation => {
                 self.searches.end(search);
                 self.observe(Observation::Searched { search });
             }
+            Note::Listed { path, text } => self.listed(&path, &text),
             Note::Records(answer) => {
                 let records = self.learner.iter().flat_map(Learner::records);
                 let named = records.map(|record| {
@@ -230,7 +244,17 @@ impl Owner {
                 // Who asked may have gone.
                 let _ = answer.try_send(named.collect());
             }
-            Note::Heard(..) | Note::Slice { .. } | Note::Searched { .. } | Note::Wake => {}
+            Note::Heard(..) | Note::Searched { .. } | Note::Wake => {}
+        }
+    }
+
+    /// A search for loaders of a process took so much more of a processor.
+    fn spend(&mut self, group: u64, cpu: Duration) {
+        let spent = self.spent.entry(group).or_default();
+        *spent += cpu;
+        if *spent >= self.settings.time && *spent - cpu < self.settings.time {
+            tracing::info!(process = group, ?spent, "order.learn-time is used up");
+            self.observe(Observation::Spent { group });
         }
     }
 
@@ -251,6 +275,21 @@ impl Owner {
         }
         let group = self.groups.of(task);
         self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+        if exact {
+            let Owner { around, layout, notes, .. } = self;
+            self.lists.read(FileId(sample), &around.catalog, layout, notes);
+        }
+    }
+
+    /// A list of files was read: by its order a loader may number its samples.
+    fn listed(&mut self, path: &str, text: &[u8]) {
+        let take = |listing: &Listing<'_>| self.lists.take(path, text, listing.clone());
+        let Some(candidate) = with_listing(&self.around.catalog, &[], None, take) else { return };
+        tracing::info!(path, samples = candidate.samples.len(), "a list of samples is read");
+        if let Some(learner) = &mut self.learner {
+            learner.consider(candidate, &mut self.decisions);
+            self.heed();
+        }
     }
 
     /// Whether a stream that was told its order, and reads it, may read the file.
@@ -272,9 +311,14 @@ impl Owner {
     fn make_learner(&mut self) -> Learner {
         let began = Instant::now();
         (self.layout, self.names) = (self.around.catalog.layout(), self.around.catalog.names());
-        let found = |listing: &Listing<'_>| (candidates(listing), Numbering::of(listing));
+        let lists = &mut self.lists;
+        let found = |listing: &Listing<'_>| {
+            lists.look(listing);
+            (candidates(listing), Numbering::of(listing))
+        };
         let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], None, found);
         candidates.append(&mut self.before);
+        candidates.extend_from_slice(self.lists.found());
         let guess = Settings::default().seeds_per_second * u64::from(self.settings.threads);
         let seeds_per_second = self.seeds_per_second.map_or(guess, |speed| speed as u64);
         let settings =
@@ -283,6 +327,10 @@ impl Owner {
         crate::catalog::give_back();
         self.kept.number(numbering);
         learner.recall(self.kept.journal());
+        let spent = self.spent.iter().filter(|(_, spent)| **spent >= self.settings.time);
+        for (&group, _) in spent {
+            learner.apply(Observation::Spent { group }, &mut self.decisions);
+        }
         self.heard = learner.news();
         (self.made, self.took) = (Instant::now(), began.elapsed());
         learner
@@ -292,14 +340,17 @@ impl Owner {
     fn heed(&mut self) {
         for decision in std::mem::take(&mut self.decisions) {
             match decision {
-                Decision::SearchWanted { id, loader, search } => {
+                Decision::SearchWanted { id, loader, group, search } => {
                     tracing::debug!(?id, ?loader, units = search.units(), "search begins");
-                    self.searches.begin(self.generation, id, loader, search);
+                    self.searches.begin(self.generation, id, (loader, group), search);
                 }
                 Decision::SearchOver { id } => self.searches.end(id),
                 Decision::Committed(known) | Decision::EpochBegan(known) => self.follow(known),
                 Decision::Withdrawn { loader, why } => {
                     tracing::info!(loader = loader.0, ?why, "learnt order withdrawn");
+                    if let (Why::Diverged, Some(loader)) = (why, self.loaders.get_mut(&loader)) {
+                        loader.diverged += 1;
+                    }
                     self.withdraw(loader);
                 }
             }
@@ -407,73 +458,6 @@ impl Owner {
             _ => {}
         }
         self.tell();
-    }
-
-    fn beliefs(&self) -> Vec<Belief> {
-        self.learner.iter().flat_map(Learner::beliefs).collect()
-    }
-
-    /// Does nothing more for loaders of processes that have ended.
-    fn end_groups(&mut self) {
-        let groups: BTreeSet<u64> = self.beliefs().iter().map(|belief| belief.group).collect();
-        for group in groups.into_iter().filter(|group| !runs(*group)) {
-            self.observe(Observation::Ended { group });
-        }
-    }
-
-    /// Lets the planner forget who has long read nothing, and follow again who reads and is not
-    /// followed there.
-    fn tell_again(&mut self, published: &Published) {
-        for belief in self.beliefs() {
-            let Some(loader) = self.loaders.get_mut(&belief.loader) else { continue };
-            let read = self.started + Duration::from_millis(belief.last_ms);
-            let progress = loader.stream.and_then(|stream| published.progress(stream));
-            let lost = !loader.followed || progress.is_some_and(|progress| !progress.following);
-            let idle = read.elapsed() > IDLE_MAX;
-            if idle && loader.followed {
-                self.withdraw(belief.loader);
-            } else if lost
-                && !idle
-                && read > loader.told
-                && loader.told.elapsed() > TOLD_AGAIN_EVERY
-            {
-                loader.told = Instant::now();
-                let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
-                known.into_iter().for_each(|known| self.follow(known));
-            }
-        }
-    }
-
-    /// Publishes what is known of each loader. Those that the learner has forgotten are forgotten.
-    fn tell(&mut self) {
-        let beliefs = self.beliefs();
-        let learner = self.learner.as_ref();
-        self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
-        let status = |belief: Belief| {
-            let loader = self.loaders.entry(belief.loader).or_default();
-            if loader.program.is_empty() {
-                loader.program = program(belief.group);
-            }
-            LoaderStatus {
-                loader: belief.loader.0,
-                process: belief.group,
-                program: loader.program.clone(),
-                epoch: belief.epoch,
-                belief: belief.text,
-                followed: loader.followed,
-                since_s: loader.since.elapsed().as_secs(),
-                bits: belief.bits,
-                needed: belief.needed,
-                known_after: belief.known_after,
-                epochs_foreseen: belief.foreseen,
-                searching: self.searches.runs_for(belief.loader),
-                search_cpu_s: loader.cpu.as_secs_f64(),
-                progress: None,
-                stream: loader.stream.filter(|_| loader.followed),
-            }
-        };
-        let loaders = beliefs.into_iter().map(status).collect();
-        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
     }
 }
 

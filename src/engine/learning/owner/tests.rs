@@ -9,6 +9,7 @@ use super::*;
 use crate::anchor::Anchored;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
+use crate::engine::planning::Published;
 use crate::ids::FileId;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::Distributed;
@@ -64,7 +65,7 @@ impl Stand {
             journal: None,
         };
         let (notes, received) = sync_channel(NOTES_MAX);
-        let settings = LearnSettings { crack: false, threads: 1, nice: 0 };
+        let settings = LearnSettings { crack: false, threads: 1, nice: 0, time: Duration::MAX };
         let owner = Owner::new(settings, around, notes, Arc::default(), long_ago());
         Stand { owner, inbox, published, files, _directory: directory, _notes: received }
     }
@@ -157,6 +158,31 @@ fn other_files_end_no_search() {
     stand.owner.searches.end_all();
     stand.owner.look();
     assert_eq!(stand.owner.generation, 1);
+}
+
+#[test]
+fn who_has_spent_the_time_of_searches_is_not_searched_for_by_a_new_learner() {
+    let mut stand = Stand::new();
+    stand.owner.settings.time = Duration::from_secs(10);
+    stand.open(shuffled().into_iter().take(60));
+    assert!(stand.owner.searches.run());
+    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    let (search, group, findings) =
+        (crate::learn::SearchId(u32::MAX), u64::from(task()), Vec::new());
+    let mut slice = |generation, seconds| {
+        let (findings, cpu) = (findings.clone(), Duration::from_secs(seconds));
+        let (speed, owner) = (None, &mut stand.owner);
+        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
+        owner.searches.run()
+    };
+    assert!(slice(0, 6));
+    // Those of a learner that is no more count, too.
+    assert!(!slice(7, 6));
+    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
+    stand.owner.look();
+    assert_eq!(stand.owner.generation, 1);
+    stand.open(shuffled().into_iter().take(120));
+    assert!(!stand.owner.searches.run());
 }
 
 #[test]

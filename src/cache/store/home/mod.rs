@@ -14,9 +14,9 @@
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
-//! Nothing else is ever touched. What is to go is renamed to trash first and deleted by a thread of
-//! its own, so that no mount waits for it; a thread that did not come to its end is made good by
-//! the next one. Stores of older formats that nobody has locked go the same way; newer ones stay.
+//! Nothing else is ever touched, and what bears such a name and is not ours is not either.
+
+mod trash;
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::Hasher;
@@ -37,6 +37,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
+pub use trash::{discard, reclaim};
+use trash::{discard_older, empty_trash};
 
 /// Version of the format, the index and the segments included.
 const VERSION: u32 = 3;
@@ -45,10 +47,10 @@ const STORES: &str = "belady-store-v";
 /// Buffers are not thrown away with stores of older formats.
 const BUFFERS: &str = "belady-rehearsal-v1";
 const LATENT: &str = "latent";
-const TRASH: &str = "belady-trash-";
 const OWNER: &str = "owner";
 const CATALOG: &str = "catalog";
 const JOURNAL: &str = "journal";
+const TAG_NAME: &str = "CACHEDIR.TAG";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
@@ -135,7 +137,8 @@ fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
 }
 
-/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails.
+/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails or has
+/// no room.
 pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
     let fails = matches!(
         error.raw_os_error(),
@@ -147,6 +150,8 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::ETIMEDOUT
                 | libc::EUCLEAN
                 | libc::EBADMSG
+                | libc::ENOSPC
+                | libc::EDQUOT
         )
     );
     let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
@@ -194,7 +199,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     make_own(cache, cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     make_own(cache, &stores)?;
-    let tag = stores.join("CACHEDIR.TAG");
+    let tag = stores.join(TAG_NAME);
     if !tag.exists() {
         fs::write(&tag, TAG).map_err(|error| cannot(cache, &error))?;
     }
@@ -253,16 +258,18 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
-                let leaves = pid.is_some_and(has_ended) || try_to_stay(&directory).is_some();
+                let leaves = pid.is_some_and(is_ending) || try_to_stay(&directory).is_ok();
                 if waited < if leaves { LAST_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
                     continue;
                 }
-                let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
-                let message = format!("the store {} is in use{by}", path.display());
-                return Err(Error::new(ErrorKind::Busy, message)
-                    .hint("use that mount of the source, or give another --cache-dir"));
+                let by = match pid {
+                    Some(pid) if has_ended(pid) => " by a process of another container".into(),
+                    Some(pid) => format!(" by process {pid}"),
+                    None => String::new(),
+                };
+                return Err(busy(path, &by));
             }
             Err((_, errno)) => {
                 return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
@@ -274,40 +281,60 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
         (found.dev(), found.ino()) == (held.dev(), held.ino())
     };
     let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
-    let ours = matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held));
-    Ok(ours.then(|| Home {
-        path: path.to_path_buf(),
-        stays: stay(&directory),
-        directory,
-        owner_file: file,
-    }))
+    if !matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held)) {
+        return Ok(None);
+    }
+    let stays = match stay(&directory, patience) {
+        // The owner's file is new: somebody has deleted the one that the store's user has locked.
+        Err(Errno::EWOULDBLOCK) => return Err(busy(path, "")),
+        // Where directories cannot be locked, nobody can have that lock.
+        stays => stays.ok(),
+    };
+    Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
+}
+
+fn busy(path: &Path, by: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("the store {} is in use{by}", path.display()))
+        .hint("use that mount of the source, or give another --cache-dir")
 }
 
 /// Locks the directory itself, as soon as nobody looks whether that is possible.
-fn stay(directory: &OwnedFd) -> Option<Stay> {
-    let looks = LOCK_PATIENCE.as_millis() / LOCK_RETRY.as_millis();
-    (0..looks).find_map(|_| {
-        let stays = try_to_stay(directory);
-        if stays.is_none() {
-            std::thread::sleep(LOCK_RETRY);
+fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match try_to_stay(directory) {
+            Err(Errno::EWOULDBLOCK) if waited < patience => {
+                std::thread::sleep(LOCK_RETRY);
+                waited += LOCK_RETRY;
+            }
+            stays => return stays,
         }
-        stays
-    })
+    }
 }
 
 /// Locks the directory itself, unless another process has done that, which is to stay then.
-fn try_to_stay(directory: &OwnedFd) -> Option<Stay> {
+fn try_to_stay(directory: &OwnedFd) -> nix::Result<Stay> {
     // Through a description of its own: a lock goes with the description, not with the directory.
-    let again =
-        openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
-    Flock::lock(again, FlockArg::LockExclusiveNonblock).ok().map(Stay)
+    let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    Flock::lock(again, FlockArg::LockExclusiveNonblock).map(Stay).map_err(|(_, errno)| errno)
+}
+
+/// The state of a process as the kernel writes it, and what it writes behind it; none for one that
+/// is not there, or not seen from here: it is in another container.
+fn state_of(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next().map(str::to_owned)
+}
+
+/// Whether a process is over and still holds what it held: one of its threads waits for a disk. Who
+/// is gone holds nothing, so that a lock that is held is somebody else's.
+pub(super) fn is_ending(pid: u32) -> bool {
+    state_of(pid).is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
 /// Whether a process is over: it is gone, or a zombie as long as one of its threads waits.
 pub fn has_ended(pid: u32) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = state.rsplit(") ").next().unwrap_or_default();
-    state.is_empty() || state.starts_with(['Z', 'X'])
+    state_of(pid).is_none() || is_ending(pid)
 }
 
 fn open_owner(store: &OwnedFd) -> std::io::Result<File> {
@@ -407,72 +434,4 @@ pub fn disk_bytes(store: &Path) -> u64 {
 fn is_locked(store: &Path) -> bool {
     let Ok(file) = File::open(store.join(OWNER)) else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
-}
-
-/// Moves a store, which nobody can be using, out of the way.
-///
-/// # Errors
-/// Where it cannot be renamed.
-pub fn discard(cache: &Path, home: Home) -> Result<()> {
-    throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
-}
-
-fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
-    let bin = tempfile::Builder::new().prefix(TRASH).tempdir_in(cache)?.keep();
-    // In its place, at once: who empties the trash at this moment may have removed it.
-    fs::rename(directory, bin)
-}
-
-/// Throws away what older formats have left, unless somebody uses it.
-fn discard_older(cache: &Path) {
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let version = name.to_str().and_then(|name| name.strip_prefix(STORES)?.parse::<u32>().ok());
-        if version.is_none_or(|version| version >= VERSION) {
-            continue;
-        }
-        let stores = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-        if stores.map(|store| store.path()).any(|store| is_locked(&store)) {
-            continue;
-        }
-        if let Err(error) = throw_away(cache, &entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "an old store was not removed");
-        }
-    }
-}
-
-/// Deletes what was thrown away. Does not wait for it.
-fn empty_trash(cache: &Path) {
-    let cache = cache.to_path_buf();
-    let thread = std::thread::Builder::new().name("belady-trash".into());
-    // Without a thread it stays until the next mount.
-    let _ = thread.spawn(move || clear(&cache));
-}
-
-/// Deletes what was thrown away, and says how many bytes that gave. Blocks.
-pub fn clear(cache: &Path) -> u64 {
-    let mut bytes = 0;
-    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        if !entry.file_name().as_bytes().starts_with(TRASH.as_bytes()) {
-            continue;
-        }
-        bytes += disk_bytes(&entry.path());
-        match fs::remove_dir_all(entry.path()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(path = %entry.path().display(), %error, "trash was not deleted");
-            }
-            _ => {}
-        }
-    }
-    bytes
-}
-
-/// Throws older formats away and deletes all trash. Blocks.
-///
-/// # Errors
-/// Where the cache directory cannot be used.
-pub fn reclaim(cache: &Path) -> Result<u64> {
-    check(cache)?;
-    discard_older(cache);
-    Ok(clear(cache))
 }

@@ -1,0 +1,317 @@
+//! Threads whose jobs may be held up by the places that they are about.
+//!
+//! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
+//! thread takes its turn, and what else is to be done at its place is refused until it is
+//! over. So a place that hangs costs what is asked of it, and all others a moment. There is a limit
+//! to such threads; one that is left refuses everything then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::Urgency;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// Jobs at once with those that are held up.
+const UNDER_WAY_MAX: usize = 64;
+
+/// Gets `ETIMEDOUT` where its place holds others up.
+type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+struct UnderWay<K> {
+    place: K,
+    urgency: Urgency,
+    since: Instant,
+}
+
+struct State<K> {
+    /// For how long a job may be at it.
+    patience: Duration,
+    demand: VecDeque<(K, Work)>,
+    prefetch: VecDeque<(K, Work)>,
+    /// By their numbers.
+    under_way: BTreeMap<u64, UnderWay<K>>,
+    begun: u64,
+    threads: usize,
+    /// Whether a thread that has no turn waits for a job to be held up.
+    watched: bool,
+    closed: bool,
+}
+
+/// What is to be done next.
+enum Turn {
+    /// The job of this number.
+    Begin(u64, Work),
+    Refuse(Work),
+}
+
+impl<K: Eq> State<K> {
+    fn new(patience: Duration) -> Self {
+        State {
+            patience,
+            demand: VecDeque::new(),
+            prefetch: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            begun: 0,
+            threads: 0,
+            watched: false,
+            closed: false,
+        }
+    }
+
+    fn is_held_up(&self, job: &UnderWay<K>, now: Instant) -> bool {
+        now.saturating_duration_since(job.since) >= self.patience
+    }
+
+    fn goes_on(&self, now: Instant) -> impl Iterator<Item = &UnderWay<K>> {
+        self.under_way.values().filter(move |job| !self.is_held_up(job, now))
+    }
+
+    /// Takes the job whose turn it is, where there are so many turns at once.
+    fn take(&mut self, prefetching_max: usize, reserved: usize, now: Instant) -> Option<Turn> {
+        let prefetches = |job: &&UnderWay<K>| job.urgency == Urgency::Prefetch;
+        let (all, prefetching) =
+            (self.goes_on(now).count(), self.goes_on(now).filter(prefetches).count());
+        if all >= prefetching_max + reserved {
+            return None;
+        }
+        let (urgency, (place, work)) = match self.demand.pop_front() {
+            Some(job) => (Urgency::Demand, job),
+            None if prefetching >= prefetching_max => return None,
+            None => (Urgency::Prefetch, self.prefetch.pop_front()?),
+        };
+        let held_up = |job: &UnderWay<K>| job.place == place && self.is_held_up(job, now);
+        if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.values().any(held_up) {
+            return Some(Turn::Refuse(work));
+        }
+        self.begun += 1;
+        self.under_way.insert(self.begun, UnderWay { place, urgency, since: now });
+        Some(Turn::Begin(self.begun, work))
+    }
+
+    fn has_jobs(&self) -> bool {
+        !self.demand.is_empty() || !self.prefetch.is_empty()
+    }
+
+    /// When the next job counts as held up, for those that wait for a turn.
+    fn next_held_up(&self, now: Instant) -> Option<Instant> {
+        let since = self.goes_on(now).map(|job| job.since).min();
+        since.filter(|_| self.has_jobs()).map(|since| since + self.patience)
+    }
+}
+
+struct Shared<K> {
+    name: &'static str,
+    state: Mutex<State<K>>,
+    wake: Condvar,
+    prefetching_max: usize,
+    reserved: usize,
+    /// What each thread does first.
+    start: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A queue of jobs, each about a place, and the threads that do them.
+///
+/// What is still queued when the crew is dropped is not done; threads end with the job they are at.
+pub struct Crew<K: Eq + Send + 'static>(Arc<Shared<K>>);
+
+impl<K: Eq + Send + 'static> Crew<K> {
+    /// A crew that does at most `prefetching_max` prefetches and `reserved` further jobs at once, but
+    /// for those that are at it for longer than `patience`. Each thread does `start` first.
+    pub fn new(
+        name: &'static str,
+        patience: Duration,
+        prefetching_max: usize,
+        reserved: usize,
+        start: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let crew = Crew(Arc::new(Shared {
+            name,
+            state: Mutex::new(State::new(patience)),
+            wake: Condvar::new(),
+            prefetching_max,
+            reserved,
+            start: Box::new(start),
+        }));
+        crew.0.add_thread(&mut crew.0.lock());
+        crew
+    }
+
+    /// Queues a job about a place: what somebody waits for goes first.
+    pub fn submit(
+        &self,
+        urgency: Urgency,
+        place: K,
+        work: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let mut state = self.0.lock();
+        match urgency {
+            Urgency::Demand => state.demand.push_back((place, Box::new(work))),
+            Urgency::Prefetch => state.prefetch.push_back((place, Box::new(work))),
+        }
+        let turns = self.0.prefetching_max + self.0.reserved;
+        if !state.watched || state.goes_on(Instant::now()).count() < turns {
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl<K: Eq + Send + 'static> Drop for Crew<K> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.wake.notify_all();
+    }
+}
+
+impl<K: Eq + Send + 'static> Shared<K> {
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread. Where none can be had, those that there are do the work.
+    fn add_thread(self: &Arc<Self>, state: &mut State<K>) {
+        let shared = Arc::clone(self);
+        let thread = thread::Builder::new().name(self.name.into());
+        if thread.spawn(move || shared.run()).is_ok() {
+            state.threads += 1;
+        }
+    }
+
+    fn run(self: &Arc<Self>) {
+        (self.start)();
+        let mut state = self.lock();
+        while !state.closed {
+            match state.take(self.prefetching_max, self.reserved, Instant::now()) {
+                None => state = self.wait(state),
+                Some(Turn::Refuse(work)) => {
+                    drop(state);
+                    self.answer(work, Err(Errno::ETIMEDOUT));
+                    state = self.lock();
+                }
+                Some(Turn::Begin(number, work)) => {
+                    // One is left that takes the turns of those that are held up.
+                    if state.threads == state.under_way.len() {
+                        self.add_thread(&mut state);
+                    } else if state.has_jobs() && !state.watched {
+                        self.wake.notify_one();
+                    }
+                    drop(state);
+                    self.answer(work, Ok(()));
+                    state = self.lock();
+                    state.under_way.remove(&number);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, work: Work, turn: Result<(), Errno>) {
+        // A job that panics must not take the thread with it.
+        if catch_unwind(AssertUnwindSafe(|| work(turn))).is_err() {
+            tracing::error!(crew = self.name, "a job panicked");
+        }
+    }
+
+    /// Waits until there may be a turn.
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State<K>>) -> MutexGuard<'a, State<K>> {
+        let now = Instant::now();
+        match state.next_held_up(now).filter(|_| !state.watched) {
+            Some(then) => {
+                state.watched = true;
+                let waited = self.wake.wait_timeout(state, then.saturating_duration_since(now));
+                let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+                state.watched = false;
+                state
+            }
+            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Sender};
+
+    use super::*;
+
+    /// What only a broken crew takes.
+    const LIMIT: Duration = Duration::from_secs(180);
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn crew() -> Crew<u32> {
+        Crew::new("crew", PATIENCE, 2, 2, || ())
+    }
+
+    /// Has a job wait at a place until what is returned is dropped.
+    fn hang(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Sender<()> {
+        let (sender, receiver) = mpsc::channel::<()>();
+        crew.submit(urgency, place, move |turn| {
+            let _ = turn.map(|()| receiver.recv());
+        });
+        sender
+    }
+
+    /// Whether a job at a place is done, and not refused.
+    fn ask(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
+        let (sender, receiver) = mpsc::channel();
+        crew.submit(urgency, place, move |turn| sender.send(turn).unwrap());
+        receiver.recv_timeout(LIMIT).expect("an answer")
+    }
+
+    #[test]
+    fn places_that_hang_hold_no_others_up() {
+        let crew = crew();
+        let urgency = [Urgency::Demand, Urgency::Prefetch];
+        let hung: Vec<_> = (0..10).map(|n| hang(&crew, urgency[n as usize % 2], n / 2)).collect();
+        assert_eq!(urgency.map(|urgency| ask(&crew, urgency, 100)), [Ok(()); 2]);
+        assert_eq!(ask(&crew, Urgency::Demand, 0), Err(Errno::ETIMEDOUT));
+        drop(hung);
+        // They end in a moment.
+        while ask(&crew, Urgency::Prefetch, 0).is_err() {}
+    }
+
+    fn job(place: u32) -> (u32, Work) {
+        (place, Box::new(|_| ()))
+    }
+
+    /// The places of those that begin now.
+    fn begin(state: &mut State<u32>, now: Instant) -> Vec<u32> {
+        while state.take(2, 2, now).is_some() {}
+        let begun = state.under_way.values().filter(|job| job.since == now);
+        begun.map(|job| job.place).collect()
+    }
+
+    #[test]
+    fn turns_are_bounded_and_what_somebody_waits_for_goes_first() {
+        let (mut state, now) = (State::new(PATIENCE), Instant::now());
+        state.prefetch.extend((0..3).map(job));
+        assert_eq!(begin(&mut state, now), [0, 1]);
+        state.demand.extend((10..13).map(job));
+        assert_eq!(begin(&mut state, now), [0, 1, 10, 11]);
+        assert_eq!(state.next_held_up(now), Some(now + PATIENCE));
+        assert_eq!(begin(&mut state, now + PATIENCE), [12, 2]);
+    }
+
+    #[test]
+    fn where_too_much_hangs_nothing_begins_and_nothing_waits() {
+        let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
+        for place in 0..100 {
+            state.demand.push_back(job(place));
+            begin(&mut state, now);
+            now += PATIENCE;
+        }
+        assert_eq!(state.under_way.len(), UNDER_WAY_MAX);
+        assert!(!state.has_jobs());
+    }
+
+    #[test]
+    fn a_panic_costs_its_job() {
+        let crew = crew();
+        crew.submit(Urgency::Demand, 0, |_| panic!("on purpose"));
+        assert_eq!(ask(&crew, Urgency::Demand, 1), Ok(()));
+    }
+}

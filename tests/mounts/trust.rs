@@ -1,0 +1,107 @@
+//! Names on kernels that cannot be told to ask for them again (before Linux 6.2).
+//!
+//! Goal: what such a kernel is told to believe ends by itself, so that trust is taken back and changes
+//! of the source show. Method: a connection that does without is mounted in this process, with
+//! nobody behind it who would tell the kernel of changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use belady::cache::{Cache, Inbox};
+use belady::catalog::{Catalog, NodeId};
+use belady::fs::Dataset;
+use belady::fuse::{Connection, MountSettings};
+use belady::ids::FileId;
+use belady::source::PosixSource;
+
+use crate::changes::{version, version_of};
+use crate::ground::{Ground, wait_until};
+
+/// A file of the source, mounted.
+struct Stand {
+    ground: Ground,
+    cache: Arc<Cache>,
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Stand {
+    fn new(period: Option<Duration>) -> Self {
+        let ground = Ground::new();
+        ground.plant("file", &version(1, 10_000));
+        let source = Arc::new(PosixSource::open(&ground.path("source"), 4).unwrap());
+        let catalog = Arc::new(Catalog::scan(source, 1, period).unwrap());
+        let inbox = Arc::new(Inbox::new(4));
+        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+        let dataset = Dataset::new(catalog, Arc::clone(&cache), inbox, Arc::new(|_| ()), false);
+        let settings = MountSettings {
+            source_name: "trust".into(),
+            allow_other: false,
+            pushes: true,
+            passes: false,
+            expires: false,
+            threads: 2,
+            options: Vec::new(),
+        };
+        let connection = Connection::mount(dataset, &ground.path("mount"), &settings).unwrap();
+        let path = ground.path("mount/file");
+        let stand = Stand { ground, cache, connection, path };
+        let pusher = Arc::clone(stand.connection.pusher().unwrap());
+        assert!(pusher.stop_asking(Some(Path::new("file"))), "opens are requests");
+        stand.cache.connect(pusher, Box::new(|_, _, then| then()));
+        stand
+    }
+
+    /// Whether the kernel asks for the name when the file is opened.
+    fn asks(&self) -> bool {
+        let lookups =
+            || self.connection.requests().by_kind().find(|kind| kind.0 == "lookup").unwrap();
+        let before = lookups();
+        fs::metadata(&self.path).unwrap();
+        lookups() != before
+    }
+
+    fn turn(&self, trusted: bool) {
+        let attr = self.cache.catalog().lookup(NodeId::ROOT, "file".as_ref(), true);
+        let file: FileId = attr.unwrap().unwrap().node.file().unwrap();
+        self.cache.turn(file, trusted);
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        let _ = self.connection.unmount(true);
+    }
+}
+
+#[test]
+fn a_name_is_believed_for_a_while_and_trust_that_is_taken_back_ends() {
+    let stand = Stand::new(None);
+    assert_eq!(version_of(&fs::read(&stand.path).unwrap(), 0), 1);
+    stand.turn(true);
+    wait_until("a name that is believed", || !stand.asks());
+    wait_until("the end of the belief", || stand.asks());
+    wait_until("a name that is believed again", || !stand.asks());
+    stand.turn(false);
+    wait_until("an open that is seen", || stand.asks());
+    assert!((0..100).all(|_| stand.asks()), "each open is seen from then on");
+}
+
+#[test]
+fn a_change_shows_though_nobody_tells_the_kernel() {
+    let stand = Stand::new(Some(Duration::from_secs(1)));
+    for number in 1..4 {
+        stand.ground.plant("../replacement", &version(number, 10_000));
+        fs::rename(stand.ground.path("replacement"), stand.ground.source("file")).unwrap();
+        wait_until("the change", || {
+            let read = fs::read(&stand.path);
+            // An older version may be gone before its name is.
+            let seen = read.map(|bytes| version_of(&bytes, 0));
+            assert!(seen.as_ref().map_or(true, |seen| *seen <= number));
+            seen.is_ok_and(|seen| seen == number)
+        });
+        stand.turn(true);
+    }
+}
