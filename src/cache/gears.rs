@@ -90,10 +90,8 @@ impl Cache {
     fn expire(self: &Arc<Self>, file: FileId) {
         let Some((node, parent, name)) = self.catalog.name(file) else { return };
         let cache = Arc::clone(self);
-        self.gear_crew.submit(Urgency::Prefetch, parent, move |turn| {
-            // A directory that holds others up is one whose readers wait for the source.
-            if turn.is_ok()
-                && !cache.gears.is_trusted(file)
+        self.gear_crew.submit(Urgency::Prefetch, parent, move || {
+            if !cache.gears.is_trusted(file)
                 && let Some(pages) = cache.pages.get()
             {
                 pages.expire(node, parent, &name);

@@ -168,7 +168,7 @@ fn put_orders(out: &mut String, status: &Status) {
     let help = "Opens that were where the order has them and were seen.";
     metric("order_opens_seen_total", "counter", help, |progress| progress.opens_seen);
     let help = "Opens of the order's samples that were not.";
-    metric("order_opens_strayed_total", "counter", help, |progress| progress.opens_strayed);
+    metric("order_opens_strayed", "gauge", help, |progress| progress.opens_strayed);
     let mut metric = |name, kind, help, value: fn(&LoaderStatus) -> f64| {
         let row = |loader: &LoaderStatus| (label(loader), value(loader));
         put(out, (name, kind, help), &status.loaders.iter().map(row).collect::<Vec<_>>());

@@ -193,7 +193,6 @@ impl Engine {
         let keep = move || {
             let is_over = || engine.over.load(Ordering::Relaxed);
             let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
-            let partial = engine.catalog.state() != "scanned";
             let mut pause = ASK_AGAIN;
             while engine.is_unchecked() && !is_over() {
                 if engine.check_catalog(threads) {
@@ -209,7 +208,7 @@ impl Engine {
             while engine.catalog.state() == "scanning" && !is_over() {
                 engine.catalog.await_scan(LOOK, |status| status.is_whole);
             }
-            if partial && !is_over() {
+            if !engine.adopted && !is_over() {
                 engine.cache.adopt_again();
             }
             engine.save_now_and_then();

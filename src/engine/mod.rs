@@ -97,6 +97,8 @@ pub struct Engine {
     home: Mutex<Option<Home>>,
     /// Says to others that it will be.
     stay: Mutex<Option<Stay>>,
+    /// Whether all files were known when the planner was told what the local store has.
+    adopted: bool,
     /// Whether it is being stopped.
     over: AtomicBool,
     /// Whether it has been; held by who stops it.
@@ -150,7 +152,8 @@ impl Engine {
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
         // What is kept from earlier mounts is found by the names that there are.
-        cache.adopt(!matches!(catalog.state(), "checking" | "scanning"));
+        let all_known = !matches!(catalog.state(), "checking" | "scanning");
+        cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
         let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
@@ -176,6 +179,7 @@ impl Engine {
                 budget,
                 stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
+                adopted: all_known,
                 over: AtomicBool::new(false),
                 stopped: Mutex::default(),
                 disk: settings.cache.disk.as_ref().map(DiskBudget::new),
@@ -292,10 +296,10 @@ impl Engine {
         for (parent, name) in changes.names {
             let kernels = kernels.clone();
             // The kernel may ask back before it takes a notification, and may make it wait.
-            notifier.submit(Urgency::Demand, parent, move |turn| {
+            notifier.submit(Urgency::Demand, parent, move || {
                 let _own = OwnThreads::enter();
                 for kernel in kernels {
-                    match turn.and_then(|()| kernel.forget(parent, &name)) {
+                    match kernel.forget(parent, &name) {
                         Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                         // It is believed for as long as was promised.
                         Err(errno) => {

@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
 /// For how long somebody waits, before whom others may be held up.
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(15);
 
 /// What keeps our own threads out.
 pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
@@ -77,7 +77,7 @@ impl Way {
         }
     }
 
-    fn submit(
+    fn try_submit(
         self: &Arc<Self>,
         threads: &Threads,
         urgency: Urgency,
@@ -85,8 +85,7 @@ impl Way {
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
         let (way, at) = (Arc::clone(self), self.mountpoint.join(path));
-        let directory = path.parent().unwrap_or(path).to_path_buf();
-        threads.submit(urgency, directory, move |turn| {
+        threads.try_submit(urgency, directory_of(path), move |turn| {
             let _own = OwnThreads::enter();
             let entered = turn.and_then(|()| way.enter());
             work(entered.as_ref().map(|_| at.as_path()).map_err(|errno| *errno));
@@ -101,7 +100,7 @@ impl Way {
     ) -> Result<T, Errno> {
         debug_assert!(!is_holding(), "our own mount is waited for under a lock");
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.submit(threads, Urgency::Demand, path, move |entered| {
+        self.try_submit(threads, Urgency::Demand, path, move |entered| {
             let _ = sender.send(entered.and_then(work));
         });
         receiver.recv_timeout(WAIT).unwrap_or_else(|error| match error {
@@ -150,7 +149,21 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        self.way.submit(&self.threads, urgency, path, work);
+        self.way.try_submit(&self.threads, urgency, path, work);
+    }
+
+    /// As [`submit`](Self::submit), but waits until nobody holds others up there.
+    pub(super) fn submit_late(
+        &self,
+        path: &Path,
+        work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
+    ) {
+        let (way, at) = (Arc::clone(&self.way), self.way.mountpoint.join(path));
+        self.threads.submit(Urgency::Prefetch, directory_of(path), move || {
+            let _own = OwnThreads::enter();
+            let entered = way.enter();
+            work(entered.as_ref().map(|_| at.as_path()).map_err(|errno| *errno));
+        });
     }
 
     /// Does something with what is at a path in the mount, and waits for it, but not for ever: `EIO`
@@ -172,6 +185,11 @@ impl Inside {
         let start = || Crew::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
         self.way.run(self.readers.get_or_init(start), path, work)
     }
+}
+
+/// What hangs is a directory.
+fn directory_of(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(path).to_path_buf()
 }
 
 /// Gives the thread a table of descriptors of its own, with the three standard ones alone. What it
@@ -217,7 +235,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let threads = Crew::new("inside", PATIENCE, 1, 1, leave_descriptors);
         let (sender, started) = mpsc::sync_channel(1);
-        threads.submit(Urgency::Demand, (), move |_| sender.send(()).unwrap());
+        threads.submit(Urgency::Demand, (), move || sender.send(()).unwrap());
         started.recv().unwrap();
         drop(writer);
         let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];

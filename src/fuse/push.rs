@@ -145,7 +145,7 @@ impl Pages for Pusher {
             return done();
         }
         let path = Arc::clone(&at.path);
-        self.inside.submit(Urgency::Prefetch, &path, move |entered| {
+        self.inside.submit_late(&path, move |entered| {
             let (offset, length) = (at.offset as i64, at.length as i64);
             let dropped = entered.and_then(|path| {
                 let file = open_file(path)?;

@@ -134,6 +134,8 @@ pub enum Why {
     Diverged,
     /// The epoch is over, and the next one's order does not follow from it.
     EpochOver,
+    /// The reader has ended, or is forgotten for others.
+    Gone,
 }
 
 /// On what an order rests, or the lack of it.

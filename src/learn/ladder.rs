@@ -122,9 +122,20 @@ impl Loader {
         }
     }
 
-    /// There is more to be searched through than before.
+    /// There is another numbering, the last one: what it may have is searched through from the
+    /// beginning.
     pub(super) fn seek_anew(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
-        (self.stage, self.libraries) = (Stage::Start, 0);
+        let Some(new) = shared.indexes.last() else { return };
+        let log = self.attempt.log();
+        let known = log.iter().filter(|sample| new.sequence.place(**sample).is_some()).count();
+        if self.follow.is_some() || self.ended || 4 * known < 3 * log.len() {
+            return;
+        }
+        if let Some(id) = self.searching.take() {
+            shared.searches.remove(&id);
+            out.push(Decision::SearchOver { id });
+        }
+        (self.stage, self.libraries, self.failed) = (Stage::Start, 0, 0);
         self.seek(shared, out);
     }
 

@@ -176,21 +176,15 @@ impl Learner {
         self.shared.version = self.shared.version.wrapping_add(1);
     }
 
-    /// A loader may number its samples in this way, too. What was sought in vain in the others is
-    /// sought anew.
+    /// A loader may number its samples in this way, too. For those that read what is in it, and are
+    /// not followed, seeds are searched from the beginning.
     pub fn consider(&mut self, candidate: Candidate, out: &mut Vec<Decision>) {
         if !self.shared.add(candidate) {
             return;
         }
         self.shared.version = self.shared.version.wrapping_add(1);
-        let unknown = |loader: &&Loader| loader.follow.is_none() && !loader.ended;
-        let ids: Vec<LoaderId> =
-            self.loaders.values().filter(unknown).map(|loader| loader.id).collect();
-        for id in ids {
-            self.end_searches(id, out);
-            if let Some(loader) = self.loaders.get_mut(&id) {
-                loader.seek_anew(&mut self.shared, out);
-            }
+        for loader in self.loaders.values_mut() {
+            loader.seek_anew(&mut self.shared, out);
         }
     }
 
@@ -332,7 +326,7 @@ impl Learner {
     fn stop(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
         let Some(loader) = self.loaders.get(&id) else { return };
         if loader.follow.is_some() && !loader.ended {
-            out.push(Decision::Withdrawn { loader: id, why: Why::Diverged });
+            out.push(Decision::Withdrawn { loader: id, why: Why::Gone });
         }
         self.end_searches(id, out);
     }

@@ -63,9 +63,9 @@ impl Outputs {
         self.values.get(usize::try_from(at.checked_sub(self.from)?).ok()?).copied()
     }
 
-    /// As many from output `at` on.
+    /// Those from output `at` on, about as many.
     pub(super) fn since(&self, at: u64) -> Outputs {
-        let known = self.reaching(at);
+        let known = self.reaching(at + self.values.len() as u64 / 2).reaching(at);
         let skip = usize::try_from(at - known.from).unwrap_or(usize::MAX);
         let values = known.values.get(skip..).unwrap_or_default().into();
         Outputs { seed: self.seed, from: at, values }

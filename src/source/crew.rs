@@ -1,9 +1,9 @@
 //! Threads whose jobs may be held up by the places that they are about.
 //!
 //! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
-//! thread takes its turn, and what else is to be done at its place is refused until it is
-//! over. So a place that hangs costs what is asked of it, and all others a moment. There is a limit
-//! to such threads; one that is left refuses everything then.
+//! thread takes its turn, and what else is to be done at its place waits until it is over, or is
+//! refused, as whoever asked wants it. So a place that hangs costs what is asked of it, and all others
+//! a moment. There is a limit to such threads; beyond it every place counts as one that hangs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +22,13 @@ const UNDER_WAY_MAX: usize = 64;
 /// Gets `ETIMEDOUT` where its place holds others up.
 type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
+struct Job<K> {
+    place: K,
+    work: Work,
+    /// Whether it waits for its place, however long that holds others up.
+    waits: bool,
+}
+
 struct UnderWay<K> {
     place: K,
     urgency: Urgency,
@@ -31,8 +38,10 @@ struct UnderWay<K> {
 struct State<K> {
     /// For how long a job may be at it.
     patience: Duration,
-    demand: VecDeque<(K, Work)>,
-    prefetch: VecDeque<(K, Work)>,
+    demand: VecDeque<Job<K>>,
+    prefetch: VecDeque<Job<K>>,
+    /// Those that wait for places that hold others up: by place, none of them empty.
+    waiting: Vec<Vec<(Urgency, Job<K>)>>,
     /// By their numbers.
     under_way: BTreeMap<u64, UnderWay<K>>,
     begun: u64,
@@ -55,6 +64,7 @@ impl<K: Eq> State<K> {
             patience,
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
+            waiting: Vec::new(),
             under_way: BTreeMap::new(),
             begun: 0,
             threads: 0,
@@ -79,18 +89,46 @@ impl<K: Eq> State<K> {
         if all >= prefetching_max + reserved {
             return None;
         }
-        let (urgency, (place, work)) = match self.demand.pop_front() {
-            Some(job) => (Urgency::Demand, job),
-            None if prefetching >= prefetching_max => return None,
-            None => (Urgency::Prefetch, self.prefetch.pop_front()?),
-        };
-        let held_up = |job: &UnderWay<K>| job.place == place && self.is_held_up(job, now);
-        if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.values().any(held_up) {
-            return Some(Turn::Refuse(work));
+        loop {
+            let (urgency, job) = match self.demand.pop_front() {
+                Some(job) => (Urgency::Demand, job),
+                None if prefetching >= prefetching_max => return None,
+                None => (Urgency::Prefetch, self.prefetch.pop_front()?),
+            };
+            let Job { place, work, waits } = job;
+            let full = self.under_way.len() >= UNDER_WAY_MAX;
+            let held_up = |other: &UnderWay<K>| other.place == place && self.is_held_up(other, now);
+            match full || self.under_way.values().any(held_up) {
+                false => {
+                    self.begun += 1;
+                    self.under_way.insert(self.begun, UnderWay { place, urgency, since: now });
+                    return Some(Turn::Begin(self.begun, work));
+                }
+                true if waits => self.put_off(urgency, Job { place, work, waits }),
+                true => return Some(Turn::Refuse(work)),
+            }
         }
-        self.begun += 1;
-        self.under_way.insert(self.begun, UnderWay { place, urgency, since: now });
-        Some(Turn::Begin(self.begun, work))
+    }
+
+    fn put_off(&mut self, urgency: Urgency, job: Job<K>) {
+        match self.waiting.iter_mut().find(|jobs| jobs[0].1.place == job.place) {
+            Some(jobs) => jobs.push((urgency, job)),
+            None => self.waiting.push(vec![(urgency, job)]),
+        }
+    }
+
+    /// A job is over: what waits for its place has its turns again, as far as others there let it.
+    fn end(&mut self, number: u64) {
+        let full = self.under_way.len() >= UNDER_WAY_MAX;
+        let Some(over) = self.under_way.remove(&number) else { return };
+        let of_it = |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.place == over.place;
+        let jobs: Vec<(Urgency, Job<K>)> = self.waiting.extract_if(.., of_it).flatten().collect();
+        for (urgency, job) in jobs.into_iter().rev() {
+            match urgency {
+                Urgency::Demand => self.demand.push_front(job),
+                Urgency::Prefetch => self.prefetch.push_front(job),
+            }
+        }
     }
 
     fn has_jobs(&self) -> bool {
@@ -141,17 +179,32 @@ impl<K: Eq + Send + 'static> Crew<K> {
         crew
     }
 
-    /// Queues a job about a place: what somebody waits for goes first.
-    pub fn submit(
+    /// Queues a job about a place: what somebody waits for goes first. It is done when the place
+    /// lets it.
+    pub fn submit(&self, urgency: Urgency, place: K, work: impl FnOnce() + Send + 'static) {
+        // Such a job is never refused.
+        let work = Box::new(move |_: Result<(), Errno>| work());
+        self.queue(urgency, Job { place, work, waits: true });
+    }
+
+    /// As [`submit`](Self::submit), but what is about a place that holds others up gets `ETIMEDOUT`.
+    pub fn try_submit(
         &self,
         urgency: Urgency,
         place: K,
         work: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) {
+        self.queue(urgency, Job { place, work: Box::new(work), waits: false });
+    }
+
+    fn queue(&self, urgency: Urgency, job: Job<K>) {
         let mut state = self.0.lock();
         match urgency {
-            Urgency::Demand => state.demand.push_back((place, Box::new(work))),
-            Urgency::Prefetch => state.prefetch.push_back((place, Box::new(work))),
+            Urgency::Demand => state.demand.push_back(job),
+            Urgency::Prefetch => state.prefetch.push_back(job),
+        }
+        if state.threads == state.under_way.len() {
+            self.0.add_thread(&mut state);
         }
         let turns = self.0.prefetching_max + self.0.reserved;
         if !state.watched || state.goes_on(Instant::now()).count() < turns {
@@ -202,7 +255,10 @@ impl<K: Eq + Send + 'static> Shared<K> {
                     drop(state);
                     self.answer(work, Ok(()));
                     state = self.lock();
-                    state.under_way.remove(&number);
+                    state.end(number);
+                    if state.has_jobs() {
+                        self.wake.notify_one();
+                    }
                 }
             }
         }
@@ -249,16 +305,14 @@ mod tests {
     /// Has a job wait at a place until what is returned is dropped.
     fn hang(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Sender<()> {
         let (sender, receiver) = mpsc::channel::<()>();
-        crew.submit(urgency, place, move |turn| {
-            let _ = turn.map(|()| receiver.recv());
-        });
+        crew.submit(urgency, place, move || _ = receiver.recv());
         sender
     }
 
     /// Whether a job at a place is done, and not refused.
     fn ask(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
         let (sender, receiver) = mpsc::channel();
-        crew.submit(urgency, place, move |turn| sender.send(turn).unwrap());
+        crew.try_submit(urgency, place, move |turn| sender.send(turn).unwrap());
         receiver.recv_timeout(LIMIT).expect("an answer")
     }
 
@@ -274,8 +328,8 @@ mod tests {
         while ask(&crew, Urgency::Prefetch, 0).is_err() {}
     }
 
-    fn job(place: u32) -> (u32, Work) {
-        (place, Box::new(|_| ()))
+    fn job(place: u32) -> Job<u32> {
+        Job { place, work: Box::new(|_| ()), waits: false }
     }
 
     /// The places of those that begin now.
@@ -309,9 +363,27 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_its_place_is_done_when_that_is_free() {
+        let crew = crew();
+        let hung = hang(&crew, Urgency::Demand, 0);
+        while ask(&crew, Urgency::Demand, 0).is_ok() {}
+        let (sender, done) = mpsc::channel();
+        for number in 0..10 {
+            let sender = sender.clone();
+            crew.submit(Urgency::Prefetch, 0, move || sender.send(number).unwrap());
+        }
+        assert_eq!(ask(&crew, Urgency::Prefetch, 1), Ok(()));
+        assert!(done.try_recv().is_err());
+        drop(hung);
+        let mut all: Vec<u32> = (0..10).map(|_| done.recv_timeout(LIMIT).unwrap()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..10));
+    }
+
+    #[test]
     fn a_panic_costs_its_job() {
         let crew = crew();
-        crew.submit(Urgency::Demand, 0, |_| panic!("on purpose"));
+        crew.submit(Urgency::Demand, 0, || panic!("on purpose"));
         assert_eq!(ask(&crew, Urgency::Demand, 1), Ok(()));
     }
 }

@@ -342,6 +342,7 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     let (age, valid) = (asked.elapsed(), catalog.getattr(stand.node).unwrap().valid);
     assert!(valid + age <= period, "{valid:?} after {age:?}");
+    let age = asked.elapsed();
     assert!(valid + age > before + TICK, "not seen again: {valid:?} after {age:?}");
 }
 

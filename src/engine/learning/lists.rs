@@ -6,7 +6,8 @@
 //! directory, or absolute ones from wherever the job has the dataset. If there is one, its order is
 //! a numbering like all others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use super::Note;
@@ -21,8 +22,9 @@ use crate::source::{ReadRequest, Urgency};
 /// What names of lists end in.
 const ENDINGS: [&str; 6] = [".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"];
 
-/// Larger files are no lists.
-const BYTES_MAX: u64 = 64 << 20;
+/// Larger files are no lists, nor are those with longer words: what is in them are data.
+const BYTES_MAX: u64 = 16 << 20;
+const WORD_MAX: usize = 4096;
 
 /// Where more files than these, or one in so many, have such an ending, they are samples.
 const FEW: usize = 16;
@@ -91,18 +93,22 @@ impl Lists {
         else {
             return;
         };
+        let length = catalog.file(first.node).map_or(0, |(_, bytes)| bytes);
+        if !(1..=BYTES_MAX).contains(&length) {
+            return;
+        }
         self.asked += 1;
         let notes = notes.clone();
         catalog.source().read(vec![ReadRequest {
             path: first.path,
             fingerprint: first.fingerprint,
             offset: 0,
-            length: catalog.file(first.node).map_or(0, |(_, bytes)| bytes as usize),
+            length: length as usize,
             urgency: Urgency::Prefetch,
             deliver: Box::new(move |bytes| {
                 let Ok(bytes) = bytes else { return };
                 // Where the thread is far behind, the list is not learnt from.
-                let _ = notes.try_send(Note::Listed { path, text: bytes.to_vec() });
+                let _ = notes.try_send(Note::Listed { path, text: bytes });
             }),
         }]);
     }
@@ -114,14 +120,23 @@ impl Lists {
         text: &[u8],
         listing: Listing<'_>,
     ) -> Option<Candidate> {
+        if words(text).any(|word| word.len() > WORD_MAX) {
+            return None;
+        }
         let prefix = absolute(text).and_then(|path| prefix(path, &listing));
         let listing = match prefix {
             Some(prefix) => listing.with_prefix(prefix),
             None => listing,
         };
         let files = numbering(path, text, &listing)?;
-        let samples = files.into_iter().map(|file| file.0).collect();
+        let samples: Arc<[u32]> = files.into_iter().map(|file| file.0).collect();
+        // A file that is named twice has no one number.
+        let once = samples.iter().collect::<HashSet<_>>().len() == samples.len();
         let candidate = Candidate { name: format!("the list {path}'s"), samples };
+        if !once {
+            return None;
+        }
+        self.found.retain(|before| before.name != candidate.name);
         self.found.push(candidate.clone());
         Some(candidate)
     }
@@ -164,10 +179,14 @@ fn numbering(path: &str, text: &[u8], listing: &Listing<'_>) -> Option<Vec<FileI
     })
 }
 
+/// What stands between quotes, commas, tabs and ends of lines.
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| b"\"',;\t\r\n".contains(byte)).map(<[u8]>::trim_ascii)
+}
+
 /// The first absolute path that stands in a list, as far as can be told.
 fn absolute(text: &[u8]) -> Option<&[u8]> {
-    let is_end = |byte: &u8| b"\"',;\t\r\n".contains(byte);
-    text.split(is_end).map(<[u8]>::trim_ascii).find(|word| word.starts_with(b"/"))
+    words(text).find(|word| word.starts_with(b"/"))
 }
 
 /// What is to be left out at the beginning of a path so that it is one of the dataset.
@@ -175,9 +194,9 @@ fn prefix<'t>(path: &'t [u8], listing: &Listing<'_>) -> Option<&'t [u8]> {
     let word = path.split(|byte| *byte == b' ').next().unwrap_or(path);
     let slashes = word.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let starts: Vec<usize> = slashes.collect();
-    let known: std::collections::BTreeSet<&[u8]> = {
+    let known: BTreeSet<&[u8]> = {
         // The parts of it that are paths of the dataset, in one pass over that.
-        let parts: Vec<&[u8]> = starts.iter().map(|start| &word[start + 1..]).collect();
+        let parts: BTreeSet<&[u8]> = starts.iter().map(|start| &word[start + 1..]).collect();
         let paths = listing.entries().iter().map(|entry| entry.path);
         paths.filter(|path| parts.contains(path)).collect()
     };
@@ -231,6 +250,8 @@ mod tests {
             ("a.json", "[1, 2"),
             ("a.txt", "train/a/1.jpg\n"),
             ("a.txt", ""),
+            ("twice.txt", "train/a/1.jpg\ntrain/b/3.jpg\ntrain/a/1.jpg\n"),
+            ("data.txt", &format!("train/a/1.jpg\ntrain/b/3.jpg\n{}", "/9j/4AAQ".repeat(1000))),
         ] {
             assert_eq!(taken(path, text), None, "{path}: {text}");
         }

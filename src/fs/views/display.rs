@@ -72,7 +72,7 @@ pub(super) const STREAMS: &str = "stream/";
 /// Which display of a buffer it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
-    /// `epoch-K`: what was held when epoch K was first looked at.
+    /// `epoch-K`: what was held when epoch K began, or when it was first looked at.
     Epoch(u64),
     /// `mix-K`: the samples of the task with draws of epoch K.
     Mix(u64),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! NAME/                   one buffer
-//!     epoch-K/CLASS/FILE  what it held when epoch K was first looked at; it stays like that
+//!     epoch-K/CLASS/FILE  what it held when epoch K of an order that was told began, or when it
+//!                         was first looked at; it stays like that
 //!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K
 //!     mix/CLASS/FILE      the same, anew for each task
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
@@ -190,6 +191,10 @@ impl Views {
 
     /// Keeps a display, unless there is one, and says its place.
     pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
+        self.keep_as(buffer, view, display, true)
+    }
+
+    fn keep_as(&self, buffer: usize, view: View, display: Display, seen: bool) -> usize {
         let display = Arc::new(display);
         let stream = self.buffers.get(buffer).and_then(|of| match view {
             View::Stream(epoch) => Some(Arc::new(Stream::new(of.seed, epoch, &display))),
@@ -201,7 +206,7 @@ impl Views {
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
         if slot == slots.len() {
             let (display, looked) = (Some(display), *looks);
-            slots.push(Slot { buffer, view, display, stream, seen: true, looked });
+            slots.push(Slot { buffer, view, display, stream, seen, looked });
         }
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
@@ -223,16 +228,16 @@ impl Views {
 
     /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
     pub fn freeze(&self, buffer: usize, view: View, display: Display) {
-        let kept = self.keep(buffer, view, display);
-        let mut state = lock(&self.state);
-        let State { slots, places, .. } = &mut *state;
-        for (at, slot) in slots.iter_mut().enumerate() {
-            if slot.buffer == buffer && !slot.seen && slot.display.is_some() {
-                slot.display = None;
-                places.retain(|_, place| *place != at);
+        {
+            let State { slots, places, .. } = &mut *lock(&self.state);
+            for (at, slot) in slots.iter_mut().enumerate() {
+                if slot.buffer == buffer && !slot.seen && slot.display.is_some() {
+                    slot.display = None;
+                    places.retain(|_, place| *place != at);
+                }
             }
         }
-        slots[kept].seen = false;
+        self.keep_as(buffer, view, display, false);
     }
 
     /// A task has begun: the mix of the one before is shown no more.

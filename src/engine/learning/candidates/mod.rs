@@ -4,7 +4,7 @@
 //! these that is tried costs memory and a part of every search, so only the likeliest are: the
 //! directories with the most files, those far below the source later than others, and in each of
 //! them all files, those of its usual kinds, those of its commonest ones, and those that are not
-//! hidden. Of the largest dataset the parts into which scripts divide it are candidates, too.
+//! hidden.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,7 +14,7 @@ use crate::ids::FileId;
 use crate::learn::Candidate;
 use crate::order::index::{Filter, IndexOrder, Sorting, index_order};
 
-use crate::order::{Entry, Listing, Split};
+use crate::order::{Entry, Listing};
 
 /// How many directories below the source are taken for datasets of their own.
 const ROOTS_MAX: usize = 16;
@@ -30,20 +30,6 @@ const COMMON: usize = 8;
 
 /// Kinds with one in so many of the files are usual. Lists and notes beside a dataset are fewer.
 const USUAL: usize = 100;
-
-/// How scripts divide a dataset, and up to how many samples that is tried: its parts cost as much as
-/// other datasets.
-const SPLITS: [&str; 8] = [
-    "random_split:42:0.8+0.2:0",
-    "random_split:42:0.8+0.2:1",
-    "random_split:42:0.9+0.1:0",
-    "random_split:42:0.9+0.1:1",
-    "random_split:0:0.8+0.2:0",
-    "random_split:0:0.8+0.2:1",
-    "random_split:0:0.9+0.1:0",
-    "random_split:0:0.9+0.1:1",
-];
-const SPLIT_MAX: usize = 1 << 21;
 
 /// All candidates together have so many times the files of the source at most.
 const COPIES_MAX: usize = 16;
@@ -79,7 +65,6 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
             take(&visible, Vec::new(), format!(" without hidden files{}", place(root, &[])));
         }
     }
-    found.divide();
     found.candidates
 }
 
@@ -97,21 +82,6 @@ impl Found {
         if let Some(left) = self.left.checked_sub(samples.len()).filter(|_| !known) {
             self.left = left;
             self.candidates.push(Candidate { name, samples });
-        }
-    }
-
-    /// Takes the parts of the first candidate.
-    fn divide(&mut self) {
-        let Some(Candidate { name, samples }) = self.candidates.first().cloned() else { return };
-        if samples.len() > SPLIT_MAX {
-            return;
-        }
-        for text in SPLITS {
-            let positions =
-                Split::parse(text).and_then(|split| split[0].positions(samples.len() as u32));
-            let Ok(positions) = positions else { continue };
-            let part = positions.into_iter().map(|at| samples[at as usize]).collect();
-            self.take(format!("{name} {text}"), part);
         }
     }
 }

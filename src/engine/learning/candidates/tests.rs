@@ -122,20 +122,6 @@ fn hidden_files_are_left_out_as_loaders_do() {
 }
 
 #[test]
-fn a_part_that_a_script_splits_off_is_found() {
-    let paths = images("all", 20, 200, ".jpg");
-    let mut files: Vec<u32> = (0..paths.len() as u32).collect();
-    files.sort_by_key(|file| &paths[*file as usize]);
-    for part in 0..2 {
-        let split = format!("random_split:42:0.8+0.2:{part}");
-        let positions = Split::parse(&split).unwrap()[0].positions(files.len() as u32).unwrap();
-        let read: Vec<u32> = positions.into_iter().map(|at| files[at as usize]).collect();
-        let order = learnt_of(&paths, &read);
-        assert!(order.contains(&split), "{order}");
-    }
-}
-
-#[test]
 fn a_dataset_beside_others_is_found() {
     let mut paths = images("imagenet/train", 20, 100, ".jpg");
     paths.extend(images("imagenet/val", 20, 5, ".jpg"));

@@ -275,16 +275,17 @@ impl Owner {
         }
         let group = self.groups.of(task);
         self.observe(Observation::Opened { at_ms, task, group, sample, exact });
-        if exact {
-            let Owner { around, layout, notes, .. } = self;
-            self.lists.read(FileId(sample), &around.catalog, layout, notes);
-        }
+        // What is in the page cache is read without being asked for.
+        let Owner { around, layout, notes, .. } = self;
+        self.lists.read(FileId(sample), &around.catalog, layout, notes);
     }
 
     /// A list of files was read: by its order a loader may number its samples.
     fn listed(&mut self, path: &str, text: &[u8]) {
         let take = |listing: &Listing<'_>| self.lists.take(path, text, listing.clone());
-        let Some(candidate) = with_listing(&self.around.catalog, &[], None, take) else { return };
+        let candidate = with_listing(&self.around.catalog, &[], None, take);
+        crate::catalog::give_back();
+        let Some(candidate) = candidate else { return };
         tracing::info!(path, samples = candidate.samples.len(), "a list of samples is read");
         if let Some(learner) = &mut self.learner {
             learner.consider(candidate, &mut self.decisions);
