@@ -97,7 +97,8 @@ pub struct Engine {
     home: Mutex<Option<Home>>,
     /// Says to others that it will be.
     stay: Mutex<Option<Stay>>,
-    /// Whether all files were known when the planner was told what the local store has.
+    /// Whether all files were known when the planner was told what the local store has: that is
+    /// found by the names that there are.
     adopted: bool,
     /// Whether it is being stopped.
     over: AtomicBool,
@@ -151,7 +152,6 @@ impl Engine {
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
-        // What is kept from earlier mounts is found by the names that there are.
         let all_known = !matches!(catalog.state(), "checking" | "scanning");
         cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
