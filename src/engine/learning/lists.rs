@@ -30,7 +30,7 @@ const WORD_MAX: usize = 4096;
 const FEW: usize = 16;
 const USUAL: usize = 100;
 
-/// How many lists are taken at most.
+/// How many files are looked at for lists at most.
 const LISTS_MAX: usize = 8;
 
 /// What the values of a list in JSON are called that say where a file is.
