@@ -135,12 +135,11 @@ class Bench(Parts):
         self.walk(turns, mount)
         self.ratio("python.x_ext4", turns.in_order(self.pairs, lambda top, names: time_python("open", top, names)))
         self.parts_of("python", turns, ["isatty"])
-        few = max(2, self.pairs // 3)
-        self.polling("python", lambda: turns.in_order(few, lambda top, names: time_python("open", top, names)))
-        self.ratio("python.os.x_ext4", turns.in_order(few, lambda top, names: time_python("os", top, names)))
-        self.ratio("110k.mmap.x_ext4", turns.reads(few, "mmap"))
+        self.polling("python", lambda: turns.in_order(self.pairs, lambda top, names: time_python("open", top, names)))
+        self.ratio("python.os.x_ext4", turns.in_order(self.pairs, lambda top, names: time_python("os", top, names)))
+        self.ratio("110k.mmap.x_ext4", turns.reads(self.pairs, "mmap"))
         for readers in (2, 4):
-            found = turns.reads(few, readers=readers)
+            found = turns.reads(self.pairs, readers=readers)
             self.ratio(f"110k.readers{readers}.x_ext4", found)
             self.ratio(f"110k.readers{readers}.wall.x_ext4", found, lambda one: one["seconds"] * 1e9)
         self.compare(site, mount)
@@ -178,7 +177,7 @@ class Bench(Parts):
         turns.ways.pop("tmpfs", None)
         turns.reads(1)
         self.ratio("110k.watch.x_ext4", turns.reads(self.pairs), mode=mount.status()["mode"])
-        self.polling("110k.watch", lambda: turns.reads(max(2, self.pairs // 3)))
+        self.polling("110k.watch", lambda: turns.reads(self.pairs))
 
     def pushed(self, site):
         """How fast the pages get there, and the CPU of staging and reading together."""
@@ -233,7 +232,7 @@ class Bench(Parts):
             site.clean()
 
     def big_file(self, name):
-        return Site(os.path.join(self.top, name), Shape("shard", 1, (128 if self.quick else 1_024) * MIB, 1))
+        return Site(os.path.join(self.top, name), Shape("shard", 1, (128 if self.quick else 2_048) * MIB, 1))
 
     def wait_until_passed(self, mount, path):
         """Opens a file until the kernel reads it by itself, and reads it once."""

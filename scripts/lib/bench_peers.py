@@ -6,9 +6,10 @@ that reads and checks each, no decoding.  cold is the first epoch with all that 
 of directories, warming where there is any, and the first batch.  steady is the median of the later epochs.  100 and 50
 are the cache in percent of the data.  staging copies with the best of 8, 16 and 32 processes and reads the copy.
 Source bytes are counted by slowpfs from the start and given in times the data.  belady and staging run in turns; what
-takes a minute or more runs once, in the middle.  The order is told to belady, except in belady.untold.  Mounts that
-do not cache on a disk (slowpfs with a caching client's page cache, mergerfs, bindfs) have all the memory they like,
-and so no column for 50 %; in that column rclone, which can be limited, is the peer.
+takes a minute or more runs once, in the middle.  The order is told to belady, except in belady.untold; keep-cache and
+plain are its other modes.  Mounts that do not cache on a disk (slowpfs with a caching client's page cache, mergerfs,
+bindfs) have all the memory they like, and so no column for 50 %; in that column rclone, which can be limited, is the
+peer.
 """
 
 import os
@@ -30,7 +31,7 @@ COPIERS = (8, 16, 32)
 TURNS, TURNS_FULL = 3, 7
 EPOCHS = 3                   # of which staging and belady are counted together
 LONGEST = 300                # seconds until a run counts as hung
-BELADY = ("belady.100", "belady.50", "belady.untold.100")
+BELADY = ("belady.100", "belady.50", "belady.untold.100", "belady.keep-cache.100", "belady.plain.100")
 CACHING = {"100": ("client_cache.100", "rclone.100", "rclone.warmed.100", "mergerfs.100", "bindfs.100", "catfs.100"),
            "50": ("rclone.50",)}
 
@@ -69,11 +70,15 @@ class Peers(Schedule):
         return min(COPIERS, key=lambda n: self.get(f"staged.{n}")[0].cold if self.get(f"staged.{n}") else 1e9)
 
     def belady(self):
-        pages = self.rig.pages
-        for name, ram, order in ((BELADY[0], int(1.05 * pages) + 32 * MIB, ORDER), (BELADY[1], pages // 2, ORDER),
-                                 (BELADY[2], int(1.05 * pages) + 32 * MIB, None)):
-            if order or self.full or not self.get(name):
-                yield name, lambda ram=ram, order=order: self.rig.belady("A", EPOCHS, ram, order=order)
+        half, whole = self.rig.pages // 2, int(1.05 * self.rig.pages) + 32 * MIB
+        ways = {"belady.100": (whole, ORDER, "push"), "belady.50": (half, ORDER, "push"),
+                "belady.untold.100": (whole, None, "push"), "belady.keep-cache.100": (whole, ORDER, "keep-cache"),
+                "belady.plain.100": (whole, ORDER, "plain")}
+        for name in BELADY:
+            ram, order, mode = ways[name]
+            if name in BELADY[:2] or self.full or not self.get(name):
+                yield name, lambda ram=ram, order=order, mode=mode: self.rig.belady(
+                    "A", EPOCHS, ram, settings=[f"mount.mode={mode}"], order=order)
 
     def caching(self):
         """Mounts that cache, on a disk or in the page cache."""

@@ -4,6 +4,7 @@ A row is a dictionary: name, value, unit, runs (what the value was taken from), 
 or, where at_least is set, not below it; None: a figure to compare with), and what else the bench knows about it.
 """
 
+import glob
 import json
 import os
 import statistics
@@ -45,7 +46,16 @@ def machine():
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith(word)), "unknown")
     return {"cores": len(os.sched_getaffinity(0)), "mem": first("/proc/meminfo", "MemTotal"),
             "kernel": os.uname().release, "cpu": first("/proc/cpuinfo", "model name"),
-            "filesystem": filesystem_of(TARGET)}
+            "filesystem": filesystem_of(TARGET), "proactive_reclaim": reclaims()}
+
+
+def reclaims():
+    """Whether the kernel takes back pages that are not touched for a while, though memory is free: DAMON."""
+    states = []
+    for path in glob.glob("/sys/kernel/mm/damon/admin/kdamonds/*/state"):
+        with open(path) as f:
+            states.append(f.read().strip() == "on")
+    return any(states)
 
 
 def filesystem_of(path):

@@ -1,5 +1,9 @@
 //! How a flight ends: its bytes reach readers, tiers and the page cache, or an error reaches readers.
+//!
+//! A read of several blocks holds the pages of all of them locked until the last one is here, and a push
+//! of the first would wait for that. So it is made when its readers have let go of the bytes.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,6 +20,65 @@ use crate::ids::{BLOCK_BYTES, BlockId};
 use crate::plan::{Event, Place};
 use crate::source::Urgency;
 
+/// A block's bytes as one of its readers gets them.
+pub struct Landed {
+    bytes: Arc<Buffer>,
+    /// Made when the last reader has let go of it.
+    _push: Option<Arc<Push>>,
+}
+
+impl From<Arc<Buffer>> for Landed {
+    fn from(bytes: Arc<Buffer>) -> Self {
+        Landed { bytes, _push: None }
+    }
+}
+
+impl Deref for Landed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A push that is to be made: when it is dropped, by a thread that may wait for it.
+struct Push(Option<Pushing>);
+
+struct Pushing {
+    cache: Arc<Cache>,
+    block: BlockId,
+    located: Located,
+    bytes: Arc<Buffer>,
+    from: Place,
+}
+
+impl Push {
+    /// Makes it. Blocks.
+    fn now(mut self) {
+        if let Some(pushing) = self.0.take() {
+            pushing.push();
+        }
+    }
+}
+
+impl Drop for Push {
+    fn drop(&mut self) {
+        let Some(pushing) = self.0.take() else { return };
+        let cache = Arc::clone(&pushing.cache);
+        let flight = InCare::new(&cache, (pushing.block, pushing.located.node));
+        cache.push_pool.submit(Urgency::Prefetch, move || {
+            let _flight = flight.taken();
+            pushing.push();
+        });
+    }
+}
+
+impl Pushing {
+    fn push(self) {
+        self.cache.push(self.block, &self.located, &self.bytes, self.from);
+    }
+}
+
 impl Cache {
     /// The bytes of a flight are here.
     pub(super) fn arrived(
@@ -27,34 +90,33 @@ impl Cache {
         urgency: Urgency,
     ) {
         let bytes = Arc::new(bytes);
-        let key = (block, located.node);
-        let Some(fetching) = self.take_off(key, &bytes) else { return };
+        let node = located.node;
+        let Some(fetching) = self.take_off((block, node), &bytes) else { return };
+        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let push = fetching.to_ram.then(|| {
+            let (cache, bytes) = (Arc::clone(self), Arc::clone(&bytes));
+            Arc::new(Push(Some(Pushing { cache, block, located, bytes, from })))
+        });
         for waiter in fetching.waiters {
-            waiter(Ok(Arc::clone(&bytes)));
+            waiter(Ok(Landed { bytes: Arc::clone(&bytes), _push: push.clone() }));
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
-            let settled = self.catalog.is_settled(located.node);
-            let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
+            let settled = self.catalog.is_settled(node);
+            let arrival = settled.then(|| self.backlog.arrival(node, &bytes)).flatten();
             local.put(block, arrival, placed);
         }
-        if !fetching.to_ram {
-            return;
+        if whole
+            && urgency == Urgency::Prefetch
+            && let Some(push) = push.and_then(Arc::into_inner)
+        {
+            push.now();
         }
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
-        if whole && urgency == Urgency::Prefetch {
-            return self.push(block, &located, bytes, from);
-        }
-        let (cache, flight) = (Arc::clone(self), InCare::new(self, key));
-        self.push_pool.submit(Urgency::Prefetch, move || {
-            let _flight = flight.taken();
-            cache.push(block, &located, bytes, from);
-        });
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.
-    fn push(&self, block: BlockId, located: &Located, bytes: Arc<Buffer>, from: Place) {
+    fn push(&self, block: BlockId, located: &Located, bytes: &Arc<Buffer>, from: Place) {
         let pushed = match self.pages.get() {
-            Some(pages) => pages.store(located, &bytes),
+            Some(pages) => pages.store(located, bytes),
             None => Err(Errno::ENOTCONN),
         };
         self.lock().remove(&(block, located.node));
@@ -64,7 +126,7 @@ impl Cache {
                 // What comes from the store is not written to it.
                 let settled = || self.catalog.is_settled(located.node);
                 let new = self.local.is_some() && from == Place::Source && settled();
-                let arrival = new.then(|| self.backlog.arrival(located.node, &bytes)).flatten();
+                let arrival = new.then(|| self.backlog.arrival(located.node, bytes)).flatten();
                 self.tell(located.node, Event::Arrived { block, from }, arrival);
             }
             Err(errno) => {

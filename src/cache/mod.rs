@@ -59,6 +59,7 @@ use flight::{Fetching, Flight};
 pub use gears::Gears;
 pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned, Wear};
+pub use landing::Landed;
 use local::Local;
 use store::{Lent, Store};
 pub use whole::Taken;
@@ -98,8 +99,8 @@ pub trait Pages: Send + Sync + 'static {
 /// Takes whether pages are there; none where the kernel cannot tell.
 pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
 
-/// Takes a block's bytes or the errno of its read.
-pub type Waiter = Box<dyn FnOnce(Result<Arc<Buffer>, Errno>) + Send>;
+/// Takes a block's bytes, which it lets go of when its reader is answered, or the errno of its read.
+pub type Waiter = Box<dyn FnOnce(Result<Landed, Errno>) + Send>;
 
 /// Has a file looked at again at the source, without waiting for it; then the last is called.
 pub type Recheck = Box<dyn Fn(NodeId, Urgency, Box<dyn FnOnce() + Send>) + Send + Sync>;
@@ -253,7 +254,7 @@ impl Cache {
                 drop(flights);
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
                 self.inbox.put(Event::Joined { block, task }, None);
-                waiter(Ok(bytes));
+                waiter(Ok(Landed::from(bytes)));
             }
             Some(Flight::Fetching(fetching)) => {
                 fetching.waiters.push(waiter);

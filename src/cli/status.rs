@@ -87,6 +87,7 @@ fn render(status: &Value) -> String {
         _ => "",
     };
     let _ = writeln!(out, "  data     {files} files, {bytes}{still}");
+    render_kernel(&mut out, status);
     let _ = writeln!(
         out,
         "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
@@ -137,6 +138,31 @@ fn render(status: &Value) -> String {
     );
     render_orders(&mut out, status);
     out
+}
+
+/// How the kernel comes by samples, what it asked, and for how long it may believe names.
+fn render_kernel(out: &mut String, status: &Value) {
+    let (mode, trusted) = (text(status, "/mode"), number(status, "/trusted_files"));
+    let _ = write!(out, "  mode     {mode}");
+    if mode == "push" {
+        let _ = write!(out, ", {trusted} files in the trust gear, all others watched");
+    }
+    let _ = writeln!(out, "; {}", text(status, "/consistency"));
+    let requests = status["requests"].as_object().into_iter().flatten();
+    let counted = requests.filter_map(|(kind, count)| Some((kind, count.as_u64()?)));
+    let words: Vec<String> = counted
+        .filter(|(_, count)| *count > 0)
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    let words = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
+    let _ = writeln!(out, "  requests {words}");
+    let stuck = number(status, "/stuck_notifications");
+    if stuck > 0 {
+        let _ = writeln!(
+            out,
+            "           {stuck} notifications wait in the kernel, for readers perhaps"
+        );
+    }
 }
 
 /// Why the budget of a tier is less than configured, if it is.

@@ -80,6 +80,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     rows.extend([allow_other(findings), openat2(findings), cachestat(findings)]);
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
     rows.extend(idle(findings));
+    rows.extend(reclaim(findings));
     match &findings.source {
         Some(Ok(source)) => rows.extend([self::source(source), over_mount(source, findings.root)]),
         Some(Err(why)) => rows.push(Row {
@@ -265,6 +266,14 @@ fn idle(findings: &Findings) -> Option<Row> {
         }
         ns => Row::ok(CHECK, format!("wait for {} us before they halt", ns / 1000)),
     })
+}
+
+/// Pages that were staged may go before they are read, and are fetched again then.
+fn reclaim(findings: &Findings) -> Option<Row> {
+    let fix = findings.reclaim.as_ref()?;
+    let found =
+        "the kernel takes back pages that are not touched for a while, though memory is free";
+    Some(Row::note("proactive reclaim", found).fix(fix))
 }
 
 fn rate(bytes: Option<u64>) -> String {

@@ -35,6 +35,9 @@ pub struct Findings {
     /// For how many nanoseconds an idle processor of this virtual machine waits for work before it
     /// is given up; none where that is not the machine's own business.
     pub halt_poll_ns: Option<u64>,
+    /// Where the kernel takes pages back that were not touched for a while, though memory is free: what
+    /// switches that off.
+    pub reclaim: Option<String>,
     /// Memory.
     pub memory: Memory,
     /// The directory of control sockets.

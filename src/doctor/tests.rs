@@ -36,6 +36,7 @@ fn best() -> Findings {
         openat2: Ok(()),
         cachestat: Ok(()),
         halt_poll_ns: Some(200_000),
+        reclaim: None,
         open_files: 1 << 20,
         processes: u64::MAX,
         memory: Memory {
@@ -98,10 +99,11 @@ fn what_belady_cannot_do_without_is_missing() {
 
 #[test]
 fn what_only_makes_it_better_is_a_note() {
-    let cases: [(&str, Harm); 12] = [
+    let cases: [(&str, Harm); 13] = [
         ("mounts for other users", |f| f.user_allow_other = false),
         ("cachestat", |f| f.cachestat = Err("not implemented".into())),
         ("idle processors", |f| f.halt_poll_ns = Some(0)),
+        ("proactive reclaim", |f| f.reclaim = Some("echo off > state".into())),
         ("open files", |f| f.open_files = 256),
         ("threads", |f| f.processes = 100),
         ("memory", |f| f.memory.budget = 1 << 20),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Engine, lock};
 use crate::config::{Control, Mode};
@@ -36,11 +37,13 @@ impl Engine {
 
     /// Adds a connection. Gives its page cache, unless it keeps no pages.
     fn connect(&self, dataset: Arc<Dataset>, mountpoint: &Path) -> Result<Option<Arc<Pusher>>> {
+        let passes = self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some();
+        let disk = self.settings.cache.disk.as_ref().filter(|_| passes);
         let settings = MountSettings {
             source_name: self.source_path.to_string_lossy().replace(',', "_"),
             allow_other: self.settings.mount.allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
-            passes: self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some(),
+            passes: disk.map(|disk| disk.dir.clone()),
             expires: true,
             threads: self.settings.mount.threads as usize,
             options: self.settings.mount.options.clone(),
@@ -173,6 +176,12 @@ impl Engine {
             beside.pop();
         }
         Ok(())
+    }
+
+    /// Notifications that the kernel makes wait for long; each is logged once.
+    pub(super) fn stuck_notifications(&self) -> usize {
+        let now = Instant::now();
+        lock(&self.connections).iter().map(|connection| connection.notifier().look(now)).sum()
     }
 
     /// Whether no connection is left: all have been unmounted from outside.

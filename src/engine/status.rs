@@ -117,6 +117,8 @@ pub struct Status {
     pub reads_from_push: u64,
     /// Pushes that the kernel refused.
     pub push_errors: u64,
+    /// Notifications that the kernel makes wait at this moment, for longer than a second.
+    pub stuck_notifications: u64,
     /// Reads that ended in an error.
     pub read_errors: u64,
     /// Records of the local store found damaged.
@@ -134,6 +136,7 @@ impl Engine {
         let budget = lock(&self.budget).clone();
         // All look at the connections themselves.
         let (known, mode, points) = (self.known_nodes(), self.mode(), self.points());
+        let stuck_notifications = self.stuck_notifications() as u64;
         let connections = lock(&self.connections);
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
@@ -176,6 +179,7 @@ impl Engine {
             reads: traffic.reads.load(Ordering::Relaxed),
             reads_from_push: traffic.reads_from_push.load(Ordering::Relaxed),
             push_errors: traffic.push_errors.load(Ordering::Relaxed),
+            stuck_notifications,
             read_errors: traffic.read_errors.load(Ordering::Relaxed),
             store_errors: traffic.store_errors.load(Ordering::Relaxed),
             changed_files: traffic.changed.load(Ordering::Relaxed),

@@ -5,6 +5,8 @@
 //! planner is told what readers do: their opens and closes where these are requests; else where
 //! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
+#[cfg(test)]
+mod tests;
 pub mod views;
 
 use std::ffi::OsStr;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::cache::store::Lent;
-use crate::cache::{Buffer, Cache, Inbox};
+use crate::cache::{Cache, Inbox, Landed};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
@@ -369,14 +371,14 @@ impl Dataset {
         if blocks.len() == 1
             && let Some((_, block)) = blocks.next()
         {
-            let waiter = move |result: Result<Arc<Buffer>, Errno>| match result {
+            let waiter = move |result: Result<Landed, Errno>| match result {
                 Ok(bytes) => reply(slice(&bytes, within, wanted)),
                 Err(errno) => reply(Err(errno)),
             };
             return self.cache.read(block, node, task, Box::new(waiter));
         }
         let join = Arc::new(Mutex::new(Join {
-            parts: vec![None; blocks.len()],
+            parts: (0..blocks.len()).map(|_| None).collect(),
             reply: Some(Box::new(move |result| match result {
                 Ok(whole) => reply(slice(whole, within, wanted)),
                 Err(errno) => reply(Err(errno)),
@@ -439,21 +441,27 @@ fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], Errno> {
 
 /// The blocks of one read that spans several.
 struct Join {
-    parts: Vec<Option<Arc<Buffer>>>,
+    parts: Vec<Option<Landed>>,
     reply: Option<ReadReply>,
 }
 
 impl Join {
     /// Takes one block; the last one, or the first error, sends the reply.
-    fn take(join: &Mutex<Join>, index: usize, result: Result<Arc<Buffer>, Errno>) {
+    fn take(join: &Mutex<Join>, index: usize, result: Result<Landed, Errno>) {
         let mut join = join.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Err(errno) => {
-                let reply = join.reply.take();
+                let (parts, reply) = (std::mem::take(&mut join.parts), join.reply.take());
                 drop(join);
                 if let Some(reply) = reply {
                     reply(Err(errno));
                 }
+                drop(parts);
+            }
+            // Answered already; what nobody waits for is let go of.
+            Ok(bytes) if join.reply.is_none() => {
+                drop(join);
+                drop(bytes);
             }
             Ok(bytes) => {
                 join.parts[index] = Some(bytes);
@@ -467,6 +475,8 @@ impl Join {
                 if let Some(reply) = reply {
                     reply(Ok(&whole));
                 }
+                // Only now, when the reader's pages are free, the blocks may be pushed.
+                drop(parts);
             }
         }
     }

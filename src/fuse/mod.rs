@@ -27,6 +27,7 @@ mod requests;
 mod views;
 mod writing;
 
+use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, Session
 use nix::errno::Errno;
 use nix::libc::dev_t;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::makedev;
+use nix::sys::stat::{makedev, minor};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
@@ -68,8 +69,8 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Whether pages are pushed.
     pub pushes: bool,
-    /// Whether the kernel is to read large files in the cache directory by itself.
-    pub passes: bool,
+    /// Where the kernel is to read large files by itself, if it can: the cache directory.
+    pub passes: Option<PathBuf>,
     /// Whether names are let expire, where the kernel can do that; else each is believed for a short
     /// while only.
     pub expires: bool,
@@ -86,6 +87,8 @@ pub struct Mounted {
     mountpoint: PathBuf,
     /// Its device.
     device: Option<dev_t>,
+    /// Whether it was cut off by us, and may yet be mounted.
+    severed: bool,
 }
 
 impl Mounted {
@@ -95,6 +98,7 @@ impl Mounted {
             session: ManuallyDrop::new(session),
             mountpoint: mountpoint.to_path_buf(),
             device: device_at(mountpoint),
+            severed: false,
         })
     }
 
@@ -146,13 +150,30 @@ impl Mounted {
         self.session.guard.is_finished()
     }
 
-    /// Unmounts; with `force` also where its files are in use. What else may be mounted at the
-    /// same path by now, or was before, stays.
+    /// Whether it is what is mounted at its path.
+    fn is_there(&self) -> bool {
+        device_at(&self.mountpoint) == self.device
+    }
+
+    /// Cuts it off: every request fails from now on, and who waits for one is set free. It may be
+    /// unmounted by that.
+    fn sever(&mut self) {
+        if let (Some(device), true) = (self.device, !self.is_over() && self.is_there()) {
+            sever(&self.mountpoint, minor(device));
+            self.severed = true;
+        }
+    }
+
+    /// Unmounts; with `force` also where its files are in use, which are cut off. What else may be
+    /// mounted at the same path by now, or was before, stays.
     ///
     /// # Errors
     /// `Busy` where files of the mount are in use.
     pub fn unmount(&mut self, force: bool) -> Result<()> {
-        if self.is_over() || device_at(&self.mountpoint) != self.device {
+        if force {
+            self.sever();
+        }
+        if self.is_over() && !self.severed || !self.is_there() {
             return Ok(());
         }
         unmount(&self.mountpoint, force)?;
@@ -235,7 +256,7 @@ impl Connection {
         known.set_expires(settings.expires);
         let requests = Arc::<Requests>::default();
         let keeps = dataset.keeps_pages();
-        let passing = (settings.passes && keeps).then(Arc::<Passing>::default);
+        let passing = (settings.passes.is_some() && keeps).then(Arc::<Passing>::default);
         let direct = (!keeps).then(Arc::<Direct>::default);
         let (served, counted) = (Arc::clone(&dataset), Arc::clone(&requests));
         let how = (passing.clone(), direct.clone());
@@ -253,6 +274,11 @@ impl Connection {
             let at = (mountpoint.to_path_buf(), mounted.device);
             Arc::new(Pusher::new(notifier, at, known, dataset, settings.pushes))
         });
+        if let (Some(passing), Some(pusher), Some(directory)) =
+            (&passing, &pusher, &settings.passes)
+        {
+            passing.probe(&notifier, pusher, directory);
+        }
         Ok(Connection { mounted, notifier, known, pusher, requests, passing })
     }
 
@@ -261,6 +287,10 @@ impl Connection {
     /// # Errors
     /// `Busy` where files of the mount are in use.
     pub fn unmount(&mut self, force: bool) -> Result<()> {
+        if force {
+            // Sets our own threads free, too.
+            self.mounted.sever();
+        }
         let patience = if force { LEAVE_BY_FORCE } else { LEAVE };
         let _kept_out = self.pusher.as_ref().map(|pusher| pusher.keep_out(patience));
         self.mounted.unmount(force)
@@ -313,14 +343,20 @@ pub fn abort(mountpoint: &Path, source: &Path) {
     let topmost = mounted_at(mountpoint);
     let kind = topmost.as_deref().and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
     let ours = |kind: &str| kind.split(' ').nth(1) == Some(&name) && kind.starts_with("fuse");
-    if kind.is_some_and(ours) {
-        let forced = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
-        let device = topmost.as_deref().and_then(|line| line.split(' ').nth(2));
-        if let (Err(Errno::EPERM), Some(("0", minor))) =
-            (forced, device.and_then(|device| device.split_once(':')))
-        {
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-        }
+    let device = topmost.as_deref().and_then(|line| line.split(' ').nth(2));
+    if let (true, Some(("0", minor))) =
+        (kind.is_some_and(ours), device.and_then(|device| device.split_once(':')))
+    {
+        sever(mountpoint, minor);
+    }
+}
+
+/// Ends the connection of what is mounted at a path, whose device has this minor number.
+fn sever(mountpoint: &Path, minor: impl Display) {
+    let forced = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
+    if forced == Err(Errno::EPERM) {
+        // Where it is not mounted, what waits goes on waiting.
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
     }
 }
 

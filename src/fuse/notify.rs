@@ -1,20 +1,23 @@
 //! Messages to the kernel that it did not ask for, each written to the device as one record.
 //!
 //! A notification may wait for what a request holds, so none is sent from a request thread or under a
-//! lock, which builds with checks hold. One that takes long is logged.
+//! lock, which builds with checks hold. One that takes long is logged, while it is still waiting.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use fuser::BackingId;
 use nix::errno::Errno;
 use nix::sys::uio::writev;
 
 use super::guard::is_answering;
 use crate::catalog::NodeId;
-use crate::sync::is_holding;
+use crate::sync::{Mutex, MutexGuard, is_holding};
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
@@ -30,11 +33,55 @@ const HEADER_BYTES: usize = 16;
 const LONG: Duration = Duration::from_secs(1);
 
 /// The kernel's end of a connection. Everything here blocks.
-pub struct Notifier(OwnedFd);
+pub struct Notifier {
+    device: OwnedFd,
+    sending: Mutex<Vec<Sending>>,
+}
+
+/// A notification that the kernel has not taken yet.
+struct Sending {
+    code: i32,
+    since: Instant,
+    is_told: bool,
+}
+
+/// Takes a notification off the list of those that are being sent.
+struct Sent<'a>(&'a Notifier, Instant);
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let mut sending = self.0.sending();
+        if let Some(at) = sending.iter().position(|one| one.since == self.1) {
+            sending.swap_remove(at);
+        }
+    }
+}
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd) -> Self {
-        Notifier(device)
+        Notifier { device, sending: Mutex::default() }
+    }
+
+    fn sending(&self) -> MutexGuard<'_, Vec<Sending>> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the kernel take a file for one to read by itself, until the connection ends.
+    pub(super) fn back(&self, file: &File) -> std::io::Result<()> {
+        BackingId::create_raw(&self.device, file).map(drop)
+    }
+
+    /// Logs each notification that the kernel has made wait for long, once. Says how many it makes wait.
+    pub fn look(&self, now: Instant) -> usize {
+        let mut sending = self.sending();
+        let late = sending.iter_mut().filter(|one| now.saturating_duration_since(one.since) > LONG);
+        let told = late.map(|one| {
+            if !std::mem::replace(&mut one.is_told, true) {
+                let code = one.code;
+                tracing::warn!(code, "the kernel makes a notification wait, for a reader perhaps");
+            }
+        });
+        told.count()
     }
 
     /// Puts bytes into the page cache of a node that the kernel knows.
@@ -87,12 +134,9 @@ impl Notifier {
         header[4..8].copy_from_slice(&code.to_ne_bytes());
         let message: Vec<IoSlice<'_>> =
             std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
-        let start = Instant::now();
-        let sent = writev(&self.0, &message).map(|_| ());
-        let took = start.elapsed();
-        if took > LONG {
-            tracing::warn!(code, ?took, "the kernel was slow to take a notification");
-        }
-        sent
+        let since = Instant::now();
+        self.sending().push(Sending { code, since, is_told: false });
+        let _sent = Sent(self, since);
+        writev(&self.device, &message).map(|_| ())
     }
 }

@@ -288,7 +288,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.requests.count(Kind::Other);
+        self.requests.count(kind(request, Kind::Opendir));
         if !self.dataset.sees_opens() {
             // The kernel never asks again, and keeps listings as long as the directory is the same.
             return reply.error(Errno::ENOSYS);
@@ -310,7 +310,7 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.requests.count(Kind::Other);
+        self.requests.count(kind(request, Kind::List));
         let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
         self.listing(request, ino, fh, offset, move |listing| {
             let (listing, dots) = match (listing, dots) {
@@ -347,7 +347,7 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.requests.count(Kind::Other);
+        self.requests.count(kind(request, Kind::List));
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
         let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
         self.listing(request, ino, fh, offset, move |listing| {
@@ -450,13 +450,13 @@ impl Filesystem for DatasetOps {
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.requests.count(Kind::Other);
+        self.requests.count(kind(request, Kind::Flush));
         // The kernel never asks again: there is nothing to flush.
         reply.error(Errno::ENOSYS);
     }
@@ -472,7 +472,7 @@ impl Filesystem for DatasetOps {
         _size: u32,
         reply: ReplyIoctl,
     ) {
-        self.requests.count(Kind::Other);
+        self.requests.count(kind(request, Kind::Ioctl));
         // Python asks every file it opens whether it is a terminal, which shows its open.
         self.dataset.sighted(node(ino), reader(request));
         reply.error(Errno::ENOTTY);

@@ -4,14 +4,18 @@
 //! kernel takes either kind of open at a time, and always the same file. So a node is passed through
 //! from an open at which nobody has it open otherwise, until all who have it open have closed it.
 //!
-//! Needs Linux 6.9 and CAP_SYS_ADMIN; the first refusal ends the trying.
+//! Needs Linux 6.9 and CAP_SYS_ADMIN; it is tried at the mount, and the first refusal ends the trying.
 
 use std::collections::HashMap;
+use std::io::Error;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use fuser::{BackingId, ReplyOpen};
+use tempfile::tempfile_in;
 
+use super::{Notifier, Pusher};
 use crate::cache::store::Lent;
 use crate::catalog::NodeId;
 use crate::sync::{Mutex, MutexGuard};
@@ -42,6 +46,25 @@ impl Passing {
     /// The kernel can pass files through.
     pub(super) fn set_able(&self) {
         self.able.store(true, Ordering::Relaxed);
+    }
+
+    /// Tries it with a file of a directory: the kernel may have the means and yet not permit it, or not
+    /// with this filesystem. Blocks.
+    pub(super) fn probe(&self, notifier: &Notifier, pusher: &Pusher, directory: &Path) {
+        // The kernel has said what it can when it has answered anything.
+        pusher.wake();
+        if !self.is_able() {
+            return;
+        }
+        let tried = tempfile_in(directory).and_then(|file| notifier.back(&file));
+        if let Err(error) = tried {
+            self.refused(&error);
+        }
+    }
+
+    fn refused(&self, error: &Error) {
+        tracing::info!(%error, "the kernel passes no files through");
+        self.able.store(false, Ordering::Relaxed);
     }
 
     /// Whether it can, as far as is known.
@@ -86,8 +109,7 @@ impl Passing {
         match reply.open_backing(&*lent) {
             Ok(id) => Some(Backing { id: Arc::new(id), _lent: lent }),
             Err(error) => {
-                tracing::info!(%error, "the kernel passes no files through");
-                self.able.store(false, Ordering::Relaxed);
+                self.refused(&error);
                 None
             }
         }

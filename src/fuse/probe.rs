@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{
-    BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
-    ReplyEntry, ReplyOpen, Request, Session,
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry,
+    ReplyOpen, Request, Session,
 };
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tempfile::TempDir;
@@ -159,12 +159,6 @@ impl Throwaway {
         let read = std::fs::read(path)?;
         if read == bytes { Ok(()) } else { Err(Error::other("other bytes were read back")) }
     }
-
-    fn passthrough(&self) -> IoResult<()> {
-        let backing = tempfile::tempfile()?;
-        // It ends with the connection.
-        BackingId::create_raw(&self.device, &backing).map(|_| ())
-    }
 }
 
 /// Mounts in a directory of its own, tries what belady may use, and takes the mount away.
@@ -193,6 +187,6 @@ pub fn probe() -> Result<Kernel> {
         expire: only(InitFlags::FUSE_HAS_EXPIRE_ONLY, &|| {
             notifier.expire(NodeId::ROOT, OsStr::new(NAME)).map_err(Error::from)
         }),
-        passthrough: only(InitFlags::FUSE_PASSTHROUGH, &|| throwaway.passthrough()),
+        passthrough: only(InitFlags::FUSE_PASSTHROUGH, &|| notifier.back(&tempfile::tempfile()?)),
     })
 }

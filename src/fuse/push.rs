@@ -83,6 +83,12 @@ impl Pusher {
         !insists(root) && !insists(opened)
     }
 
+    /// Waits until the kernel serves the mount.
+    pub(super) fn wake(&self) {
+        // Where it fails, so does what comes next.
+        let _ = self.inside.run(Path::new(""), |root| lstat(root).map(drop));
+    }
+
     /// Whether the kernel has yet to be told of a node before it takes pages for it.
     fn is_unknown(&self, node: NodeId) -> bool {
         !self.known.contains(node, self.trusts(node))

@@ -12,13 +12,21 @@ pub(super) enum Kind {
     Passed,
     Read,
     Release,
+    Opendir,
+    /// Of a directory, with or without what its names stand for.
+    List,
+    Ioctl,
+    Flush,
     Other,
     /// Whatever one of our own threads asks for: to prime a node, to check or drop its pages.
     Own,
 }
 
 /// Names of the kinds, in their order.
-const NAMES: [&str; 8] = ["lookup", "getattr", "open", "passed", "read", "release", "other", "own"];
+const NAMES: [&str; 12] = [
+    "lookup", "getattr", "open", "passed", "read", "release", "opendir", "list", "ioctl", "flush",
+    "other", "own",
+];
 
 /// Requests of the kernel since the mount.
 #[derive(Debug, Default)]

@@ -54,6 +54,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
         open_files: limit(Resource::RLIMIT_NOFILE),
         processes: limit(Resource::RLIMIT_NPROC),
         halt_poll_ns: halt_poll_ns(),
+        reclaim: reclaim(),
         memory: memory(),
         runtime: control::runtime()
             .map(|path| path.display().to_string())
@@ -73,6 +74,27 @@ fn halt_poll_ns() -> Option<u64> {
     let driver = read("/sys/devices/system/cpu/cpuidle/current_governor")?;
     let ns = read("/sys/module/haltpoll/parameters/guest_halt_poll_ns")?;
     (driver.trim() == "haltpoll").then(|| ns.trim().parse().ok())?
+}
+
+/// Whether DAMON pages out what is cold, as its module for that does or as somebody has set it up; and
+/// how that is ended.
+fn reclaim() -> Option<String> {
+    let is = |path: &Path, word| fs::read_to_string(path).is_ok_and(|text| text.trim() == word);
+    let module = Path::new("/sys/module/damon_reclaim/parameters/enabled");
+    if is(module, "Y") {
+        return Some(format!("echo N > {}", module.display()));
+    }
+    let pages_out = |kdamond: &PathBuf| {
+        let schemes = entries(kdamond.join("contexts")).flat_map(|c| entries(c.join("schemes")));
+        let mut schemes = schemes.filter(|scheme| is(&scheme.join("action"), "pageout"));
+        is(&kdamond.join("state"), "on") && schemes.next().is_some()
+    };
+    let kdamond = entries("/sys/kernel/mm/damon/admin/kdamonds".into()).find(pages_out)?;
+    Some(format!("echo off > {}", kdamond.join("state").display()))
+}
+
+fn entries(directory: PathBuf) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 fn fusermount() -> Option<Fusermount> {

@@ -56,6 +56,8 @@ impl Stand {
         let mut command = ground.belady();
         command.arg("mount").args([&slow.point, &point]).args(options);
         let mounted = Mounted::by(&ground, kernel.for_command(&mut command), &point);
+        let mode = if passes { "passthrough" } else { "keep-cache" };
+        assert_eq!(mounted.status()["mode"], mode, "known before anything is opened");
         let stand = Stand { mounted, slow, ground, passes };
         stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
         stand
@@ -128,8 +130,6 @@ fn read_all(stand: Stand) {
     drop((map, file));
     stand.check();
     assert_eq!(stand.mounted.count("/read_errors"), 0);
-    let mode = if stand.passes { "passthrough" } else { "keep-cache" };
-    assert_eq!(stand.mounted.status()["mode"], mode);
     stand.mounted.umount();
 }
 

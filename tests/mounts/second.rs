@@ -184,6 +184,8 @@ fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
         user.reads_all("first");
         let missed =
             |status: &Value| status["reads"].as_u64().zip(status["lost"].as_u64()).unwrap();
+        // Readers are answered before their blocks are put into the pages.
+        wait_until("all in the pages", || user.status("second")["fetching"] == 0);
         let before = missed(&user.status("second"));
         user.fetches_nothing(|| user.reads_all("second"));
         let status = user.status("second");

@@ -40,7 +40,7 @@ impl Stand {
             source_name: "trust".into(),
             allow_other: false,
             pushes: true,
-            passes: false,
+            passes: None,
             expires: false,
             threads: 2,
             options: Vec::new(),

@@ -163,7 +163,7 @@ fn stand_on(
 impl Stand {
     fn read(&self) -> Receiver<Result<Vec<u8>, Errno>> {
         let (answer, answered) = channel();
-        let waiter = move |result: Result<Arc<Buffer>, Errno>| {
+        let waiter = move |result: Result<Landed, Errno>| {
             answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
         };
         self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
@@ -210,7 +210,7 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let read = |request: ReadRequest| panic!("injected into a read at {}", request.offset);
     let stand = stand(|directory| Arc::new(Instead { directory, read }));
     let (answer, answered) = channel();
-    let waiter = move |result: Result<Arc<Buffer>, Errno>| answer.send(result.is_err()).unwrap();
+    let waiter = move |result: Result<Landed, Errno>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
     let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
     assert_eq!(answered.recv_timeout(LIMIT), Ok(true));
