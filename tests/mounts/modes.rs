@@ -4,12 +4,17 @@
 //! files read twice over a mount in each mode; the requests are counted by kind.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 
+use memmap2::Mmap;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::libc;
 use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, wait_until};
 use crate::mounted::Mounted;
+use crate::programs::Program;
 
 const FILES: u64 = 200;
 
@@ -33,6 +38,108 @@ fn each_mode_serves_the_bytes_and_says_which_it_is() {
         assert_eq!(asked(&status, "release") > 0, opens, "{status}");
         mounted.umount();
     }
+}
+
+/// Three questions of which the kernel is told once that they need not be asked.
+const ASKED_ONCE: [&str; 3] = ["open", "opendir", "flush"];
+
+#[test]
+fn the_first_reader_is_spared_what_need_not_be_asked() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 5000);
+    let options = ["--ram", "64MiB", "--order", "sequential", "--set"];
+    let push = Mounted::new(&ground, &[&options[..], &["mount.mode=push"]].concat());
+    let read_all = |mounted: &Mounted| {
+        assert_eq!(fs::read_dir(mounted.path("d")).unwrap().count(), 20);
+        check_many(&mounted.path(""), "d", 20, 5000);
+    };
+    read_all(&push);
+    let status = push.status();
+    assert_eq!(ASKED_ONCE.map(|kind| asked(&status, kind)), [0; 3], "{status}");
+    assert_eq!(asked(&status, "release"), 0, "{status}");
+    assert!(asked(&status, "own") >= 3, "by the daemon itself: {status}");
+    let words = ground.ends(0, &["status", push.point.to_str().unwrap()]);
+    assert!(words.contains("  mode     push, ") && words.contains("in the trust gear"), "{words}");
+    assert!(words.contains("revalidate: a change at the source shows within 60 s"), "{words}");
+    push.umount();
+    let kept = Mounted::new(&ground, &[&options[..], &["mount.mode=keep-cache"]].concat());
+    read_all(&kept);
+    let status = kept.status();
+    assert!(asked(&status, "open") >= 20 && asked(&status, "opendir") >= 1, "{status}");
+    assert!(asked(&status, "flush") <= 1, "{status}");
+    let words = ground.ends(0, &["status", kept.point.to_str().unwrap()]);
+    assert!(words.contains("  mode     keep-cache; ") && words.contains(" open, "), "{words}");
+    kept.umount();
+}
+
+/// Opens the files that are named, and reads them.
+const PYTHON: &str = r#"
+import sys
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        assert len(file.read()) == 5000
+"#;
+
+/// Nothing is asked of a trusted file but whether it is a terminal.
+#[test]
+fn what_python_asks_of_a_file_shows_its_open() {
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, 5000);
+    let order = ["--order", "sequential", "--set", "mount.mode=push", "--set", "order.learn=off"];
+    let mounted = Mounted::new(&ground, &[&["--ram", "64MiB"], &order[..]].concat());
+    let names: Vec<String> = (0..FILES).map(|number| format!("d/{number:04}")).collect();
+    let paths: Vec<String> =
+        names.iter().map(|name| mounted.path(name).to_str().unwrap().to_owned()).collect();
+    let read = |range: std::ops::Range<usize>| {
+        let args: Vec<&str> = paths[range].iter().map(String::as_str).collect();
+        Program::python(PYTHON, &args).finish();
+    };
+    read(0..20);
+    wait_until("the rest trusted", || mounted.count("/trusted_files") > FILES / 2);
+    let before = mounted.status();
+    read(20..120);
+    wait_until("each open followed", || mounted.count("/orders/0/position") == 120);
+    let after = mounted.status();
+    assert_eq!(asked(&after, "ioctl") - asked(&before, "ioctl"), 100, "{after}");
+    let looked_up = asked(&after, "lookup") - asked(&before, "lookup");
+    assert!(looked_up < 50, "{looked_up} names of 100 were looked up: {after}");
+    assert_eq!(after["orders"][0]["opens_seen"], 120, "{after}");
+    mounted.umount();
+}
+
+/// Pages of a file that are in the page cache.
+pub(crate) fn resident(path: &Path) -> usize {
+    // SAFETY: nothing changes the file while it is mapped.
+    let map = unsafe { Mmap::map(&fs::File::open(path).unwrap()) }.unwrap();
+    let mut pages = vec![0; map.len().div_ceil(4096)];
+    let address = map.as_ptr().cast_mut().cast();
+    // SAFETY: the mapping is alive and there is a byte for each of its pages.
+    assert_eq!(unsafe { libc::mincore(address, map.len(), pages.as_mut_ptr()) }, 0);
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+/// What the page cache has of the mount it has not of the source as well.
+#[test]
+fn reads_of_the_source_leave_no_second_copy() {
+    let ground = Ground::new();
+    ground.plant_many("d", 50, 30_000);
+    ground.plant("large", &content(7, 5 << 20));
+    let names = || (0..50).map(|number| format!("d/{number:04}")).chain(["large".to_owned()]);
+    for name in names() {
+        let file = fs::File::open(ground.source(&name)).unwrap();
+        file.sync_all().unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    }
+    let at_source = || names().map(|name| resident(&ground.source(name))).sum::<usize>();
+    assert_eq!(at_source(), 0, "the test begins with none");
+    let mounted = Mounted::new(&ground, &["--ram", "64MiB"]);
+    // Some on demand, and the rest ahead.
+    check_many(&mounted.path(""), "d", 10, 30_000);
+    ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+    check_many(&mounted.path(""), "d", 50, 30_000);
+    assert!(fs::read(mounted.path("large")).unwrap() == content(7, 5 << 20));
+    assert_eq!(at_source(), 0);
+    mounted.umount();
 }
 
 #[test]

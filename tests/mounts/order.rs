@@ -5,17 +5,15 @@
 //! `slowpfs`, whose counters say what reached it; then a loader that reads something else.
 
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use memmap2::Mmap;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::libc;
 use serde_json::Value;
 
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
 use crate::kernel::Kernel;
+use crate::modes::resident;
 use crate::mounted::{Mounted, Slow};
 use crate::programs::Program;
 
@@ -242,17 +240,6 @@ fn an_order_outlives_walks_through_the_directories() {
     mounted.umount();
 }
 
-/// Whether all pages of a file are in the page cache.
-fn is_resident(path: &Path) -> bool {
-    // SAFETY: nothing changes the file while it is mapped.
-    let map = unsafe { Mmap::map(&fs::File::open(path).unwrap()) }.unwrap();
-    let mut pages = vec![0; map.len().div_ceil(4096)];
-    let address = map.as_ptr().cast_mut().cast();
-    // SAFETY: the mapping is alive and there is a byte for each of its pages.
-    assert_eq!(unsafe { libc::mincore(address, map.len(), pages.as_mut_ptr()) }, 0);
-    pages.iter().all(|page| page & 1 == 1)
-}
-
 #[test]
 fn pages_that_get_lost_are_there_again_before_they_are_read() {
     Kernel::BOTH.into_iter().for_each(lose_pages);
@@ -289,7 +276,7 @@ fn lose_pages(kernel: Kernel) {
     // The kernel may have taken a page or two on its own.
     if kernel.counts_pages() {
         wait_until("what is gone found", || mounted.count("/restored") >= 40);
-        let there = |number: &u64| is_resident(&mounted.path(format!("d/{number:04}")));
+        let there = |number: &u64| resident(&mounted.path(format!("d/{number:04}"))) == 3;
         wait_until("it there again", || order[200..240].iter().all(there));
     }
     read_in_order(&mounted, &order[180..], 9000);

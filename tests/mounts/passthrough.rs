@@ -29,6 +29,13 @@ struct Stand {
 impl Stand {
     /// A mount in whose cache directory all shards are, with a daemon that sees this kernel.
     fn new(kernel: Kernel) -> Self {
+        let stand = Stand::empty(kernel);
+        stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
+        stand
+    }
+
+    /// As [`new`](Self::new), with nothing in the cache directory yet.
+    fn empty(kernel: Kernel) -> Self {
         let ground = Ground::new();
         ground.plant_many("s", SHARDS, SHARD);
         ground.plant_many("d", 20, 3000);
@@ -58,9 +65,7 @@ impl Stand {
         let mounted = Mounted::by(&ground, kernel.for_command(&mut command), &point);
         let mode = if passes { "passthrough" } else { "keep-cache" };
         assert_eq!(mounted.status()["mode"], mode, "known before anything is opened");
-        let stand = Stand { mounted, slow, ground, passes };
-        stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
-        stand
+        Stand { mounted, slow, ground, passes }
     }
 
     fn asked(&self, kind: &str) -> u64 {
@@ -130,6 +135,26 @@ fn read_all(stand: Stand) {
     drop((map, file));
     stand.check();
     assert_eq!(stand.mounted.count("/read_errors"), 0);
+    stand.mounted.umount();
+}
+
+#[test]
+fn what_is_still_filling_is_read_by_blocks_and_passed_through_after_its_last_close() {
+    let stand = Stand::empty(Kernel::Own);
+    let held = File::open(stand.mounted.path("s/0001")).unwrap();
+    let mut part = vec![0; 1 << 20];
+    held.read_exact_at(&mut part, 2 << 20).unwrap();
+    assert!(part == content(1, SHARD)[2 << 20..3 << 20]);
+    stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
+    // Who has it open goes on as he began, and so does who joins him.
+    let (passed, asked) = (stand.asked("passed"), stand.asked("open"));
+    let other = File::open(stand.mounted.path("s/0001")).unwrap();
+    assert_eq!((stand.asked("passed"), stand.asked("open")), (passed, asked + 1));
+    assert!(is_whole(&held, 1) && is_whole(&other, 1));
+    drop((held, other));
+    let file = stand.passed(1);
+    assert!(is_whole(&file, 1));
+    drop(file);
     stand.mounted.umount();
 }
 
