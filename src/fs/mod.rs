@@ -188,6 +188,10 @@ impl Dataset {
         task: Option<u32>,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
+        if matches!(parent, CONTROL_NODE | VIEWS_NODE) {
+            // Nothing is mounted there.
+            return reply(Err(Errno::ENOENT));
+        }
         if parent == NodeId::ROOT && name == CONTROL_NAME {
             return reply(self.attr(CONTROL_NODE));
         }

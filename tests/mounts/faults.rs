@@ -233,7 +233,8 @@ fn what_the_kernel_makes_wait_is_told_of_and_keeps_no_daemon_alive() {
         ground.plant_many("b", 20, 10_000);
         ground.plant("b/hung", b"");
         let slow = Slow::new(&ground, &[]);
-        let options = ["--ram", "64MiB", "--set", "source.revalidate=200ms"];
+        let options =
+            ["--ram", "64MiB", "--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
         let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
         // Names are due by then.
         thread::sleep(Duration::from_millis(400));

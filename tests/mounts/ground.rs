@@ -20,6 +20,19 @@ use crate::programs::signal;
 /// What only a broken program takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
+/// Where a user who runs the tests finds the programs; else they are where they were built.
+const PROGRAMS: &str = "BELADY_TEST_PROGRAMS";
+
+/// A program that was built for the tests.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let built = match name {
+        "belady" => env!("CARGO_BIN_EXE_belady"),
+        "slowpfs" => env!("CARGO_BIN_EXE_slowpfs"),
+        other => panic!("no program {other}"),
+    };
+    std::env::var_os(PROGRAMS).map_or(built.into(), |directory| Path::new(&directory).join(name))
+}
+
 /// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -39,8 +52,8 @@ impl Ground {
     pub(crate) fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "these tests need FUSE: /dev/fuse is missing");
         assert!(
-            nix::unistd::geteuid().is_root(),
-            "these tests mount filesystems: run them as root"
+            nix::unistd::geteuid().is_root() || std::env::var_os(PROGRAMS).is_some(),
+            "these tests mount filesystems: run them as root, or by scripts/lib/as_user"
         );
         let dir = TempDir::new().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -84,7 +97,7 @@ impl Ground {
     /// of what is open for writing, and what is being written cannot be run.
     pub(crate) fn plant_belady(&self) {
         let mut copy = Command::new("cp");
-        copy.arg(env!("CARGO_BIN_EXE_belady")).arg(self.path("belady"));
+        copy.arg(program("belady")).arg(self.path("belady"));
         assert!(copy.status().unwrap().success());
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, daemons, said, wait_until};
+use crate::ground::{Ground, daemons, program, said, wait_until};
 use crate::programs::{Watchdog, runs, signal};
 
 /// How many mounts are at exactly this path.
@@ -36,7 +36,7 @@ fn run_briefly(command: &mut Command) {
 
 /// The belady command line, with this runtime directory.
 pub(crate) fn belady(run: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_belady"));
+    let mut command = Command::new(program("belady"));
     command.env("XDG_RUNTIME_DIR", run);
     command
 }
@@ -211,7 +211,7 @@ impl Slow {
     #[track_caller]
     pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
         let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_slowpfs"))
+        let mut child = Command::new(program("slowpfs"))
             .args([ground.path("source"), point.clone()])
             .args(["--preset", "idle", "--ttl", "0", "--control"])
             .arg(&socket)
@@ -232,7 +232,7 @@ impl Slow {
     /// Sends a command that must be understood.
     #[track_caller]
     pub(crate) fn ctl(&self, words: &[&str]) -> String {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slowpfs"));
+        let mut command = Command::new(program("slowpfs"));
         let output = command.arg("ctl").arg(&self.socket).args(words).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap()

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nix::libc;
 
-use crate::ground::{Ground, check_many, content};
+use crate::ground::{Ground, check_many, content, program};
 use crate::mounted::{Mounted, in_namespace, mounts_at};
 
 /// Mounting with these options must end with this exit code, say this, and leave nothing.
@@ -239,7 +239,7 @@ fn a_machine_without_fuse() {
     ground.plant("file", b"x");
     fs::create_dir(ground.path("dev")).unwrap();
     let mut command = in_namespace(&ground, WITHOUT_FUSE);
-    command.env("BELADY", env!("CARGO_BIN_EXE_belady"));
+    command.env("BELADY", program("belady"));
     let output = command.env("XDG_RUNTIME_DIR", ground.path("run")).output().unwrap();
     let said = crate::ground::said(&output);
     assert_eq!(output.status.code(), Some(6), "{said}");
