@@ -30,6 +30,7 @@ pub mod journal;
 mod large;
 mod lend;
 mod log;
+mod outside;
 mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -60,6 +61,7 @@ pub use large::Part;
 pub use lend::Lent;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
+pub use outside::{Count, count, recorded};
 use segments::{Extent, Files, Segments, pages_of};
 pub use write::Sample;
 
@@ -155,41 +157,6 @@ pub enum Found {
 /// Bytes that a sample takes.
 fn stored(length: usize) -> u64 {
     u64::from(pages_of(length as u32)) * PAGE_BYTES
-}
-
-/// What a store has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Samples, or blocks of them.
-    pub samples: u64,
-    /// Their bytes, in whole pages.
-    pub bytes: u64,
-    /// Large files that some of them are of.
-    pub large_files: u64,
-}
-
-/// What a store has as its index says. Nothing is changed: the store may be in use.
-///
-/// # Errors
-/// The disk's.
-pub fn count(disk: &dyn Disk) -> Result<Count> {
-    // The index may be replaced by another one between two looks.
-    match try_count(disk) {
-        Err(error) if is_gone(&error) => try_count(disk),
-        counted => counted,
-    }
-}
-
-fn try_count(disk: &dyn Disk) -> Result<Count> {
-    let names = disk.names()?;
-    let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
-    let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
-    let large = names.iter().filter_map(|(name, _)| large::parse(name));
-    Ok(Count {
-        samples: entries.len() as u64,
-        bytes: entries.values().map(|at| stored(at.length as usize)).sum(),
-        large_files: large.filter(|(id, _)| holders.contains(id)).count() as u64,
-    })
 }
 
 /// Whether somebody has cut a file, deleted it or put something else in its place.
