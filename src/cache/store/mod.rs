@@ -10,7 +10,8 @@
 //!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
 //!    the key and the bytes.
 //! 3. A read takes the place from memory, reads past the page cache, and compares the checksum.
-//!    What is damaged is dropped and fetched again. So neither a torn write nor a record that a
+//!    What is damaged is dropped and fetched again. The one exception is a large file that the
+//!    kernel reads by itself, which is compared once a mount (`lend.rs`). So neither a torn write nor a record that a
 //!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
 //!    leave. They happen every now and then and at [`Store::sync`]. Only a place whose giving up
 //!    has been recorded is written again, so that what was synced later has its place alone.
@@ -240,6 +241,12 @@ impl Store {
     /// Whether the sample is there, whatever the state of its disk.
     pub fn holds(&self, key: Key) -> bool {
         self.read().entries.contains_key(&key)
+    }
+
+    /// Leaves those of which [the sample is there](Self::holds).
+    pub fn retain_held<T>(&self, samples: &mut Vec<(T, Key)>) {
+        let index = self.read();
+        samples.retain(|(_, key)| index.entries.contains_key(key));
     }
 
     /// Whether the sample is there, and its disk to be used.
