@@ -13,16 +13,20 @@ use crate::plan::Layout;
 /// several at a time where nothing else comes in between.
 const ASKED_AT_ONCE: usize = 1024;
 
+/// Rows that are worth a thread of their own: a millisecond.
+const ROWS_MIN: usize = 1 << 12;
+
 /// The blocks that the store holds by other keys than are `known`, with these, in the order of their
-/// files. A mount waits for this: each processor takes a share of the files.
+/// files. A mount waits for this: processors take shares of the files.
 pub(super) fn find(
     catalog: &Catalog,
     store: &Store,
     layout: &Layout,
     known: &[Option<Key>],
 ) -> Vec<(BlockId, Key)> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let share = catalog.rows().div_ceil(threads);
+    let rows = catalog.rows();
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(rows / ROWS_MIN + 1);
+    let share = rows.div_ceil(threads);
     let look = &|nth: usize| {
         let (mut found, mut asked) = (Vec::new(), Vec::with_capacity(ASKED_AT_ONCE));
         catalog.for_each_file_in(nth * share..(nth + 1) * share, |path, file, stat| {

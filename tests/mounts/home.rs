@@ -56,6 +56,7 @@ fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
     few(&mounted);
     mounted.umount();
     let mounted = Mounted::new(&ground, &options);
+    wait_until("all that is stored is known", || mounted.count("/disk/kept") >= FILES * 4096);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert_eq!(mounted.count("/source_bytes"), 0, "all of it comes from the store");
     few(&mounted);
