@@ -6,22 +6,26 @@ filesystem that is slow by a model for the scan, and on the local disk for the r
 itself is measured on 20,000 files by as many processes as make it no faster, and scaled; the note says so.  A
 remount is timed from the command to its return, and then everything is listed and stat'ed by one thread.  What of
 that the kernel needs to make itself a million inodes and names is told by the same walk of the local disk, its
-directories read and its inodes forgotten.
+directories read and its inodes forgotten.  A remount is timed again where samples of these files are stored too, and
+neither catalog nor index is in memory.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 
 from driver import FAILURES, RunError, stopwatch
-from mounts import TARGET, Belady, Slowpfs, Watchdog, exit_on_signals, fresh_dir, say
+from mounts import TARGET, Belady, Slowpfs, Watchdog, binary, exit_on_signals, fresh_dir, say
 from report import publish, quartiles, row
 
-BARS = {"remount_s": 1, "walk_s": 5, "bytes_per_file": 150}
+BARS = {"remount_s": 1, "remount_full_s": 1, "walk_s": 5, "bytes_per_file": 150}
 BASELINE = 20_000            # files on which the source's own limit is measured
 PER_DIRECTORY = 1_000
+FILL = 60                    # seconds in which samples are stored
+PAGE = 4096                  # bytes that each takes
 LONGEST = 300                # seconds until a mount counts as hung, and one more for 10,000 files
 SLABS = ("fuse_inode", "dentry")
 
@@ -105,10 +109,10 @@ class Bench:
     def add(self, name, runs, unit="s", **more):
         self.rows.append(row(name, runs, unit, BARS.get(name), **quartiles(runs), **more))
 
-    def mount(self, source, cache=True):
+    def mount(self, source, cache=True, disk="1GiB"):
         options = ["--ram", "256MiB", "--set", "source.revalidate=1h"]
         if cache:
-            options += ["--cache-dir", self.cache, "--nvme", "1GiB"]
+            options += ["--cache-dir", self.cache, "--nvme", disk]
         return Belady(source, self.mountpoint, options, patience=self.longest)
 
     def run(self):
@@ -118,7 +122,7 @@ class Bench:
         make_tree(fresh_dir(os.path.join(self.top, "few")), BASELINE)
         self.many = make_tree(fresh_dir(os.path.join(self.top, "many")), self.files)
         say(f"{self.files} files made in {elapsed():.0f} s")
-        for part in (self.scan, self.local, self.remount):
+        for part in (self.scan, self.local, self.remount, self.remount_full):
             try:
                 part()
                 say(f"{part.__name__}: {elapsed():.0f} s so far")
@@ -158,10 +162,10 @@ class Bench:
 
     def scan(self):
         """The first mount of a slow filesystem: how near the scan comes to what that gives."""
-        with Slowpfs(os.path.join(self.top, "few"), os.path.join(self.top, "slow")) as slow:
+        with Slowpfs(os.path.join(self.top, "few"), os.path.join(self.top, "slow"), patience=self.longest) as slow:
             with Watchdog(self.longest, [slow]):
                 limit, what = self.limit(slow.mountpoint)
-        with Slowpfs(self.many, os.path.join(self.top, "slow")) as slow:
+        with Slowpfs(self.many, os.path.join(self.top, "slow"), patience=self.longest) as slow:
             with Watchdog(self.longest, [slow]):
                 self.first(slow.mountpoint, "slow", limit, what)
 
@@ -205,6 +209,41 @@ class Bench:
         size = sum(os.path.getsize(os.path.join(folder, "catalog"))
                    for folder, _, files in os.walk(self.cache) if "catalog" in files)
         self.add("saved_bytes_per_file", [size / self.files], "B")
+
+    def remount_full(self):
+        """Mounts again where samples of as many files as are stored within a minute are there, too."""
+        disk = self.files * PAGE * 9 // 8
+        with self.mount(self.many, disk=disk) as mount:
+            mount.await_scan()
+            command = [binary("belady"), "warmup", mount.mountpoint, "--deadline", f"{FILL}s"]
+            subprocess.run(command, capture_output=True, timeout=self.longest, check=False)
+        stored, runs = self.stored(), []
+        for _ in range(self.turns):
+            self.forget()
+            mount = self.mount(self.many, disk=disk)
+            try:
+                runs.append(self.timed(mount))
+            finally:
+                mount.__exit__()
+        if not 0 < stored <= self.stored():
+            raise RunError(f"{stored} samples were stored, and {self.stored()} are left")
+        self.add("remount_full_s", runs, samples=stored,
+                 note=f"the same with {stored:,} samples stored; catalog and index are read from the disk")
+
+    def stored(self):
+        """Samples in the largest store."""
+        command = [binary("belady"), "cache", "ls", self.cache, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self.longest, check=True)
+        return max((store["samples"] or 0 for store in json.loads(done.stdout)), default=0)
+
+    def forget(self):
+        """Has what the cache directory holds leave the page cache."""
+        os.sync()
+        for folder, _, names in os.walk(self.cache):
+            for name in names:
+                file = os.open(os.path.join(folder, name), os.O_RDONLY)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(file)
 
     def forgotten(self):
         """Seconds of a walk of the local disk for whose inodes and names the kernel has to make room again."""

@@ -9,6 +9,7 @@ sample, and displaces one on the one side only.  What was stored before a kill m
 and be served by a remount without its source.  A figure is the median over the turns of the ratio of the two sides.
 """
 
+import glob
 import json
 import os
 import random
@@ -175,7 +176,7 @@ class Bench(Parts):
         source = write_files(os.path.join(self.top, "source"), shape)
         cache, names = fresh_dir(os.path.join(self.top, "cache")), names_of(shape)
         options = ["--ram", 16 * MIB, "--cache-dir", cache, "--nvme", 2 * pages(shape), "--set", "order.learn=off"]
-        wrong, lost, whole, kills = [], [], 0, 0
+        wrong, lost, whole, stored, kills = [], [], 0, 0, 0
         for turn in range(KILLS // 20 if self.quick else KILLS):
             chosen = random.Random(turn)
             if turn % 10 == 0 and turn > 0:
@@ -188,26 +189,29 @@ class Bench(Parts):
                     reader = subprocess.Popen([binary("hotpath"), "read", self.listed(mount.mountpoint, names)],
                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     time.sleep(chosen.uniform(.05, .3))
-                    stored = self.samples(cache)
+                    index = self.index(cache)
                     mount.kill()
                     reader.wait(60)
             kills += 1
             whole = self.whole(cache)
-            lost.append(max(0, stored - whole))
+            found = storebench("kept", self.store(cache), 0, shape.size, "--before", index)
+            stored += found["samples"]
+            lost.append(found["lost"])
         lost.append(self.lost_at_remount(source, cache, shape, whole))
         with Belady(source, os.path.join(self.top, "mount"), options) as mount:
             wrong.append(sum(self.differ(mount, name) for name in names))
         shutil.rmtree(source)
         self.add("kill.wrong_bytes", wrong, "", value=sum(wrong))
         self.add("kill.lost", lost, "", value=sum(lost), stored=stored, kills=kills,
-                 note="recorded before a kill, and not whole in the store opened again or not served by a remount")
+                 note="each of those recorded before a kill that is not whole in the store opened again, or not served "
+                      "by a remount")
 
     def lost_at_remount(self, source, cache, shape, stored):
         """How many of the samples that are stored a remount reads from the source all the same."""
         names = names_of(shape)
         # Room for all of them: what is fetched from the source is fetched once.
         options = ["--ram", 2 * pages(shape), "--cache-dir", cache, "--nvme", 2 * pages(shape),
-                   "--set", "order.learn=off"]
+                   "--set", "order.learn=off", "--set", "cache.slow-after=1h"]
         with Belady(source, os.path.join(self.top, "mount"), options) as mount, Watchdog(LONGEST, [mount]):
             time_reads("read", self.listed(mount.mountpoint, names))
             time.sleep(1)        # the status is told of it a moment later
@@ -229,11 +233,17 @@ class Bench(Parts):
         return wrong_bytes_in(os.path.join(mount.source, name), os.path.join(mount.mountpoint, name))
 
     @staticmethod
-    def samples(cache):
-        """Samples that the index of the only store has, the daemon alive or not."""
-        command = [binary("belady"), "cache", "ls", cache, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return json.loads(done.stdout)[0]["samples"]
+    def store(cache):
+        """The directory of the only store."""
+        (owner,) = glob.glob(os.path.join(cache, "belady-store-*", "*", "owner"))
+        return os.path.dirname(owner)
+
+    def index(self, cache):
+        """A copy of the index of the only store as it is at this moment, the daemon alive."""
+        copy = fresh_dir(os.path.join(self.top, "index"))
+        for name in glob.glob(os.path.join(self.store(cache), "index-0*")):
+            shutil.copy(name, copy)
+        return copy
 
 
 if __name__ == "__main__":

@@ -77,10 +77,13 @@ def fresh_dir(path):
 
 
 class Served:
-    """A filesystem at `mountpoint` that `command` serves in the foreground."""
+    """A filesystem at `mountpoint` that `command` serves in the foreground.
 
-    def __init__(self, command, mountpoint):
-        self.command, self.mountpoint = list(map(str, command)), mountpoint
+    It must serve within 15 seconds, and be gone within `patience`: the kernel forgets its names first.
+    """
+
+    def __init__(self, command, mountpoint, patience=10):
+        self.command, self.mountpoint, self.patience = list(map(str, command)), mountpoint, patience
         self.log = mountpoint + ".log"
         self.process = None
 
@@ -122,19 +125,19 @@ class Served:
     def __exit__(self, *_):
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
         detach(self.mountpoint)
-        self.process.wait(10)
+        self.process.wait(self.patience)
 
 
 class Slowpfs(Served):
     """A slow parallel filesystem that shows `source` at `mountpoint`."""
 
-    def __init__(self, source, mountpoint, client_cache=False, preset="busy"):
+    def __init__(self, source, mountpoint, client_cache=False, preset="busy", patience=10):
         options = ["--preset", preset] + (["--client-cache"] if client_cache else [])
-        super().__init__([binary("slowpfs"), source, mountpoint, *options], mountpoint)
+        super().__init__([binary("slowpfs"), source, mountpoint, *options], mountpoint, patience)
 
     def serves(self):
         with open(self.log) as log:
@@ -149,7 +152,7 @@ class Slowpfs(Served):
 class Belady:
     """belady over `source` at `mountpoint`; `options` are further arguments of `belady mount`.
 
-    It must serve within `patience` seconds.
+    It must serve within `patience` seconds, and end within as many.
     """
 
     def __init__(self, source, mountpoint, options, cgroup=None, patience=60):
@@ -219,10 +222,10 @@ class Belady:
     def __exit__(self, *_):
         if is_mounted(self.mountpoint):
             try:
-                subprocess.run([binary("belady"), "umount", self.mountpoint], timeout=30, check=False,
+                subprocess.run([binary("belady"), "umount", self.mountpoint], timeout=self.patience, check=False,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             except subprocess.TimeoutExpired:
-                say("belady umount did not end within 30 s; its daemon is killed")
+                say(f"belady umount did not end within {self.patience} s; its daemon is killed")
         deadline = time.monotonic() + 5
         while self.pids() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -15,6 +15,7 @@ use nix::libc;
 
 use super::backlog::Arrival;
 use super::care::Owed;
+use super::find::find;
 use super::store::{Found, Key, LOOK_EVERY, Lent, Part, Sample, Store, looks_in};
 use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located, NodeId};
@@ -182,23 +183,14 @@ impl Local {
     /// block if `all_known`.
     fn take_up(&self, all_known: bool) -> (Vec<BlockId>, Vec<Key>) {
         let layout = self.catalog.layout();
-        let mut found = Vec::new();
         if self.store.totals().0 == 0 {
-            return (found, Vec::new());
+            return Default::default();
         }
         let mut keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         keys.resize(keys.len().max(layout.blocks()), None);
-        self.catalog.for_each_file(|path, file, stat| {
-            let version = stat.fingerprint();
-            for block in layout.blocks_of(file) {
-                let (offset, _) = layout.range(block);
-                let key = self.store.key(path, &version, offset);
-                if keys[block.index()] != Some(key) && self.store.holds(key) {
-                    keys[block.index()] = Some(key);
-                    found.push(block);
-                }
-            }
-        });
+        let found = find(&self.catalog, &self.store, &layout, &keys);
+        found.iter().for_each(|(block, key)| keys[block.index()] = Some(*key));
+        let found = found.into_iter().map(|(block, _)| block).collect();
         // No two blocks have the same key.
         let known = keys.iter().flatten().count() as u64;
         let stray = if !all_known || known == self.store.totals().0 {

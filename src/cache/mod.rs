@@ -22,6 +22,7 @@ mod buffer;
 mod care;
 mod checked;
 mod codes;
+mod find;
 mod flight;
 mod gears;
 mod inbox;

@@ -6,6 +6,7 @@
 //! leads out of the tree is followed by the kernel, not by us.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,13 +51,19 @@ pub struct Leading<'a> {
 impl Catalog {
     /// Calls `each` with path, file and attributes of every regular file, by one of its names. What
     /// changes meanwhile may be seen as before or after.
-    pub fn for_each_file(&self, mut each: impl FnMut(&Path, FileId, &Stat)) {
-        let mut from = 0;
+    pub fn for_each_file(&self, each: impl FnMut(&Path, FileId, &Stat)) {
+        self.for_each_file_in(0..usize::MAX, each);
+    }
+
+    /// The same of some [rows](Self::rows) alone.
+    pub fn for_each_file_in(&self, rows: Range<usize>, mut each: impl FnMut(&Path, FileId, &Stat)) {
+        let mut from = rows.start;
         loop {
             // Readers wait for whoever waits to change something.
             let tree = self.read();
+            let end = rows.end.min(tree.tables.rows.len());
             let (mut directory, mut path) = (FileId(0), PathBuf::new());
-            let portion = tree.files().skip(from).take(ROWS_AT_ONCE);
+            let portion = tree.files().take(end).skip(from).take(ROWS_AT_ONCE);
             for file in portion.filter(|file| is_regular(&tree, *file)) {
                 let parent = tree.row(file).parent;
                 if parent != directory {
@@ -67,10 +74,15 @@ impl Catalog {
                 path.pop();
             }
             from += ROWS_AT_ONCE;
-            if from >= tree.tables.rows.len() {
+            if from >= end {
                 return;
             }
         }
+    }
+
+    /// Number of rows, of what is gone too.
+    pub fn rows(&self) -> usize {
+        self.read().tables.rows.len()
     }
 
     /// Path of some regular file.
@@ -252,5 +264,41 @@ impl Ways<'_> {
         if *left == 0 {
             tracing::warn!(link = %link.display(), "links lead around; not all paths are known");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::source::PosixSource;
+
+    #[test]
+    fn shares_of_the_rows_are_all_of_them() {
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..ROWS_AT_ONCE + 30 {
+            let folder = root.path().join((number / 500).to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(number.to_string()), "").unwrap();
+        }
+        let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+        let catalog = Catalog::scan(source, 2, None).unwrap();
+        let files = |shares: usize| {
+            let share = catalog.rows().div_ceil(shares);
+            let mut found = Vec::new();
+            for nth in 0..shares {
+                let rows = nth * share..(nth + 1) * share;
+                catalog.for_each_file_in(rows, |path, file, _| {
+                    found.push((path.to_path_buf(), file));
+                });
+            }
+            found
+        };
+        let mut whole = Vec::new();
+        catalog.for_each_file(|path, file, _| whole.push((path.to_path_buf(), file)));
+        assert_eq!(whole.len(), ROWS_AT_ONCE + 30);
+        assert!([1, 2, 3, 7].into_iter().all(|shares| files(shares) == whole));
     }
 }

@@ -22,8 +22,13 @@ use crate::sync::{Condvar, Mutex};
 const STAT_THREADS: usize = 16;
 const CHUNK: usize = 64;
 
-/// How often one name, or one directory, is looked at where others look at it at the same time.
+/// How often one name is looked at where others look at it at the same time, and how often a directory
+/// is, which may have to be read each time.
 const LOOKS: usize = 4;
+const LISTINGS: usize = 2;
+
+/// Of the period the last part, one in so many, is when a look comes ahead of the next use.
+const EARLY: u32 = 8;
 
 /// Directories that are being read: each by one thread at a time, and the others of its readers
 /// wait for that.
@@ -62,13 +67,14 @@ impl Drop for Turn<'_> {
 }
 
 impl Catalog {
-    /// Whether half the period since the last look at the source is over: time to look ahead of
-    /// the next use, so that no reader waits for it.
+    /// Whether the period since the last look at the source is nearly over: time to look ahead of
+    /// the next use, so that no reader waits for it. What is used again and again is looked at about
+    /// once a period, and no sooner after a look than seven eighths of it.
     pub fn is_check_due(&self, node: NodeId) -> bool {
         let Some(period) = self.period else { return false };
         let tree = self.read();
         let Ok(file) = tree.resolve(node) else { return false };
-        self.valid(tree.checked(file)).is_none_or(|left| left < period / 2)
+        self.valid(tree.checked(file)).is_none_or(|left| left < period / EARLY)
     }
 
     /// A version has been seen at the source, by a read that began at this tick or later.
@@ -164,7 +170,7 @@ impl Catalog {
     /// As [`refresh`](Self::refresh).
     pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
         let (mut changes, mut late) = Default::default();
-        for left in (0..LOOKS).rev() {
+        for left in (0..LISTINGS).rev() {
             if let Some(found) = self.look_into(node, left == 0)? {
                 (changes, late) = found;
                 break;
@@ -285,6 +291,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
@@ -397,6 +404,32 @@ mod tests {
         });
         assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().removed);
         assert_eq!(size_of(&catalog, "file"), Err(Errno::ENOENT));
+    }
+
+    /// Each look at the directory finds that somebody has noted another version of it meanwhile.
+    #[test]
+    fn a_directory_that_changes_all_the_time_is_read_twice_at_most() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("d")).unwrap();
+        let source = Gated::new(root.path(), "none");
+        let period = Some(Duration::from_secs(60));
+        let catalog = Arc::new(Catalog::scan(source.clone(), 1, period).unwrap());
+        let directory = node_of(&catalog, "d");
+        fn change(source: &Arc<Gated>, catalog: &Arc<Catalog>, path: PathBuf, number: u32) {
+            let (again, others) = (Arc::clone(source), Arc::clone(catalog));
+            source.after_stat("d", move || {
+                fs::write(path.join(number.to_string()), "new").unwrap();
+                others.refresh(NodeId::ROOT, OsStr::new("d")).unwrap();
+                change(&again, &others, path, number + 1);
+            });
+        }
+        fs::write(root.path().join("d/first"), "new").unwrap();
+        change(&source, &catalog, root.path().join("d"), 0);
+        let before = source.listed.load(Ordering::Relaxed);
+        assert!(catalog.refresh_directory(directory).unwrap().added);
+        assert_eq!(source.listed.load(Ordering::Relaxed) - before, LISTINGS as u64);
+        let listed = catalog.list(directory, true).unwrap().unwrap();
+        assert!(listed.iter().map(|listed| &listed.name).eq(["0", "1", "first"]));
     }
 
     /// A directory that the scan has read since a reader did.

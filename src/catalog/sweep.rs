@@ -1,8 +1,9 @@
 //! Checking a saved catalog behind the readers that it serves already.
 //!
-//! Every directory is looked at, and read where it has changed; then its names, many at a time, but
-//! for those that a reader's lookup has checked since the mount. So what has changed while nobody
-//! looked shows before long, and most names are fresh when they are asked for.
+//! Every directory is looked at, and read where it has changed; then its names, many at a time. What
+//! was looked at since the mount, by a reader or by an earlier sweep that the source has cut short, is
+//! not asked for again. So what has changed while nobody looked shows before long, and most names are
+//! fresh when they are asked for.
 
 use std::ffi::OsString;
 use std::sync::PoisonError;
@@ -118,11 +119,12 @@ impl Catalog {
     /// What has changed, and whether the source told all.
     fn check(&self, portion: &Portion) -> (Vec<Changes>, bool) {
         let (mut all, mut told) = (Vec::new(), true);
-        let directory = {
-            let tree = self.read();
-            tree.node(portion.directory)
+        let (directory, is_checked) = {
+            let (tree, row) = (self.read(), portion.directory);
+            // Its own name may have been looked at, with those of its directory.
+            (tree.node(row), tree.checked(row) > 0 && !tree.is_unread(row))
         };
-        if portion.from == 0 {
+        if portion.from == 0 && !is_checked {
             // Where the source does not say, the next reader asks again.
             match self.refresh_directory(directory) {
                 Ok(found) => all.push(found),
@@ -180,4 +182,38 @@ fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
     let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
     let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked(*row) == 0);
     unchecked.map(|row| tree.name(row).to_os_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+
+    use super::*;
+    use crate::catalog::tests::{Gated, at, node_of};
+
+    #[test]
+    fn everything_is_asked_for_once_however_often_the_sweep_begins_anew() {
+        let (root, saved) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for path in ["a/b/1", "a/b/2", "a/3", "c/4", "c/5"] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        let place = at(&saved.path().join("catalog"));
+        let source = Gated::new(root.path(), "c/5");
+        Catalog::scan(source.clone(), 1, None).unwrap().save(&place).unwrap();
+        let again = Catalog::open(source.clone(), None, &place).unwrap();
+        again.refresh(node_of(&again, "a"), OsStr::new("3")).unwrap();
+        let sweep = |mute: bool| {
+            source.mute.store(mute, Ordering::Relaxed);
+            let before = source.asked.load(Ordering::Relaxed);
+            again.sweep(1, &AtomicBool::new(false), &|found| panic!("{found:?}"));
+            source.asked.load(Ordering::Relaxed) - before
+        };
+        // The root, three directories, and four files of which one does not answer.
+        assert_eq!((sweep(true), again.state()), (8, "checking"));
+        assert_eq!((sweep(true), sweep(false), again.state()), (1, 1, "checked"));
+        assert!(again.lookup(node_of(&again, "c"), OsStr::new("5"), false).is_some());
+    }
 }

@@ -246,6 +246,8 @@ impl Engine {
             if let Some(home) = lock(&engine.home).take() {
                 engine.save_catalog_in(&home);
                 home.note_use();
+                drop(home);
+                lock(&engine.stay).take();
             }
         };
         match std::thread::Builder::new().name("belady-leave".into()).spawn(leave) {

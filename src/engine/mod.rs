@@ -232,7 +232,7 @@ impl Engine {
         }
         self.over.store(true, Ordering::Relaxed);
         // The home may be in the hands of a thread that waits for its disk.
-        drop(lock(&self.stay).take());
+        lock(&self.stay).iter().for_each(Stay::leave);
         self.inbox.close();
         if let Some(thread) = lock(&self.planning).take()
             && thread.join().is_err()

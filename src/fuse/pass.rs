@@ -3,6 +3,8 @@
 //! Where opens are requests, one can be answered with a file to read instead of us. Of one node the
 //! kernel takes either kind of open at a time, and always the same file. So a node is passed through
 //! from an open at which nobody has it open otherwise, until all who have it open have closed it.
+//! Its bytes were compared with their checksums once a mount; they are the only ones from the store
+//! that are not compared at each read.
 //!
 //! Needs Linux 6.9 and CAP_SYS_ADMIN; it is tried at the mount, and the first refusal ends the trying.
 

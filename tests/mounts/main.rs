@@ -18,6 +18,7 @@ mod doctor;
 mod faults;
 mod force;
 mod ground;
+mod home;
 mod kernel;
 mod learn;
 mod life;

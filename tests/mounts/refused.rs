@@ -206,6 +206,16 @@ fn cache_disks_without_space() {
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
         mounted.umount();
     }
+    // What was begun there is brought to its end when there is space.
+    let mut larger = Command::new("mount");
+    assert!(larger.args(["-o", "remount,size=64M"]).arg(&full.0).status().unwrap().success());
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    assert_eq!(mounted.status()["disk_state"], "normal");
+    mounted.umount();
+    let tag = fs::read_to_string(full.0.join("cache/belady-store-v3/CACHEDIR.TAG")).unwrap();
+    assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55\n"), "{tag:?}");
+    let listed = ground.ends(0, &["cache", "ls", cache]);
+    assert!(listed.contains(ground.path("source").to_str().unwrap()), "{listed}");
     // What worked yesterday is made smaller, as a running mount would make it.
     let small = Tmpfs::new(&ground, "small", "size=32M,mode=700");
     let cache = small.0.join("cache");

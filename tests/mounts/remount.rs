@@ -3,7 +3,8 @@
 //! Goal: a remount asks the source nothing before it serves everything, and what has changed, while
 //! mounted or not, shows within the time that was asked for, and is never mixed with what was
 //! there before. Method: a source that answers nothing at all; and every way in which files change,
-//! with the whole tree compared as soon as the time is over.
+//! with the whole tree compared as soon as the time is over. How long it takes after that hangs on the
+//! machine; that what is told is never older than it may be, `catalog::tests::time` holds.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

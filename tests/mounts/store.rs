@@ -8,8 +8,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use belady::cache::store::disk::Directory;
+use belady::cache::store::{Found, Key, Limits, Store, recorded};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -50,6 +53,18 @@ impl Stand {
 
     fn cache(&self) -> PathBuf {
         self.ground.path("cache")
+    }
+
+    /// The only store that there is, from outside.
+    fn store(&self) -> Directory {
+        let owner = files_of_stores(&self.cache(), "owner").remove(0);
+        Directory::open(owner.parent().unwrap(), false).unwrap()
+    }
+
+    /// Whether all of these samples are in the store, and whole. Nobody may be using it.
+    fn has_all(&self, samples: &[Key]) -> bool {
+        let store = Store::open(Arc::new(self.store()), Limits::new(1 << 30, 0), 1).unwrap();
+        samples.iter().all(|key| matches!(store.get(*key), Found::Whole(_)))
     }
 
     /// Mounts, reads until everything is stored, and unmounts.
@@ -187,9 +202,11 @@ fn a_daemon_killed_again_and_again_leaves_a_store_that_is_right() {
             mounted.count("/placed") >= wanted.min(20)
                 || round > 0 && mounted.count("/opens") >= 4 * FILES
         });
+        let before = recorded(&stand.store()).unwrap();
         signal(mounted.pid, Signal::SIGKILL);
         reader.result();
         wait_until("the end of the daemon", || !runs(mounted.pid));
+        assert!(!before.is_empty() && stand.has_all(&before), "what was recorded is there");
     }
     let mounted = stand.mount();
     wait_until("what is stored is known", || mounted.count("/disk/kept") > 0);

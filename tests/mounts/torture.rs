@@ -28,13 +28,13 @@ const BYTES: u64 =
     FILES * SIZE.next_multiple_of(4096) as u64 + SHARDS * SHARD.next_multiple_of(4096) as u64;
 
 /// A disk of its own in a file.
-struct Loop {
+pub(crate) struct Loop {
     image: PathBuf,
-    point: PathBuf,
+    pub(crate) point: PathBuf,
 }
 
 impl Loop {
-    fn new(ground: &Ground, mib: u64) -> Self {
+    pub(crate) fn new(ground: &Ground, mib: u64) -> Self {
         let made = Loop { image: ground.path("disk.img"), point: ground.path("disk") };
         fs::create_dir(&made.point).unwrap();
         File::create(&made.image).unwrap().set_len(mib << 20).unwrap();
@@ -48,7 +48,7 @@ impl Loop {
     }
 
     /// Unmounts it, as soon as the daemon that had its cache there has ended.
-    fn umount(&self) {
+    pub(crate) fn umount(&self) {
         wait_until("nobody uses the disk", || {
             Command::new("umount").arg(&self.point).output().unwrap().status.success()
         });

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use belady::cache::store::disk::Directory;
-use belady::cache::store::{Found, Key, Limits, Store};
+use belady::cache::store::{Found, Key, Limits, Store, recorded};
 use belady::source::Fingerprint;
 use clap::{Parser, ValueEnum};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -37,6 +37,9 @@ struct Cli {
     /// Threads that read.
     #[arg(long, default_value_t = 4)]
     readers: u64,
+    /// A directory with a copy of the index as it was before a kill.
+    #[arg(long, required_if_eq("what", "kept"))]
+    before: Option<PathBuf>,
     /// Use the page cache and have it forget, instead of going past it.
     #[arg(long)]
     buffered: bool,
@@ -56,6 +59,8 @@ enum What {
     Reopen,
     /// Fill a store, then go on while each sample takes the place of another.
     Full,
+    /// Look in a store for each sample that was recorded before a kill.
+    Kept,
 }
 
 /// Bytes that are written at once, as the mount does it.
@@ -106,6 +111,7 @@ fn run(cli: &Cli) -> Result<Value> {
             Ok(json!({ "seconds": seconds, "entries": store.totals().0 }))
         }
         What::Full => full(cli),
+        What::Kept => kept(cli),
     }
 }
 
@@ -227,4 +233,14 @@ fn full(cli: &Cli) -> Result<Value> {
     let after = start.elapsed().as_secs_f64();
     Ok(json!({ "before_s": before, "full_s": after, "x_before": before / after,
         "bytes": half * cli.bytes as u64 }))
+}
+
+/// How many samples were recorded before a kill, and are not whole now.
+fn kept(cli: &Cli) -> Result<Value> {
+    let before = cli.before.as_deref().unwrap_or(&cli.directory);
+    let recorded = recorded(&Directory::open(before, false)?)?;
+    let store = open(cli, u64::MAX)?;
+    let is_lost = |key: &&Key| !matches!(store.get(**key), Found::Whole(_));
+    let lost = recorded.iter().filter(is_lost).count();
+    Ok(json!({ "samples": recorded.len(), "lost": lost }))
 }

@@ -1,9 +1,12 @@
 //! Large files that are all there, lent to those who read them by themselves.
 //!
 //! The kernel can read such a file in the daemon's stead (passthrough). Then nobody looks at
-//! checksums any more, so all of them are compared before; and as long as somebody holds the file,
-//! nothing in it is punched or written: what is given up of it is punched later, and what comes back
-//! goes to another file.
+//! checksums any more, so all of them are compared before, once a mount, and again where something of
+//! the file was given up and has come back: the one exception to comparing each read. What the disk
+//! damages after that reaches the reader, as its errors do; who chooses that mode takes it so.
+//!
+//! As long as somebody holds the file, nothing in it is punched or written: what is given up of it is
+//! punched later, and what comes back goes to another file.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -10,7 +10,8 @@
 //!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
 //!    the key and the bytes.
 //! 3. A read takes the place from memory, reads past the page cache, and compares the checksum.
-//!    What is damaged is dropped and fetched again. So neither a torn write nor a record that a
+//!    What is damaged is dropped and fetched again. The one exception is a large file that the
+//!    kernel reads by itself, which is compared once a mount (`lend.rs`). So neither a torn write nor a record that a
 //!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
 //!    leave. They happen every now and then and at [`Store::sync`]. Only a place whose giving up
 //!    has been recorded is written again, so that what was synced later has its place alone.
@@ -30,6 +31,7 @@ pub mod journal;
 mod large;
 mod lend;
 mod log;
+mod outside;
 mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -60,6 +62,7 @@ pub use large::Part;
 pub use lend::Lent;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
+pub use outside::{Count, count, recorded};
 use segments::{Extent, Files, Segments, pages_of};
 pub use write::Sample;
 
@@ -157,41 +160,6 @@ fn stored(length: usize) -> u64 {
     u64::from(pages_of(length as u32)) * PAGE_BYTES
 }
 
-/// What a store has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Samples, or blocks of them.
-    pub samples: u64,
-    /// Their bytes, in whole pages.
-    pub bytes: u64,
-    /// Large files that some of them are of.
-    pub large_files: u64,
-}
-
-/// What a store has as its index says. Nothing is changed: the store may be in use.
-///
-/// # Errors
-/// The disk's.
-pub fn count(disk: &dyn Disk) -> Result<Count> {
-    // The index may be replaced by another one between two looks.
-    match try_count(disk) {
-        Err(error) if is_gone(&error) => try_count(disk),
-        counted => counted,
-    }
-}
-
-fn try_count(disk: &dyn Disk) -> Result<Count> {
-    let names = disk.names()?;
-    let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
-    let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
-    let large = names.iter().filter_map(|(name, _)| large::parse(name));
-    Ok(Count {
-        samples: entries.len() as u64,
-        bytes: entries.values().map(|at| stored(at.length as usize)).sum(),
-        large_files: large.filter(|(id, _)| holders.contains(id)).count() as u64,
-    })
-}
-
 /// Whether somebody has cut a file, deleted it or put something else in its place.
 fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
@@ -273,6 +241,12 @@ impl Store {
     /// Whether the sample is there, whatever the state of its disk.
     pub fn holds(&self, key: Key) -> bool {
         self.read().entries.contains_key(&key)
+    }
+
+    /// Leaves those of which [the sample is there](Self::holds).
+    pub fn retain_held<T>(&self, samples: &mut Vec<(T, Key)>) {
+        let index = self.read();
+        samples.retain(|(_, key)| index.entries.contains_key(key));
     }
 
     /// Whether the sample is there, and its disk to be used.

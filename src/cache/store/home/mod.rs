@@ -101,9 +101,17 @@ pub struct Home {
     stays: Option<Stay>,
 }
 
-/// Says to others that a store's user is not about to leave it, as long as it is held: a lock of the
-/// directory itself.
-pub struct Stay(#[expect(dead_code, reason = "what counts is that it is held")] Flock<OwnedFd>);
+/// Says to others that a store is in use, as long as it is held, and that its user is not about to leave
+/// it: a lock of the directory itself, which holds though somebody deletes the owner's file.
+pub struct Stay(Flock<OwnedFd>);
+
+impl Stay {
+    /// Has others wait for the end of this use from now on.
+    pub fn leave(&self) {
+        // Where that fails it is gone, and the owner's file is still locked.
+        let _ = self.0.relock(FlockArg::LockSharedNonblock);
+    }
+}
 
 impl Home {
     /// The directory.
@@ -121,7 +129,7 @@ impl Home {
         Anchored::new(&self.directory, JOURNAL)
     }
 
-    /// Gives away what says that this process stays; whoever drops it lets others wait for the end.
+    /// Gives away what says that this process stays, to be dropped after this.
     pub fn take_stay(&mut self) -> Option<Stay> {
         self.stays.take()
     }
@@ -199,13 +207,14 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     make_own(cache, cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     make_own(cache, &stores)?;
-    let tag = stores.join(TAG_NAME);
-    if !tag.exists() {
-        fs::write(&tag, TAG).map_err(|error| cannot(cache, &error))?;
+    let path = stores.join(owner.name());
+    match tag(&stores) {
+        // What is stored can be read on a full disk too.
+        Err(error) if path.join(OWNER).exists() => tracing::warn!(%error, "{TAG_NAME} is missing"),
+        tagged => tagged.map_err(|error| cannot(cache, &error))?,
     }
     discard_older(cache);
     empty_trash(cache);
-    let path = stores.join(owner.name());
     loop {
         make_own(cache, &path)?;
         if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
@@ -213,6 +222,15 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
         }
         // Thrown away between the open and the lock: another one is made.
     }
+}
+
+/// Makes sure of the tag of our stores: a full disk may have cut it short.
+fn tag(stores: &Path) -> std::io::Result<()> {
+    let path = stores.join(TAG_NAME);
+    if fs::read(&path).is_ok_and(|found| found == TAG.as_bytes()) {
+        return Ok(());
+    }
+    fs::write(&path, TAG)
 }
 
 /// The directory of one of a source's rehearsal buffers, which are in use by whoever has its store
@@ -258,7 +276,7 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
-                let leaves = pid.is_some_and(is_ending) || try_to_stay(&directory).is_ok();
+                let leaves = pid.is_some_and(is_ending) || is_being_left(&directory);
                 if waited < if leaves { LAST_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
@@ -298,25 +316,31 @@ fn busy(path: &Path, by: &str) -> Error {
         .hint("use that mount of the source, or give another --cache-dir")
 }
 
-/// Locks the directory itself, as soon as nobody looks whether that is possible.
+/// Locks the directory itself, as soon as nobody uses it or looks whether somebody does.
 fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
     let mut waited = Duration::ZERO;
     loop {
-        match try_to_stay(directory) {
-            Err(Errno::EWOULDBLOCK) if waited < patience => {
+        match lock_directory(directory, FlockArg::LockExclusiveNonblock) {
+            Err(Errno::EWOULDBLOCK)
+                if waited < if is_being_left(directory) { LAST_PATIENCE } else { patience } =>
+            {
                 std::thread::sleep(LOCK_RETRY);
                 waited += LOCK_RETRY;
             }
-            stays => return stays,
+            locked => return locked.map(Stay),
         }
     }
 }
 
-/// Locks the directory itself, unless another process has done that, which is to stay then.
-fn try_to_stay(directory: &OwnedFd) -> nix::Result<Stay> {
+/// Whether nobody has said that it stays.
+fn is_being_left(directory: &OwnedFd) -> bool {
+    lock_directory(directory, FlockArg::LockSharedNonblock).is_ok()
+}
+
+fn lock_directory(directory: &OwnedFd, how: FlockArg) -> nix::Result<Flock<OwnedFd>> {
     // Through a description of its own: a lock goes with the description, not with the directory.
     let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    Flock::lock(again, FlockArg::LockExclusiveNonblock).map(Stay).map_err(|(_, errno)| errno)
+    Flock::lock(again, how).map_err(|(_, errno)| errno)
 }
 
 /// The state of a process as the kernel writes it, and what it writes behind it; none for one that

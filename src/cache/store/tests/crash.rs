@@ -62,6 +62,8 @@ fn open(disk: &Model) -> Store {
 enum Call {
     Put(Vec<u128>),
     Remove(Vec<u128>),
+    /// Space is given back and the index made small, while nothing is stored or given up.
+    Compact,
     Sync,
 }
 
@@ -79,14 +81,18 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> Vec<Done> {
         let from = disk.ops();
         let some: Vec<u128> =
             (0..random.random_range(1..6)).map(|_| random.random_range(0..SAMPLES)).collect();
-        let call = match random.random_range(0..10) {
-            0..6 => {
+        let call = match random.random_range(0..20) {
+            0..12 => {
                 // Where the budget is full nothing is stored.
                 Call::Put(if put(&store, &some) { some } else { Vec::new() })
             }
-            6..9 => {
+            12..17 => {
                 store.remove(&some.iter().map(|sample| key(*sample)).collect::<Vec<_>>());
                 Call::Remove(some)
+            }
+            17 => {
+                store.compact().unwrap();
+                Call::Compact
             }
             _ => {
                 store.sync().unwrap();
@@ -111,7 +117,7 @@ fn must_be_left(calls: &[Done], cut: usize) -> Vec<u128> {
             }
             Call::Remove(samples) => stored.retain(|sample, _| !samples.contains(sample)),
             Call::Sync if done.to <= cut => stored.values_mut().for_each(|synced| *synced = true),
-            Call::Sync => {}
+            Call::Sync | Call::Compact => {}
         }
     }
     stored.into_iter().filter(|(_, synced)| *synced).map(|(sample, _)| sample).collect()

@@ -248,24 +248,51 @@ fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
     home::claim(cache, &owner("/a")).unwrap();
 }
 
+/// Also where somebody deletes the file that its user has locked.
 #[test]
 fn a_store_that_is_being_left_is_waited_for() {
+    std::thread::scope(|scope| {
+        for deleted in [false, true] {
+            scope.spawn(move || is_waited_for(deleted));
+        }
+    });
+}
+
+fn is_waited_for(deleted: bool) {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path();
     let mut first = home::claim(cache, &owner("/a")).unwrap();
-    drop(first.take_stay());
+    let stay = first.take_stay().unwrap();
+    stay.leave();
+    assert!(home::stores(cache).unwrap()[0].in_use);
+    if deleted {
+        fs::remove_file(first.path().join("owner")).unwrap();
+    }
     std::thread::scope(|scope| {
         let second = scope.spawn(|| home::claim(cache, &owner("/a")).map(drop));
         // Longer than one that is to stay is waited for.
-        std::thread::sleep(Duration::from_secs(2));
-        assert!(home::stores(cache).unwrap()[0].in_use);
-        drop(first);
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(!second.is_finished());
+        drop((first, stay));
         second.join().unwrap().unwrap();
     });
     // The one that came after it is to stay.
     let third = home::claim(cache, &owner("/a")).unwrap();
     assert_eq!(home::claim(cache, &owner("/a")).err().unwrap().kind(), ErrorKind::Busy);
     drop(third);
+}
+
+#[test]
+fn a_tag_that_was_cut_short_is_made_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let tag = directory.path().join("belady-store-v3/CACHEDIR.TAG");
+    drop(home::claim(directory.path(), &owner("/a")).unwrap());
+    let whole = fs::read(&tag).unwrap();
+    for cut in [0, 20] {
+        fs::write(&tag, &whole[..cut]).unwrap();
+        drop(home::claim(directory.path(), &owner("/a")).unwrap());
+        assert_eq!(fs::read(&tag).unwrap(), whole);
+    }
 }
 
 /// A lock that is held by who is not to be seen is one of another container.

@@ -1,5 +1,7 @@
 //! The catalog against a plain model of a directory tree, over random changes at the source.
 
+mod time;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -236,7 +238,7 @@ pub(super) struct Gated {
     coarse: bool,
     pub(super) fails: AtomicBool,
     pub(super) panics: AtomicBool,
-    mute: AtomicBool,
+    pub(super) mute: AtomicBool,
     holds: Mutex<bool>,
     free: Condvar,
     pub(super) listed: AtomicU64,

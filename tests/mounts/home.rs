@@ -1,0 +1,147 @@
+//! The cache directory as an administrator sees it: what it costs, whose it is, what is left in it.
+//!
+//! Goal: few files and descriptors however many samples there are, no second copy of them in memory, a
+//! store for each user, and nothing from earlier days that stays or that a mount waits for. Method:
+//! real mounts; files, descriptors and pages are counted; a deletion that does not come to its end.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use memmap2::Mmap;
+use nix::libc;
+
+use crate::faults::files_of_stores;
+use crate::ground::{Ground, check_many, said, wait_until};
+use crate::mounted::{Mounted, Slow, in_namespace};
+use crate::torture::Loop;
+
+/// Pages of a file that the kernel holds.
+fn pages_held(path: &Path) -> usize {
+    let file = File::open(path).unwrap();
+    // SAFETY: it is not read by way of the map.
+    let map = unsafe { Mmap::map(&file) }.unwrap();
+    let mut pages = vec![0_u8; map.len().div_ceil(4096)];
+    let address = map.as_ptr().cast_mut().cast();
+    // SAFETY: the map is there, and there is a byte for each of its pages.
+    assert_eq!(unsafe { libc::mincore(address, map.len(), pages.as_mut_ptr()) }, 0);
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+#[test]
+fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
+    const FILES: u64 = 10_000;
+    const SIZE: usize = 300;
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, SIZE);
+    let disk = Loop::new(&ground, 256);
+    let cache = disk.point.join("cache");
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "128MiB"];
+    let options =
+        [&options[..], &["--set", "order.learn=off", "--set", "cache.slow-after=1h"]].concat();
+    let stored = |mounted: &Mounted| mounted.count("/disk/stored") / 4096;
+    let few = |mounted: &Mounted| {
+        let names = files_of_stores(&cache, "");
+        assert!(names.len() < 10, "{names:?}");
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", mounted.pid)).unwrap().count();
+        assert!(descriptors < FILES as usize / 10, "{descriptors} descriptors");
+    };
+    let mounted = Mounted::new(&ground, &options);
+    wait_until("all is stored", || {
+        ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+        check_many(&mounted.path(""), "d", FILES, SIZE);
+        stored(&mounted) >= FILES
+    });
+    few(&mounted);
+    mounted.umount();
+    let mounted = Mounted::new(&ground, &options);
+    wait_until("all that is stored is known", || mounted.count("/disk/kept") >= FILES * 4096);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    assert_eq!(mounted.count("/source_bytes"), 0, "all of it comes from the store");
+    few(&mounted);
+    let segments = files_of_stores(&cache, "segment-");
+    assert!(
+        segments.iter().map(|path| path.metadata().unwrap().len()).sum::<u64>() >= FILES * 4096
+    );
+    assert_eq!(segments.iter().map(|path| pages_held(path)).sum::<usize>(), 0);
+    mounted.umount();
+    disk.umount();
+}
+
+#[test]
+fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let mount = || Mounted::new(&ground, &options);
+    mount().umount();
+    let (older, trash) = (cache.join("belady-store-v1"), cache.join("belady-trash-left"));
+    fs::create_dir_all(older.join("store")).unwrap();
+    fs::write(older.join("store/owner"), "").unwrap();
+    fs::copy(cache.join("belady-store-v3/CACHEDIR.TAG"), older.join("CACHEDIR.TAG")).unwrap();
+    // To delete this is to wait for a filesystem that does not answer.
+    let slow = Slow::new(&ground, &[]);
+    let inside = trash.join("inside");
+    fs::create_dir_all(&inside).unwrap();
+    let bind = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(&slow.point.join("d")), &inside, None::<&str>, bind, None::<&str>)
+        .unwrap();
+    slow.ctl(&["fault", "hang", "d*", "ops=opendir,readdir"]);
+    let mounted = mount();
+    check_many(&mounted.path(""), "d", 20, 10_000);
+    assert!(!older.exists() && trash.exists());
+    slow.ctl(&["fault", "clear"]);
+    mounted.umount();
+    nix::mount::umount2(&inside, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    let mounted = mount();
+    let names = || {
+        let entries = fs::read_dir(&cache).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+    };
+    wait_until("the trash is gone", || names() == ["belady-store-v3"]);
+    check_many(&mounted.path(""), "d", 20, 10_000);
+    mounted.umount();
+    check_many(&ground.path("source"), "d", 20, 10_000);
+}
+
+/// Mounts what root has mounted, with a store, as a user without rights.
+const THEIRS: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m 666 "$GROUND/dev/fuse" c 10 229
+mount --bind "$GROUND/dev/fuse" /dev/fuse
+exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
+  belady() { "$GROUND/belady" "$@"; }
+  belady mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/theirs/cache" --nvme 64MiB
+  for file in "$GROUND"/theirs/mount/d/*; do cmp "$file" "$GROUND/source/d/${file##*/}"; done
+  belady umount "$GROUND/theirs/mount"
+  belady cache ls "$GROUND/theirs/cache"
+'
+"#;
+
+#[test]
+fn another_user_has_a_daemon_and_a_store_of_their_own() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 30_000);
+    fs::create_dir(ground.path("dev")).unwrap();
+    for name in ["theirs", "theirs/mount", "theirs/run"] {
+        fs::create_dir(ground.path(name)).unwrap();
+        chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    ground.plant_belady();
+    let [ours, theirs] = ["cache", "theirs/cache"].map(|name| ground.path(name));
+    let mounted = Mounted::new(&ground, &["--cache-dir", ours.to_str().unwrap()]);
+    check_many(&mounted.path(""), "d", 20, 30_000);
+    let mut command: Command = in_namespace(&ground, THEIRS);
+    command.env("XDG_RUNTIME_DIR", ground.path("theirs/run"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let owner = |cache: &Path| -> Vec<u32> {
+        let owners = files_of_stores(cache, "owner");
+        owners.iter().map(|owner| owner.metadata().unwrap().uid()).collect()
+    };
+    assert_eq!((owner(&ours), owner(&theirs)), (vec![0], vec![65534]));
+    assert_eq!(theirs.metadata().unwrap().mode() & 0o777, 0o700);
+    mounted.umount();
+}
