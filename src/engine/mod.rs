@@ -161,7 +161,7 @@ impl Engine {
         let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let rehearsal = rehearse(&settings, &owner, &cache)?;
+        let rehearsal = rehearse(&settings, &owner, &cache, &inbox)?;
         let offers = rehearsal.as_ref().map(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
@@ -320,7 +320,12 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
 }
 
 /// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
-fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Option<Rehearsal>> {
+fn rehearse(
+    settings: &Settings,
+    owner: &Owner,
+    cache: &Arc<Cache>,
+    inbox: &Arc<Inbox>,
+) -> Result<Option<Rehearsal>> {
     let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
         return Ok(None);
     };
@@ -330,7 +335,7 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
         Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()? })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
+    Rehearsal::start(buffers, cache, inbox, disk.min_free_bytes).map(Some)
 }
 
 /// For how long dropping a changed name may take, which is a matter of microseconds.

@@ -8,7 +8,9 @@
 //!    its journal, with the bytes.
 //! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
 //! 4. Views and commands ask the owner; their answers follow, and no request thread waits.
+//! 5. What slots and streams show next is read when the planner says so (`ahead`).
 
+mod ahead;
 mod answers;
 mod displays;
 mod export;
@@ -35,13 +37,14 @@ use serde_json::Value;
 
 use super::{STOP_PATIENCE, ends, lock};
 use crate::cache::store::disk::{Directory, Disk};
-use crate::cache::{Cache, CodeStore};
+use crate::cache::{Cache, CodeStore, Inbox};
 use crate::catalog::NodeId;
 use crate::config::RehearsalSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use crate::sync::Mutex;
+use ahead::Ahead;
 use held::Held;
 use latent::Latent;
 pub(super) use offers::Offers;
@@ -158,6 +161,7 @@ pub(super) struct Rehearsal {
     notes: SyncSender<Note>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
+    ahead: Arc<Ahead>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -166,20 +170,26 @@ impl Rehearsal {
     ///
     /// # Errors
     /// Where a buffer or the labels of one cannot be read, or no thread be had.
-    pub(super) fn start(buffers: Vec<Opening>, cache: &Arc<Cache>, min_free: u64) -> Result<Self> {
+    pub(super) fn start(
+        buffers: Vec<Opening>,
+        cache: &Arc<Cache>,
+        inbox: &Arc<Inbox>,
+        min_free: u64,
+    ) -> Result<Self> {
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(places.iter().map(view).collect(), &notes);
+        let ahead = Ahead::new(inbox, &notes);
+        let views = views(places.iter().map(view).collect(), &notes, &ahead);
         let owner = Owner::new(places, Arc::clone(cache), Arc::clone(&views), notes.clone());
         let thread = run(owner, received, &closed)?;
-        Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
+        Ok(Rehearsal { notes, closed, views, ahead, thread: Mutex::new(Some(thread)) })
     }
 
     /// What tells the owner of files that were read.
     pub(super) fn offers(&self) -> Offers {
-        Offers::new(self.notes.clone())
+        Offers::new(self.notes.clone(), Arc::clone(&self.ahead))
     }
 
     /// The views of the buffers.
@@ -271,7 +281,7 @@ fn view(place: &Place) -> BufferView {
 
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
-fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
+fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>, ahead: &Arc<Ahead>) -> Arc<Views> {
     let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
     let (damaging, appending) = (notes.clone(), notes.clone());
     let make = move |buffer, view, made: Made| {
@@ -298,7 +308,9 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
             done(Err(Errno::EIO));
         }
     };
+    let ahead = Arc::clone(ahead);
+    let drawn = move |upcoming| ahead.drawn(upcoming);
     let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
-    let (damaged, append) = (Box::new(damaged), Box::new(append));
-    Views::new(buffers, Ask { make, shown, damaged, score, append })
+    let (damaged, drawn, append) = (Box::new(damaged), Box::new(drawn), Box::new(append));
+    Views::new(buffers, Ask { make, shown, damaged, drawn, score, append })
 }

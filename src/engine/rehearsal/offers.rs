@@ -14,10 +14,11 @@ use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use super::Note;
+use super::ahead::Ahead;
 use crate::cache::{Arrival, Buffer, Cache};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
-use crate::plan::Event;
+use crate::plan::{Draw, Event};
 
 /// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
 /// again if they are kept.
@@ -71,6 +72,7 @@ enum Stage {
 /// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
 pub(in crate::engine) struct Offers {
     notes: SyncSender<Note>,
+    ahead: Arc<Ahead>,
     all: Arc<AtomicU64>,
     started: Instant,
     stages: Vec<Stage>,
@@ -81,10 +83,10 @@ pub(in crate::engine) struct Offers {
 }
 
 impl Offers {
-    pub(super) fn new(notes: SyncSender<Note>) -> Self {
+    pub(super) fn new(notes: SyncSender<Note>, ahead: Arc<Ahead>) -> Self {
         let (stages, waiting, withheld) = Default::default();
         let (all, started) = (Arc::default(), Instant::now());
-        Offers { notes, all, started, stages, waiting, withheld }
+        Offers { notes, ahead, all, started, stages, waiting, withheld }
     }
 
     fn stage(&mut self, file: FileId) -> &mut Stage {
@@ -102,6 +104,11 @@ impl Offers {
     pub(in crate::engine) fn began(&self, epoch: u32) {
         // Where there is no room, the epoch is frozen when it is looked at.
         let _ = self.notes.try_send(Note::Began { epoch });
+    }
+
+    /// A draw is to be read ahead of its open.
+    pub(in crate::engine) fn ready(&self, draw: Draw) {
+        self.ahead.ready(draw);
     }
 
     /// Whether the opens of a file need not be seen; else it is trusted when it has been read.

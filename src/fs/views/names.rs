@@ -105,9 +105,12 @@ impl Views {
         if !slots.has(buffer, name) {
             return None;
         }
-        slots
-            .deal(buffer, class, Instant::now())
-            .map(|(node, dealt)| sample(node, &dealt.sample, false))
+        let (node, dealt) = slots.deal(buffer, class, Instant::now())?;
+        let entry = sample(node, &dealt.sample, false);
+        let upcoming = slots.first_upcoming(buffer, class);
+        drop(slots);
+        upcoming.into_iter().for_each(&self.ask.drawn);
+        Some(entry)
     }
 
     fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
@@ -122,7 +125,11 @@ impl Views {
             Place::Latent(buffer) => return self.lookup_code(buffer, name),
             Place::Display(slot) => {
                 if let Some(stream) = self.stream(slot) {
-                    return self.entry(stream.lookup(slot, name)?.node());
+                    let (file, bound) = stream.lookup(slot, name)?;
+                    if bound.is_some() {
+                        self.tell_stream(slot, bound);
+                    }
+                    return self.entry(file.node());
                 }
                 let display = self.display(slot)?;
                 let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));

@@ -5,13 +5,13 @@
 //! gives it back. So who only lists or stats takes nothing. The kernel may know such a node for as
 //! long as it likes; so after a while its sample comes back without that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::DEALT;
-use super::{Display, Exhibit, Sample};
+use super::{Display, Exhibit, Sample, Upcoming};
 use crate::cache::Shelf;
 use crate::rehearsal::{Deal, SampleId, Supply};
 
@@ -55,6 +55,8 @@ struct Deck {
     any: Supply,
     samples: HashMap<SampleId, (usize, Arc<Sample>)>,
     extension: String,
+    /// Those of whose supplies others know what comes next.
+    told: HashSet<Class>,
     /// Samples that may be dealt before it is looked again what is held.
     left: usize,
     /// How many changes there had been when it was looked last.
@@ -102,8 +104,8 @@ fn number(view: &BufferView, supply: u64) -> u64 {
 impl Deck {
     fn new(view: BufferView) -> Deck {
         let any = Supply::new(view.seed, number(&view, ANY), view.distance);
-        let (classes, by_class, samples, extension) = Default::default();
-        Deck { view, classes, by_class, any, samples, extension, left: 0, changes: None }
+        let (classes, by_class, samples, extension, told) = Default::default();
+        Deck { view, classes, by_class, any, samples, extension, told, left: 0, changes: None }
     }
 
     fn is_current(&self) -> bool {
@@ -140,6 +142,15 @@ impl Deck {
             self.extension = name.rfind('.').map_or("", |at| &name[at..]).to_owned();
         }
         self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
+    }
+
+    /// What comes next of a supply, of which a sample was opened perhaps.
+    fn upcoming(&self, buffer: usize, class: Class, opened: Option<SampleId>) -> Option<Upcoming> {
+        let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
+        let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
+        let next = supply.upcoming().filter_map(sample).collect();
+        let by = (buffer as u64) << CLASS_BITS | class.map_or(ANY, |class| class as u64);
+        Some(Upcoming { by, buffer, opened, next })
     }
 
     fn supply(&mut self, class: Class) -> Option<&mut Supply> {
@@ -260,15 +271,26 @@ impl Slots {
         self.dealt.get(&node)
     }
 
-    /// Takes the sample behind a node; who opens it again finds the same one.
-    pub(super) fn take(&mut self, node: u64) -> Option<&Dealt> {
+    /// What comes next of a supply, where nobody has been told of it.
+    pub(super) fn first_upcoming(&mut self, buffer: usize, class: Class) -> Option<Upcoming> {
+        let deck = self.decks.get_mut(buffer)?;
+        deck.told.insert(class).then(|| deck.upcoming(buffer, class, None)).flatten()
+    }
+
+    /// Takes the sample behind a node: its buffer, the sample, and what comes next. Who opens it again
+    /// finds the same one, and takes none.
+    pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<Sample>, Option<Upcoming>)> {
         let dealt = self.dealt.get_mut(&node)?;
+        let (buffer, sample, class) = (dealt.buffer, Arc::clone(&dealt.sample), dealt.class);
+        let deck = self.decks.get_mut(buffer)?;
+        let mut upcoming = None;
         if std::mem::replace(&mut dealt.stage, Stage::Taken) != Stage::Taken
-            && let Some(supply) = self.decks.get_mut(dealt.buffer)?.supply(dealt.class)
+            && let Some(supply) = deck.supply(class)
         {
             supply.take(dealt.deal);
+            upcoming = deck.upcoming(buffer, class, Some(sample.id));
         }
-        Some(dealt)
+        Some((buffer, sample, upcoming))
     }
 
     /// The kernel knows a node no more.
@@ -373,7 +395,7 @@ mod tests {
         let (late, sample) = names.look(0);
         names.now += PATIENCE;
         assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
-        assert_eq!(names.slots.take(late).unwrap().sample.id.0, sample, "it is what was found");
+        assert_eq!(names.slots.take(late).unwrap().1.id.0, sample, "it is what was found");
         assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
     }
 
@@ -393,6 +415,7 @@ mod tests {
                 }),
                 shown: Box::new(|_, _| ()),
                 damaged: Box::new(|_, _| ()),
+                drawn: Box::new(|_| ()),
                 score: Box::new(|_, _, done| done(0)),
                 append: Box::new(|_, _, done| done(Ok(0))),
             },

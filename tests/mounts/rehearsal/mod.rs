@@ -4,6 +4,7 @@
 //! source, of the buffer and of the daemon. Method: a dataset of a few classes is read through the
 //! mount; views are listed, read and compared while more is read; daemons are killed.
 
+mod ahead;
 mod latent;
 mod scores;
 mod slots;
