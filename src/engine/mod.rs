@@ -162,7 +162,7 @@ impl Engine {
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
         let rehearsal = rehearse(&settings, &owner, &cache, &inbox)?;
-        let offers = rehearsal.as_ref().map(Rehearsal::offers);
+        let offers = rehearsal.as_ref().and_then(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         let engine = Arc::new_cyclic(|engine: &Weak<Engine>| {
@@ -257,7 +257,12 @@ impl Engine {
             Error::new(ErrorKind::Usage, "this mount has no rehearsal buffers")
                 .hint("write [rehearsal.NAME] in its settings")
         };
-        self.rehearsal.as_ref().ok_or_else(none)?.ask(question)
+        let begins = matches!(question, Question::Task { .. });
+        let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question)?;
+        if begins {
+            self.renew_orders_of_views();
+        }
+        Ok(answer)
     }
 
     /// The settings as people read them.
@@ -335,7 +340,7 @@ fn rehearse(
         Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()? })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, cache, inbox, disk.min_free_bytes).map(Some)
+    Rehearsal::start(buffers, cache, inbox, disk).map(Some)
 }
 
 /// For how long dropping a changed name may take, which is a matter of microseconds.

@@ -13,9 +13,11 @@
 mod ahead;
 mod answers;
 mod displays;
+mod doubts;
 mod export;
 mod held;
 mod latent;
+mod numbered;
 mod offers;
 mod owner;
 mod queue;
@@ -39,7 +41,7 @@ use super::{STOP_PATIENCE, ends, lock};
 use crate::cache::store::disk::{Directory, Disk};
 use crate::cache::{Cache, CodeStore, Inbox};
 use crate::catalog::NodeId;
-use crate::config::RehearsalSettings;
+use crate::config::{DiskSettings, RehearsalSettings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
@@ -47,9 +49,10 @@ use crate::sync::Mutex;
 use ahead::Ahead;
 use held::Held;
 use latent::Latent;
+pub(super) use numbered::Numbered;
 pub(super) use offers::Offers;
 use offers::Waiting;
-use owner::{Owner, Place};
+use owner::{Around, Owner, Place};
 use queue::Queue;
 
 /// Notes that wait for the owner at most.
@@ -162,6 +165,10 @@ pub(super) struct Rehearsal {
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
     ahead: Arc<Ahead>,
+    /// For the one that tells of what was read.
+    failed: Mutex<Option<Receiver<NodeId>>>,
+    /// Where the dataset is seen at: trainers know their samples by absolute paths.
+    points: Arc<Mutex<Vec<PathBuf>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -174,22 +181,49 @@ impl Rehearsal {
         buffers: Vec<Opening>,
         cache: &Arc<Cache>,
         inbox: &Arc<Inbox>,
-        min_free: u64,
+        disk: &DiskSettings,
     ) -> Result<Self> {
+        let min_free = disk.min_free_bytes;
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox, &notes);
         let views = views(places.iter().map(view).collect(), &notes, &ahead);
-        let owner = Owner::new(places, Arc::clone(cache), Arc::clone(&views), notes.clone());
+        let points = Arc::<Mutex<Vec<PathBuf>>>::default();
+        let (failing, failed) = sync_channel(NOTES_MAX);
+        let (cache, shown) = (Arc::clone(cache), Arc::clone(&views));
+        let around = Around {
+            cache,
+            views: shown,
+            notes: notes.clone(),
+            failed: failing,
+            points: Arc::clone(&points),
+            tier: disk.bytes,
+        };
+        let owner = Owner::new(places, around);
         let thread = run(owner, received, &closed)?;
-        Ok(Rehearsal { notes, closed, views, ahead, thread: Mutex::new(Some(thread)) })
+        let failed = Mutex::new(Some(failed));
+        Ok(Rehearsal {
+            notes,
+            closed,
+            views,
+            ahead,
+            failed,
+            points,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
-    /// What tells the owner of files that were read.
-    pub(super) fn offers(&self) -> Offers {
-        Offers::new(self.notes.clone(), Arc::clone(&self.ahead))
+    /// What tells the owner of files that were read; there is one.
+    pub(super) fn offers(&self) -> Option<Offers> {
+        let failed = lock(&self.failed).take()?;
+        Some(Offers::new(self.notes.clone(), failed, Arc::clone(&self.ahead)))
+    }
+
+    /// The dataset is seen at these places: paths below them are its own.
+    pub(super) fn see_at(&self, points: Vec<PathBuf>) {
+        *lock(&self.points) = points;
     }
 
     /// The views of the buffers.

@@ -255,6 +255,12 @@ impl Views {
         }
     }
 
+    /// A display that is kept, for whoever looks at it.
+    pub fn kept(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
+        let slot = lock(&self.state).places.get(&(buffer, view)).copied()?;
+        self.display(slot).ok()
+    }
+
     /// Whether there is such a display.
     pub fn has(&self, buffer: usize, view: View) -> bool {
         lock(&self.state).places.contains_key(&(buffer, view))

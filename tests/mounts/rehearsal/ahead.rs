@@ -90,3 +90,58 @@ fn a_stream_is_read_ahead() {
     });
     mounted.umount();
 }
+
+/// What a job reads in a mix whose order was told; all of it must be as it was planted.
+fn read_mix(mounted: &Mounted) {
+    let (mix, known) = (mounted.path("rehearsal/old/mix"), planted());
+    let sorted = |directory: &Path| {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let files = sorted(&mix).into_iter().flat_map(|class| sorted(&class));
+    files.for_each(|file| _ = which(&known, &fs::read(file).unwrap()));
+}
+
+#[test]
+fn the_new_samples_of_a_mix_are_fetched_ahead() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    mounted.umount();
+    let order = "sequential:index=imagefolder,root=rehearsal/old/mix";
+    let mounted = mount(&ground, &[]);
+    let point = mounted.point.to_str().unwrap();
+    let there = |count| {
+        wait_until("what is new is there", || {
+            mounted.count("/prefetched") >= count && mounted.count("/fetching") == 0
+        });
+        assert_eq!(mounted.count("/prefetched"), count, "and nothing else");
+    };
+    assert_eq!(rehearse(&ground, "task", &["old", "1", "-"], "train/b\n").0, Some(0));
+    ground.ends(0, &["order", "set", point, order]);
+    there(FILES);
+    read_mix(&mounted);
+    wait_until("its reads are seen", || {
+        mounted.count("/orders/0/opens_predicted") >= FILES * 9 / 10
+    });
+    // The next task has another mix, over which the order is from then on.
+    assert_eq!(rehearse(&ground, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
+    there(2 * FILES);
+    read_mix(&mounted);
+    assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
+    let said = ground.ends(3, &["order", "set", point, &order.replace("old", "new")]);
+    assert!(said.contains("rehearsal/new/mix"), "{said}");
+    mounted.umount();
+    // Also where it is told at the mount.
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
+    let sets = ["--set", "rehearsal.old.size=30", "--set", "rehearsal.old.root=train"];
+    let mounted = Mounted::new(&ground, &[&options[..], &sets].concat());
+    wait_until("what is new is there", || mounted.count("/prefetched") == FILES);
+    read_mix(&mounted);
+    assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
+    mounted.umount();
+}

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod latent;
+mod named;
 mod scores;
 mod slots;
 mod stream;
