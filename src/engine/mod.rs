@@ -257,11 +257,12 @@ impl Engine {
             Error::new(ErrorKind::Usage, "this mount has no rehearsal buffers")
                 .hint("write [rehearsal.NAME] in its settings")
         };
-        let begins = matches!(question, Question::Task { .. });
+        let begins = match &question {
+            Question::Task { buffer, .. } => Some(buffer.clone()),
+            _ => None,
+        };
         let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question)?;
-        if begins {
-            self.renew_orders_of_views();
-        }
+        begins.iter().for_each(|buffer| self.renew_orders_of_task(buffer));
         Ok(answer)
     }
 

@@ -9,6 +9,7 @@ use super::{Engine, lock};
 use crate::catalog::{Catalog, Leading};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
+use crate::fs::views::View;
 use crate::ids::{FileId, StreamId};
 use crate::order::{Entry, Listing, Order, OrderSpec};
 use crate::plan::Event;
@@ -196,12 +197,12 @@ impl Engine {
         self.renew_orders_of(|_| true);
     }
 
-    /// Gives those anew that are over a rehearsal view, whose files may be others.
-    pub(super) fn renew_orders_of_views(&self) {
-        let below = format!("{VIEWS_NAME}/");
+    /// Gives those anew that are over the mix of a rehearsal buffer's task, since it has another one.
+    pub(super) fn renew_orders_of_task(&self, buffer: &str) {
+        let mix = format!("{VIEWS_NAME}/{buffer}/{}", View::TaskMix.name());
         self.renew_orders_of(|spec| {
             let spec: Result<OrderSpec> = spec.parse();
-            spec.is_ok_and(|spec| spec.filter.root.starts_with(&below))
+            spec.is_ok_and(|spec| spec.filter.is_at(&mix))
         });
     }
 

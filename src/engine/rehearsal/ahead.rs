@@ -1,40 +1,37 @@
 //! Samples that slots and streams show next, read ahead of their opens.
 //!
-//! The planner hears which they are, and says when each is to be read: its bytes are compared with
-//! their checksum and left in the page cache, where its reader finds them.
+//! The planner hears which they are, and says when each is to be read: its bytes come into the page
+//! cache, where its reader finds them and compares them with their checksum.
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
-use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Weak};
 
-use super::Note;
 use crate::cache::Inbox;
 use crate::engine::lock;
 use crate::fs::views::{Sample, Upcoming};
 use crate::plan::{Draw, Drawn, Event};
+use crate::rehearsal::SampleId;
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 
 /// Threads that read.
 const READERS: usize = 2;
 
-/// What comes next of those who show samples: the buffer's place, and its samples.
-type Next = HashMap<u64, (usize, Vec<Arc<Sample>>)>;
+/// What comes next of those who show samples: the buffer's place, and its samples, as long as those who
+/// show them have them: they keep their journal's file.
+type Next = HashMap<u64, (usize, Vec<(SampleId, Weak<Sample>)>)>;
 
 /// Reads ahead what the planner says.
 pub(super) struct Ahead {
     inbox: Arc<Inbox>,
-    notes: SyncSender<Note>,
     next: Mutex<Next>,
     readers: Pool,
 }
 
 impl Ahead {
-    pub(super) fn new(inbox: &Arc<Inbox>, notes: &SyncSender<Note>) -> Arc<Self> {
-        let (inbox, notes) = (Arc::clone(inbox), notes.clone());
+    pub(super) fn new(inbox: &Arc<Inbox>) -> Arc<Self> {
         let readers = Pool::new("belady-draws", READERS, 0);
-        Arc::new(Ahead { inbox, notes, next: Mutex::default(), readers })
+        Arc::new(Ahead { inbox: Arc::clone(inbox), next: Mutex::default(), readers })
     }
 
     /// Tells the planner what comes next. Never waits.
@@ -42,12 +39,11 @@ impl Ahead {
         let Upcoming { by, buffer, opened, next } = upcoming;
         let draw = |sample| Draw { buffer, sample };
         let listed = next.iter().map(|of| (draw(of.id), u64::from(of.pinned.length()))).collect();
-        let before = match next.is_empty() {
+        let known: Vec<_> = next.iter().map(|of| (of.id, Arc::downgrade(of))).collect();
+        match known.is_empty() {
             true => lock(&self.next).remove(&by),
-            false => lock(&self.next).insert(by, (buffer, next)),
+            false => lock(&self.next).insert(by, (buffer, known)),
         };
-        // The last one to know a sample may close its journal.
-        drop(before);
         let drawn = Box::new(Drawn { by, opened: opened.map(draw), next: listed });
         self.inbox.put(Event::Drawn { drawn }, None);
     }
@@ -56,23 +52,16 @@ impl Ahead {
     fn sample(&self, draw: Draw) -> Option<Arc<Sample>> {
         let next = lock(&self.next);
         let lists = next.values().filter(|(buffer, _)| *buffer == draw.buffer);
-        lists.flat_map(|(_, list)| list).find(|sample| sample.id == draw.sample).cloned()
+        let mut listed = lists.flat_map(|(_, list)| list).filter(|(id, _)| *id == draw.sample);
+        listed.find_map(|(_, sample)| sample.upgrade())
     }
 
     /// Reads a sample, and says when that is done.
     pub(super) fn ready(&self, draw: Draw) {
-        let (inbox, notes, sample) =
-            (Arc::clone(&self.inbox), self.notes.clone(), self.sample(draw));
+        let (inbox, sample) = (Arc::clone(&self.inbox), self.sample(draw));
         self.readers.submit(Urgency::Prefetch, move || {
-            let read = sample.map(|sample| sample.pinned.read());
-            if let Some(Err(error)) = &read
-                && error.kind() == ErrorKind::InvalidData
-            {
-                let Draw { buffer, sample } = draw;
-                // Where there is no room for it, its reader says so.
-                let _ = notes.try_send(Note::Damaged { buffer, sample });
-            }
-            let done = matches!(read, Some(Ok(_)));
+            // Why it cannot be read is for its reader.
+            let done = sample.is_some_and(|sample| sample.pinned.warm().is_ok());
             inbox.put(Event::Readied { draw, done }, None);
         });
     }

@@ -188,7 +188,7 @@ impl Rehearsal {
         let places = places.collect::<Result<Vec<_>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let ahead = Ahead::new(inbox, &notes);
+        let ahead = Ahead::new(inbox);
         let views = views(places.iter().map(view).collect(), &notes, &ahead);
         let points = Arc::<Mutex<Vec<PathBuf>>>::default();
         let (failing, failed) = sync_channel(NOTES_MAX);

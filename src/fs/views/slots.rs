@@ -312,7 +312,7 @@ mod tests {
     use nix::errno::Errno;
 
     use super::super::place::Place;
-    use super::super::{Access, Ask, Content, Views};
+    use super::super::{Access, Ask, Content, EntryKind, Made, Make, Views};
     use super::*;
     use crate::cache::Journal;
     use crate::cache::store::tests::model::Model;
@@ -399,6 +399,50 @@ mod tests {
         assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
     }
 
+    /// Samples without extension, of a class that is called like a slot.
+    #[test]
+    fn a_class_goes_before_the_slot_of_its_name() {
+        let make = |_, _, made: Made| {
+            let Display { mut classes } = holding(0..4);
+            classes.truncate(1);
+            let (class, files) = &mut classes[0];
+            *class = "0001".to_owned();
+            for Exhibit { content, .. } in files {
+                let Content::Held(sample) = content else { continue };
+                Arc::make_mut(sample).source = "0001/sample".to_owned();
+            }
+            made(Some(Display { classes }));
+        };
+        let changes = Arc::default();
+        let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));
+        let slots = Place::Slots(0).node();
+        views.list(slots, |listed| {
+            let listed = listed.unwrap();
+            assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
+            let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
+            assert!(kinds.eq((0..64).map(|slot| slot == 1)));
+        });
+        views.lookup(slots, OsStr::new("0001"), |found| {
+            assert_eq!(found.unwrap().kind, EntryKind::Directory);
+        });
+        let class = Place::SlotClass(0, 0).node();
+        views.lookup(class, OsStr::new("0001"), |found| {
+            assert!(matches!(found.unwrap().kind, EntryKind::File(..)));
+        });
+    }
+
+    /// What makes displays, and nobody who hears of anything.
+    fn asking(make: Make) -> Ask {
+        Ask {
+            make,
+            shown: Box::new(|_, _| ()),
+            damaged: Box::new(|_, _| ()),
+            drawn: Box::new(|_| ()),
+            score: Box::new(|_, _, done| done(0)),
+            append: Box::new(|_, _, done| done(Ok(0))),
+        }
+    }
+
     /// Who tries names that are not there, again and again, makes the owner look at its buffer only
     /// as often as that has changed.
     #[test]
@@ -406,20 +450,11 @@ mod tests {
         let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let view = view(4, Arc::clone(&changes));
         let looking = Arc::clone(&looks);
-        let views = Views::new(
-            vec![view],
-            Ask {
-                make: Box::new(move |_, _, made| {
-                    looking.fetch_add(1, Ordering::Relaxed);
-                    made(Some(Display::default()));
-                }),
-                shown: Box::new(|_, _| ()),
-                damaged: Box::new(|_, _| ()),
-                drawn: Box::new(|_| ()),
-                score: Box::new(|_, _, done| done(0)),
-                append: Box::new(|_, _, done| done(Ok(0))),
-            },
-        );
+        let make = move |_, _, made: Made| {
+            looking.fetch_add(1, Ordering::Relaxed);
+            made(Some(Display::default()));
+        };
+        let views = Views::new(vec![view], asking(Box::new(make)));
         let slots = Place::Slots(0).node();
         for change in 1..4 {
             for name in ["0000", "class", "no slot"] {
