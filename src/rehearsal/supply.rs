@@ -14,6 +14,9 @@ use super::members::SampleId;
 /// Samples that are drawn ahead of their deals.
 pub const AHEAD: usize = 32;
 
+/// What comes back is dealt again after so many others at most, but for what chance decides.
+const SOON: usize = 4;
+
 /// A sample, and the taking before which it may not be taken again.
 type Resting = (SampleId, u64);
 
@@ -257,8 +260,8 @@ impl Supply {
             if round < self.round {
                 self.owed.insert(deal.sample);
             }
-            // Anywhere among them, so that it is not found where it was.
-            let place = self.luck.index(self.next.len() + 1);
+            // Soon, for it may have been fetched, but not always where it was.
+            let place = self.luck.index(self.next.len().min(SOON) + 1);
             self.next.insert(place, deal.sample);
         }
     }
