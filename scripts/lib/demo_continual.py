@@ -4,7 +4,8 @@ Goal: see what a network forgets, and what a buffer of old samples, kept and ser
 Method: scripts/continual.py trains the same small network over a belady mount (incremental) on the classes of each
 task alone, (rehearsal) on the directories mix-K of a buffer of 5 % of the images, one way for each policy, and
 (scratch) anew on all classes so far.  All accuracies are over the test images of all ten classes.  Ways of one seed
-have the same initial network; every way has a mount and a cache directory of its own.
+have the same initial network; every way has a mount and a cache directory of its own.  The means of 5 seeds are judged,
+and the exit code is 1 where they are not what they should be.
 """
 
 import argparse
@@ -25,6 +26,9 @@ BUFFER = 500                                  # samples: 5 % of 10 classes of 10
 BATCH = REPLAY = 32                           # old samples for new ones
 POLICIES = ["class-balanced", "reservoir", "random-replace", "ring"]
 LONGEST = 900                                 # seconds until a way counts as hung
+RECOVERED, SCRATCH, INCREMENTAL = .7, .8, .25 # at least, at least and at most, as means of JUDGED seeds
+JUDGED = 5
+NEOMEM = "random-replace"                     # which rehearsal must not be worse than
 
 
 def arguments():
@@ -132,6 +136,15 @@ def mean_of(runs, key):
     return [round(statistics.mean(values), 4) for values in zip(*(run[key] for run in runs))]
 
 
+def missed(incremental, rehearsal, scratch, recovered, neomem):
+    """What the means of the final accuracies should be and are not, in words."""
+    bars = [(recovered >= RECOVERED, f"rehearsal recovers {recovered:.3f} of the gap, not {RECOVERED}"),
+            (scratch >= SCRATCH, f"from scratch it comes to {scratch:.3f}, not {SCRATCH}"),
+            (incremental <= INCREMENTAL, f"without rehearsal it comes to {incremental:.3f}, not down to {INCREMENTAL}"),
+            (rehearsal >= neomem, f"rehearsal comes to {rehearsal:.3f}, {NEOMEM} to {neomem:.3f}")]
+    return [words for holds, words in bars if not holds]
+
+
 def print_table(rows, shares):
     """Accuracies over all classes after each task, and what the buffers hold of each."""
     tasks = len(next(iter(rows.values())))
@@ -172,6 +185,10 @@ def main():
         final = {policy: rows[policy][-1] for policy in policies}
         print(json.dumps({"incremental": a, "rehearsal": b, "scratch": c, "recovered": round(recovered, 4),
                           "seeds": len(seeds), "policies": final, "task_shares": shares, "after_task": rows}))
+    if len(seeds) < JUDGED or NEOMEM not in rows:
+        return print(f"not judged: that takes {JUDGED} seeds and all policies", file=sys.stderr)
+    if failures := missed(a, b, c, recovered, rows[NEOMEM][-1]):
+        sys.exit("demo: " + "; ".join(failures))
 
 
 if __name__ == "__main__":

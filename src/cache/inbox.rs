@@ -85,7 +85,13 @@ impl Inbox {
     pub fn put(&self, event: Event, arrival: Option<Arrival>) {
         let mut queue = self.lock();
         if queue.messages.len() >= EVENTS_MAX
-            && matches!(event, Event::Missed { .. } | Event::Joined { .. } | Event::Seen { .. })
+            && matches!(
+                event,
+                Event::Missed { .. }
+                    | Event::Joined { .. }
+                    | Event::Seen { .. }
+                    | Event::Drawn { .. }
+            )
         {
             return;
         }

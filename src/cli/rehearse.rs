@@ -245,6 +245,9 @@ fn for_people(stats: &Value) {
         (_, bytes) => Bytes(bytes.unwrap_or(0)).human(),
     };
     say(format!("{} ({}, room for {room})", word("name"), word("policy")));
+    for doubt in stats["doubts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        say(format!("  warning: {doubt}"));
+    }
     let bytes = Bytes(number("bytes")).human();
     say(format!(
         "  holds {} samples, {bytes}, of {} offered; shown again {} times",

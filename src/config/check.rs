@@ -83,6 +83,7 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
         force_allow_other: mount.force_allow_other,
         control: mount.control.clone(),
         rehearsal: mount.rehearsal.clone(),
+        list_rehearsal: mount.list_rehearsal,
         mode: mount.mode,
         threads: within("mount.threads", mount.threads, &MOUNT_THREADS)?,
         options: mount.options.clone(),

@@ -102,6 +102,10 @@ pub const KEYS: &[Key] = &[
         "mount.rehearsal",
         "Where rehearsal/ is served: \"auto\" (inside the mount, as root), \"off\", or a directory.",
     ),
+    key(
+        "mount.list-rehearsal",
+        "Whether rehearsal/ is listed among the dataset's own directories; it is found by name.",
+    ),
     key("mount.threads", "Threads that answer the kernel, 1 to 64."),
     key("mount.options", "Further mount options for the kernel, such as [\"noatime\"]."),
     key("log.level", "A filter such as \"info\" or \"info,belady::plan=debug\"."),

@@ -141,6 +141,8 @@ pub struct MountConfig {
     pub control: Control,
     /// Where the views of rehearsal buffers are served. Default: auto.
     pub rehearsal: Control,
+    /// Whether `rehearsal/` is listed among the dataset's directories. Default: false.
+    pub list_rehearsal: bool,
     /// Threads that answer the kernel. Default: 2.
     pub threads: u32,
     /// Further mount options for the kernel. Default: none.
@@ -328,6 +330,7 @@ impl Default for MountConfig {
             mode: Mode::Auto,
             control: Control::Auto,
             rehearsal: Control::Auto,
+            list_rehearsal: false,
             threads: 2,
             options: Vec::new(),
         }

@@ -167,6 +167,8 @@ pub struct MountSettings {
     pub control: Control,
     /// Where the views of rehearsal buffers are served; as `control`.
     pub rehearsal: Control,
+    /// Whether their directory is listed among the dataset's.
+    pub list_rehearsal: bool,
     /// Threads that answer the kernel, 1 to 64.
     pub threads: u32,
     /// Further mount options; none is empty or holds a comma.

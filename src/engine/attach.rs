@@ -31,6 +31,7 @@ impl Engine {
         }
         self.bind_inside(&first, mountpoint)?;
         lock(&self.bound).push(mountpoint.to_path_buf());
+        self.tell_points();
         Ok(())
     }
 
@@ -77,6 +78,14 @@ impl Engine {
         let connections = lock(&self.connections);
         let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
         own.chain(lock(&self.bound).iter().cloned()).collect()
+    }
+
+    /// Tells those who are told of paths where the dataset is seen at, the source included.
+    pub(super) fn tell_points(&self) {
+        if let Some(rehearsal) = &self.rehearsal {
+            let source = std::iter::once(self.source_path.clone());
+            rehearsal.see_at(self.points().into_iter().chain(source).collect());
+        }
     }
 
     /// Takes a further mount point away. Says whether it was one.

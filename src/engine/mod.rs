@@ -161,8 +161,8 @@ impl Engine {
         let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let rehearsal = rehearse(&settings, &owner, &cache)?;
-        let offers = rehearsal.as_ref().map(Rehearsal::offers);
+        let rehearsal = rehearse(&settings, &owner, &cache, &inbox)?;
+        let offers = rehearsal.as_ref().and_then(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         let engine = Arc::new_cyclic(|engine: &Weak<Engine>| {
@@ -257,7 +257,13 @@ impl Engine {
             Error::new(ErrorKind::Usage, "this mount has no rehearsal buffers")
                 .hint("write [rehearsal.NAME] in its settings")
         };
-        self.rehearsal.as_ref().ok_or_else(none)?.ask(question)
+        let begins = match &question {
+            Question::Task { buffer, .. } => Some(buffer.clone()),
+            _ => None,
+        };
+        let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question)?;
+        begins.iter().for_each(|buffer| self.renew_orders_of_task(buffer));
+        Ok(answer)
     }
 
     /// The settings as people read them.
@@ -320,7 +326,12 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
 }
 
 /// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
-fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Option<Rehearsal>> {
+fn rehearse(
+    settings: &Settings,
+    owner: &Owner,
+    cache: &Arc<Cache>,
+    inbox: &Arc<Inbox>,
+) -> Result<Option<Rehearsal>> {
     let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
         return Ok(None);
     };
@@ -330,7 +341,7 @@ fn rehearse(settings: &Settings, owner: &Owner, cache: &Arc<Cache>) -> Result<Op
         Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()? })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, cache, disk.min_free_bytes).map(Some)
+    Rehearsal::start(buffers, cache, inbox, disk).map(Some)
 }
 
 /// For how long dropping a changed name may take, which is a matter of microseconds.

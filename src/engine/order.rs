@@ -4,9 +4,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::rehearsal::Numbered;
 use super::{Engine, lock};
 use crate::catalog::{Catalog, Leading};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::VIEWS_NAME;
+use crate::fs::views::View;
 use crate::ids::{FileId, StreamId};
 use crate::order::{Entry, Listing, Order, OrderSpec};
 use crate::plan::Event;
@@ -111,7 +114,8 @@ impl Engine {
     pub fn set_order_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, WRITTEN, &self.points(), resolve).map(|received| self.follow(received))
+        self.receive(name, WRITTEN, &self.points(), None, resolve)
+            .map(|received| self.follow(received))
     }
 
     /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
@@ -125,7 +129,14 @@ impl Engine {
         spec: &str,
         mountpoints: &[PathBuf],
     ) -> Result<Received> {
-        self.receive(name, spec, mountpoints, |listing| resolve(spec, listing))
+        let view = self.view_of(spec);
+        self.receive(name, spec, mountpoints, view, |listing| resolve(spec, listing))
+    }
+
+    /// The files of the rehearsal view that an order is over, if it is over one.
+    fn view_of(&self, spec: &str) -> Option<Numbered> {
+        let spec: OrderSpec = spec.parse().ok()?;
+        self.rehearsal.as_ref()?.numbered(&spec.filter.root)
     }
 
     fn receive(
@@ -133,6 +144,7 @@ impl Engine {
         name: &str,
         given: &str,
         mountpoints: &[PathBuf],
+        view: Option<Numbered>,
         resolve: impl Fn(&Listing<'_>) -> Result<Order>,
     ) -> Result<Received> {
         if name.starts_with(LEARNT) {
@@ -141,7 +153,12 @@ impl Engine {
         }
         self.await_scan()?;
         let stream = stream(&self.streams, name)?;
-        let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), &resolve);
+        let free = self.catalog.layout().files() as u32;
+        let of = |listing: &Listing<'_>| match &view {
+            Some(view) => resolve(&view.among(listing, free)),
+            None => resolve(listing),
+        };
+        let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), of);
         let mut resolved = list();
         if resolved.is_err() && self.is_unchecked() {
             // It may be of files that came since an earlier mount.
@@ -177,11 +194,24 @@ impl Engine {
 
     /// Gives the streams their orders anew: there are other files than when they were given.
     pub(super) fn renew_orders(&self) {
+        self.renew_orders_of(|_| true);
+    }
+
+    /// Gives those anew that are over the mix of a rehearsal buffer's task, since it has another one.
+    pub(super) fn renew_orders_of_task(&self, buffer: &str) {
+        let mix = format!("{VIEWS_NAME}/{buffer}/{}", View::TaskMix.name());
+        self.renew_orders_of(|spec| {
+            let spec: Result<OrderSpec> = spec.parse();
+            spec.is_ok_and(|spec| spec.filter.is_at(&mix))
+        });
+    }
+
+    fn renew_orders_of(&self, is_due: impl Fn(&str) -> bool) {
         let given: Vec<(String, String)> = lock(&self.streams)
             .iter()
             .filter(|stream| !stream.is_learnt())
             .filter_map(|stream| Some((stream.name.clone(), stream.spec.clone()?)))
-            .filter(|(_, spec)| spec != WRITTEN)
+            .filter(|(_, spec)| spec != WRITTEN && is_due(spec))
             .collect();
         for (name, spec) in given {
             if let Err(error) = self.set_order(&name, &spec) {

@@ -139,6 +139,7 @@ fn act(
                 cache.turn(file, false);
             }
             Action::Began { epoch } => offers.iter().for_each(|offers| offers.began(epoch)),
+            Action::Ready { draw } => offers.iter().for_each(|offers| offers.ready(draw)),
             Action::Check { block } => cache.check(block, Instant::now()),
             Action::Drop { block } => cache.drop_pages(block),
             Action::Load { block, tier } => cache.load(block, tier),

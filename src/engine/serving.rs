@@ -51,6 +51,7 @@ impl Engine {
         let connection = Connection::mount(dataset, mountpoint, &settings)?;
         let pusher = connection.pusher().map(Arc::clone);
         lock(&self.connections).push(connection);
+        self.tell_points();
         Ok(pusher)
     }
 
@@ -102,7 +103,7 @@ impl Engine {
         let Some((rehearsal, (place, asked))) = self.rehearsal.as_ref().zip(place()) else {
             return Ok(());
         };
-        if !asked && !self.dataset.show_views() {
+        if !asked && !self.dataset.show_views(self.settings.mount.list_rehearsal) {
             tracing::warn!("no views: the dataset has a directory `{VIEWS_NAME}` of its own");
             return Ok(());
         }

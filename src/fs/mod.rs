@@ -34,7 +34,7 @@ pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 pub const CONTROL_NAME: &str = ".belady";
 
 /// Name of the directory in the root where the views of rehearsal buffers are mounted, if there are
-/// any; not listed either. A directory of the dataset of that name goes before it.
+/// any; not listed either, unless that is asked for. A directory of the dataset of that name goes before it.
 pub const VIEWS_NAME: &str = "rehearsal";
 
 /// The kernel's numbers of these directories; no row and version make them.
@@ -63,6 +63,8 @@ pub struct Dataset {
     opens: AtomicBool,
     /// Whether there is a directory for views.
     views: AtomicBool,
+    /// Whether it is listed.
+    lists_views: AtomicBool,
     on_changes: OnChanges,
 }
 
@@ -78,9 +80,18 @@ impl Dataset {
     ) -> Arc<Self> {
         let metadata = Arc::new(Pool::new("belady-meta", METADATA_THREADS, 4));
         let opens = AtomicBool::new(opens);
-        let views = AtomicBool::new(false);
-        let peeks = None;
-        Arc::new(Dataset { catalog, cache, inbox, metadata, peeks, opens, views, on_changes })
+        let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Dataset {
+            catalog,
+            cache,
+            inbox,
+            metadata,
+            peeks: None,
+            opens,
+            views,
+            lists_views,
+            on_changes,
+        })
     }
 
     /// The same tree for a further connection: each open is a request, no pages are kept, and nothing is
@@ -94,6 +105,7 @@ impl Dataset {
             peeks: Some(Pool::new("belady-peek", 0, PEEK_THREADS)),
             opens: AtomicBool::new(true),
             views: AtomicBool::new(false),
+            lists_views: AtomicBool::new(false),
             on_changes: Arc::clone(&self.on_changes),
         })
     }
@@ -124,12 +136,13 @@ impl Dataset {
         self.opens.store(true, Ordering::Relaxed);
     }
 
-    /// Has a directory in the root for views to be mounted on. Says whether it could: the dataset
-    /// may have one of that name.
-    pub fn show_views(&self) -> bool {
+    /// Has a directory in the root for views to be mounted on, listed or not. Says whether it could:
+    /// the dataset may have one of that name.
+    pub fn show_views(&self, listed: bool) -> bool {
         let found = self.catalog.lookup(NodeId::ROOT, OsStr::new(VIEWS_NAME), true);
         let free = !matches!(found, Some(Ok(_)));
         self.views.store(free, Ordering::Relaxed);
+        self.lists_views.store(free && listed, Ordering::Relaxed);
         free
     }
 
@@ -296,13 +309,27 @@ impl Dataset {
             return reply(Ok(Vec::new()));
         }
         if let Some(result) = self.catalog.list(node, own) {
-            return reply(result);
+            return reply(result.map(|listed| self.with_views(node, listed)));
         }
         self.wait_for_source(move |dataset| {
             let checked = dataset.checked(dataset.catalog.refresh_directory(node));
             let known = || dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO));
-            reply(checked.and_then(|()| known()));
+            let listed = checked.and_then(|()| known());
+            reply(listed.map(|listed| dataset.with_views(node, listed)));
         });
+    }
+
+    /// What is in a directory, with that of the views where it is listed.
+    fn with_views(&self, node: NodeId, mut listed: Vec<Listed>) -> Vec<Listed> {
+        if node == NodeId::ROOT
+            && self.lists_views.load(Ordering::Relaxed)
+            && let Ok(attr) = self.attr(VIEWS_NODE)
+        {
+            let place =
+                listed.partition_point(|entry| entry.name.as_os_str() < OsStr::new(VIEWS_NAME));
+            listed.insert(place, Listed { name: VIEWS_NAME.into(), attr });
+        }
+        listed
     }
 
     /// A task opens a file to read it.

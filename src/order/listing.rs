@@ -45,6 +45,12 @@ impl<'a> Listing<'a> {
         self
     }
 
+    /// With further entries.
+    pub fn with_entries(mut self, entries: impl IntoIterator<Item = Entry<'a>>) -> Self {
+        self.entries.extend(entries);
+        self
+    }
+
     /// The entries, as they were given.
     pub fn entries(&self) -> &[Entry<'a>] {
         &self.entries

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::Layout;
 use crate::ids::{BlockId, FileId, StreamId};
 use crate::order::Order;
+use crate::rehearsal::SampleId;
 
 /// Which blocks stay when a tier is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,26 @@ pub enum Place {
     Source,
     /// A tier below RAM.
     Tier(usize),
+}
+
+/// A sample of a rehearsal buffer that is shown again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Draw {
+    /// The buffer's place among the buffers.
+    pub buffer: usize,
+    /// Which of its samples.
+    pub sample: SampleId,
+}
+
+/// What slots or a stream of a rehearsal buffer show.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Who shows it; each has a number of its own.
+    pub by: u64,
+    /// The draw that was opened, if one was.
+    pub opened: Option<Draw>,
+    /// The next ones with their bytes, the soonest first, in place of those told of before.
+    pub next: Vec<(Draw, u64)>,
 }
 
 /// What happened.
@@ -196,6 +217,18 @@ pub enum Event {
         /// The blocks.
         blocks: Vec<BlockId>,
     },
+    /// Samples of a rehearsal buffer are drawn for the coming opens.
+    Drawn {
+        /// Which.
+        drawn: Box<Drawn>,
+    },
+    /// A draw has been read ahead, or cannot be.
+    Readied {
+        /// The draw.
+        draw: Draw,
+        /// Whether its bytes are in the page cache.
+        done: bool,
+    },
     /// A tier may hold more or less from now on.
     Resized {
         /// The tier.
@@ -281,6 +314,11 @@ pub enum Action {
         /// The tier.
         tier: usize,
     },
+    /// Have the bytes of a draw in the page cache before it is opened. Ends with [`Event::Readied`].
+    Ready {
+        /// The draw.
+        draw: Draw,
+    },
     /// Give up a block's copy in a tier below RAM.
     Displace {
         /// The block.
@@ -324,6 +362,14 @@ pub struct Counters {
     /// Bytes that came from the source ahead of a read that did not come while they were there:
     /// what wrong guesses and orders that were left have cost.
     pub wasted_bytes: u64,
+    /// Samples of rehearsal buffers read ahead of the open that they were drawn for.
+    pub draws_ahead: u64,
+    /// Opens of drawn samples that found them read.
+    pub draws_ready: u64,
+    /// The same that found them being read.
+    pub draws_late: u64,
+    /// The same that found them only on the disk.
+    pub draws_cold: u64,
 }
 
 /// Bytes that are charged.

@@ -21,6 +21,7 @@
 //! 6. Where no order is followed, or only those of a small part of what is read (a validation's,
 //!    say), what this epoch has not read yet is fetched in place of what it has, in no particular
 //!    order (`unread`).
+//! 7. What rehearsal shows next is read ahead in the same window (`draws`).
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
@@ -30,6 +31,7 @@
 //! The planner is total: it never fails, never blocks, and any sequence of events leaves its
 //! accounts true.
 
+mod draws;
 mod epoch;
 mod event;
 mod gear;
@@ -51,8 +53,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{BlockId, FileId, StreamId};
+use draws::Draws;
 pub use event::{
-    Accounts, Action, Counters, Event, Place, PolicyKind, Settings, Tier, WINDOW_BLOCKS,
+    Accounts, Action, Counters, Draw, Drawn, Event, Place, PolicyKind, Settings, Tier,
+    WINDOW_BLOCKS,
 };
 use gear::Gear;
 pub use layout::Layout;
@@ -104,6 +108,7 @@ pub struct Planner {
     mirrored: bool,
     ticks: u64,
     warming: Warming,
+    draws: Draws,
     /// Files that were lent; those that are not all there any more are taken out when that matters.
     lent: BTreeSet<FileId>,
     counters: Counters,
@@ -132,6 +137,7 @@ impl Planner {
             mirrored: false,
             ticks: 0,
             warming: Warming::default(),
+            draws: Draws::default(),
             lent: BTreeSet::new(),
             counters: Counters::default(),
             settings,
@@ -189,10 +195,14 @@ impl Planner {
             Event::Lent { file } => self.lent(file, actions),
             Event::Wanted { blocks } => self.wanted(&blocks),
             Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
+            Event::Drawn { drawn } => self.drawn(&drawn),
+            Event::Readied { draw, done } => self.readied(draw, done),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
         self.follow_up(actions);
+        // They have a part of the window only.
+        self.stage_draws(actions);
         self.stage(actions);
         self.warm(actions);
     }

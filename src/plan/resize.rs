@@ -37,6 +37,7 @@ impl Planner {
             }
         }
         if tier == RAM {
+            self.give_up_draws();
             self.unstage(actions);
         }
     }

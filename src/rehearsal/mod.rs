@@ -34,4 +34,4 @@ pub use mix::{Mix, Part};
 pub use ordinals::Ordinals;
 pub use policies::Policy;
 pub use sleep::{Chooser, SleepSet, sleep_set};
-pub use supply::{Deal, Supply};
+pub use supply::{AHEAD, Deal, Supply};

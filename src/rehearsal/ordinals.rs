@@ -45,6 +45,11 @@ impl Ordinals {
         self.bound.get(ordinal).copied().flatten()
     }
 
+    /// Samples that are bound next, where they are ready, the first one first.
+    pub fn upcoming(&self) -> impl Iterator<Item = SampleId> {
+        self.due.iter().rev().copied()
+    }
+
     /// The sample of an ordinal, which is bound from now on; none where no sample that is left is
     /// ready, or there is no such ordinal.
     ///

@@ -4,12 +4,18 @@
 //! what is never opened comes *back*. As [`Draws`](super::Draws), what is taken goes in rounds: each
 //! round takes every sample once, and two takings of one sample are `distance` apart at least. It
 //! differs in that readers decide over the order in which samples are taken, and that the buffer
-//! may change at any time.
+//! may change at any time. What is dealt next is drawn ahead, so that it can be fetched before.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::luck::{Luck, Purpose};
 use super::members::SampleId;
+
+/// Samples that are drawn ahead of their deals.
+pub const AHEAD: usize = 32;
+
+/// What comes back is dealt again after so many others at most, but for what chance decides.
+const SOON: usize = 4;
 
 /// A sample, and the taking before which it may not be taken again.
 type Resting = (SampleId, u64);
@@ -42,7 +48,9 @@ pub struct Supply {
     distance: usize,
     luck: Luck,
     all: HashSet<SampleId>,
-    /// Samples of this round that may be dealt.
+    /// Samples of this round that are dealt next, the first one first.
+    next: VecDeque<SampleId>,
+    /// Further ones that may be dealt.
     open: Vec<SampleId>,
     /// Samples of this round that are still too close to their last taking, the longest ago first.
     rest: VecDeque<Resting>,
@@ -66,12 +74,13 @@ impl Supply {
     /// were there no choice at all, what is always given back would never be taken.
     pub fn new(seed: u64, number: u64, distance: usize) -> Supply {
         let luck = Luck::new(seed, Purpose::Supply, number);
-        let (all, open, rest, taken, dealt) = Default::default();
+        let (all, next, open, rest, taken, dealt) = Default::default();
         let (waiting, owed, round, takings, deals) = Default::default();
         Supply {
             distance,
             luck,
             all,
+            next,
             open,
             rest,
             taken,
@@ -90,10 +99,11 @@ impl Supply {
         let mut samples: Vec<SampleId> = samples.into_iter().collect();
         samples.sort_unstable();
         samples.dedup();
-        let left = (self.open.len() + self.rest.len()) as u64;
+        let left = (self.next.len() + self.open.len() + self.rest.len()) as u64;
         let round = left + self.taken.len() as u64;
         let before = std::mem::replace(&mut self.all, samples.iter().copied().collect());
         let all = &self.all;
+        self.next.retain(|sample| all.contains(sample));
         self.open.retain(|sample| all.contains(sample));
         self.rest.retain(|(sample, _)| all.contains(sample));
         self.taken.retain(|(sample, _)| all.contains(sample));
@@ -130,6 +140,23 @@ impl Supply {
         self.open.extend(self.rest.drain(..rested).map(|(sample, _)| sample));
     }
 
+    /// Draws ahead, among those that have rested.
+    fn draw_ahead(&mut self) {
+        self.admit();
+        while self.next.len() < AHEAD && !self.open.is_empty() {
+            self.next.push_back(self.open.swap_remove(self.luck.index(self.open.len())));
+        }
+    }
+
+    /// What is taken next, as far as that is decided, the soonest first: what is in the hands of
+    /// readers, what is dealt next, and what may be when it has rested. At the end of a round that is
+    /// less than [`AHEAD`].
+    pub fn upcoming(&self) -> impl Iterator<Item = SampleId> {
+        let waiting = self.waiting.values().map(|deal| deal.sample);
+        let rest = self.rest.iter().map(|(sample, _)| *sample);
+        waiting.chain(self.next.iter().copied()).chain(rest).take(AHEAD)
+    }
+
     /// Begins the next round; what this one still had to take is owed.
     fn begin_round(&mut self) {
         self.round += 1;
@@ -154,16 +181,14 @@ impl Supply {
 
     /// Deals a sample; none where there are none.
     pub fn deal(&mut self) -> Option<Deal> {
-        self.admit();
-        if self.open.is_empty() && !self.taken.is_empty() {
+        self.draw_ahead();
+        if self.next.is_empty() && !self.taken.is_empty() {
             self.begin_round();
-            self.admit();
+            self.draw_ahead();
         }
-        let sample = if self.open.is_empty() {
-            self.longest_ago()?
-        } else {
-            self.open.swap_remove(self.luck.index(self.open.len()))
-        };
+        // One of two: the first of what a name is looked up for twice always comes back.
+        let either = self.luck.index(self.next.len().min(2));
+        let sample = self.next.remove(either).or_else(|| self.longest_ago())?;
         self.deals += 1;
         let deal = Deal { sample, number: self.deals, from: self.rests_until() };
         let (deals, round) = (Vec::new(), self.round);
@@ -218,6 +243,7 @@ impl Supply {
             let resting = self.rest.len();
             self.rest.retain(other);
             self.taken.retain(other);
+            self.next.retain(|other| *other != sample);
             self.open.retain(|other| *other != sample);
             again = self.rest.len() < resting;
         }
@@ -234,7 +260,9 @@ impl Supply {
             if round < self.round {
                 self.owed.insert(deal.sample);
             }
-            self.open.push(deal.sample);
+            // Soon, for it may have been fetched, but not always where it was.
+            let place = self.luck.index(self.next.len().min(SOON) + 1);
+            self.next.insert(place, deal.sample);
         }
     }
 }
@@ -267,6 +295,25 @@ mod tests {
             }
         }
         assert_eq!(supply(0, 3).deal(), None);
+    }
+
+    /// What is taken is what was drawn ahead for it, also where names are looked up twice, but for the
+    /// first of a round.
+    #[test]
+    fn what_comes_next_is_known_ahead() {
+        for (n, distance) in [(200, 20), (40, 40)] {
+            let (mut supply, mut ahead) = (supply(n, distance), HashSet::new());
+            let mut unforeseen = 0;
+            for _ in 0..10 * n {
+                let looked = supply.deal().unwrap();
+                let found = supply.deal().unwrap();
+                supply.give_back(looked);
+                supply.take(found);
+                unforeseen += u32::from(!ahead.contains(&found.sample));
+                ahead = supply.upcoming().collect();
+            }
+            assert!(unforeseen <= 40, "{unforeseen} of {}", 10 * n);
+        }
     }
 
     /// Readers that look names up and never open what they find, or much later.
@@ -454,7 +501,8 @@ mod tests {
         one.take(dealt[3]);
         one.give_back(dealt[2]);
         assert_eq!(take(&mut one), dealt[2].sample.0);
-        assert_eq!(take(&mut one), dealt[1].sample.0, "the other one was taken later");
+        let others = HashSet::from([take(&mut one), take(&mut one)]);
+        assert_eq!(others, HashSet::from([dealt[0].sample.0, dealt[1].sample.0]));
     }
 
     /// Newcomers have their chance in the round that they come in.
@@ -468,7 +516,7 @@ mod tests {
                 take(&mut supply);
             }
             supply.renew((0..9).map(SampleId));
-            let left = supply.open.len();
+            let left = supply.next.len() + supply.open.len();
             assert!(left == 4 || left == 5);
             counts[left - 4] += 1;
         }

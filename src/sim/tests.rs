@@ -67,3 +67,40 @@ fn a_weighted_sampler_gains_from_its_order() {
     assert_near("belady", hits(PolicyKind::Belady), 0.688);
     assert_near("minio", hits(PolicyKind::Minio), 0.359);
 }
+
+/// A job at four fifths of the source's bandwidth, b = 56 and r = 7: what is new is there when it is read.
+/// What is old lies elsewhere, and has its places in the order.
+#[test]
+fn the_new_samples_of_a_mix_are_there_in_time() {
+    const NEW: u32 = 56 * 60;
+    const BYTES: u64 = 112_283;
+    let source = SourceModel { latency_us: 5_000, slots: 64, bandwidth: 200_000_000 };
+    let waits = |known: bool| {
+        let think_us = source.passing_us(BYTES) * 10 / 8;
+        let order = workload::rehearsal(NEW, 500, 56, 7, 3, 1).unwrap();
+        let report = run(&Scenario {
+            layout: Arc::new(Layout::new((0..NEW).map(|_| BYTES))),
+            readers: vec![Reader { order, workers: 1, batch: 63, think_us }],
+            known,
+            epochs: 3,
+            settings: Settings {
+                tiers: vec![Tier { capacity: u64::from(NEW) * BYTES / 20, block_us: 0 }],
+                source_us: None,
+                policy: PolicyKind::Auto,
+                prefetch: true,
+                inflight_max: 32,
+                window_bytes: None,
+                start_at_open: false,
+                gears: false,
+            },
+            source,
+            vanish: None,
+        });
+        let steady = report.after(1);
+        assert_eq!((steady.reads, steady.blocks), (2 * 63 * 60, 2 * u64::from(NEW)));
+        steady.stall_us as f64 / (report.elapsed_us - report.epochs[0].end_us) as f64
+    };
+    let (told, untold) = (waits(true), waits(false));
+    println!("waits: {told:.4} of the time, {untold:.4} where the order is not told");
+    assert!(told <= 0.02 && untold >= 0.5, "{told} {untold}");
+}

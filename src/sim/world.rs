@@ -137,7 +137,8 @@ impl<'a> World<'a> {
                 | Action::Trust { .. }
                 | Action::Watch { .. }
                 | Action::Began { .. }
-                | Action::Load { .. } => {}
+                | Action::Load { .. }
+                | Action::Ready { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

@@ -112,6 +112,14 @@ impl Pinned {
         Ok(bytes)
     }
 
+    /// Has them in memory, where the disk keeps some there, damaged or not. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn warm(&self) -> Result<()> {
+        self.log.blob.warm(self.offset, self.length.into())
+    }
+
     /// Reads them. Blocks.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use nix::libc;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::store::disk::Directory;
 use super::super::store::tests::model::Model;
 use super::*;
 
@@ -267,4 +268,22 @@ fn crash_images() {
     }
     println!("{images} crash images");
     assert!(images > 500);
+}
+
+/// What is pinned can be had in memory before it is read, in pieces on a real disk; what the file does
+/// not have cannot.
+#[test]
+fn what_is_pinned_is_there_before_it_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let disks: [Arc<dyn Disk>; 2] =
+        [Arc::new(Model::default()), Arc::new(Directory::open(directory.path(), false).unwrap())];
+    for disk in disks {
+        let mut journal = Journal::open(disk, |_, _| ()).unwrap();
+        let pinned = [1, 4096, 300_000].map(|n| journal.append(b"x", &vec![7; n]).unwrap());
+        journal.write().unwrap();
+        pinned.iter().for_each(|pinned| pinned.warm().unwrap());
+        assert!(pinned[2].read().unwrap() == vec![7; 300_000]);
+        pinned[2].log.blob.cut(pinned[2].offset + 4096).unwrap();
+        assert!(pinned[2].warm().is_err() && pinned[1].warm().is_ok());
+    }
 }

@@ -75,6 +75,11 @@ pub trait Blob: Send + Sync {
     /// does not have is zeros.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
 
+    /// Has bytes in memory, where the disk keeps some there, for whoever reads them next.
+    fn warm(&self, offset: u64, length: u64) -> Result<()> {
+        self.read_at(&mut vec![0; length as usize], offset)
+    }
+
     /// Writes at an offset, past the end perhaps.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
@@ -205,6 +210,9 @@ impl Disk for Directory {
     }
 }
 
+/// What the kernel reads ahead at once, where it is asked to, on any disk.
+const AHEAD_BYTES: usize = 128 << 10;
+
 struct LocalFile {
     file: File,
     /// Whether it is read and written past the page cache.
@@ -244,6 +252,23 @@ impl Blob for LocalFile {
         bytes[read..].fill(0);
         self.forget(offset, bytes.len());
         Ok(())
+    }
+
+    /// All are asked for before any is waited for, and only the last of each piece is copied.
+    fn warm(&self, offset: u64, length: u64) -> Result<()> {
+        let pieces = (offset..offset + length).step_by(AHEAD_BYTES);
+        let end_of = |from: u64| (from + AHEAD_BYTES as u64).min(offset + length);
+        for from in pieces.clone() {
+            let (at, bytes) = (from.cast_signed(), (end_of(from) - from).cast_signed());
+            // Where it cannot be asked for, it is read below.
+            let _ = fcntl::posix_fadvise(
+                &self.file,
+                at,
+                bytes,
+                PosixFadviseAdvice::POSIX_FADV_WILLNEED,
+            );
+        }
+        pieces.into_iter().try_for_each(|from| self.file.read_exact_at(&mut [0], end_of(from) - 1))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {

@@ -41,7 +41,10 @@ fn bounded(option: &str, number: u64) -> Result<()> {
 impl Owner {
     pub(super) fn answer(&mut self, question: Question) -> Result<Value> {
         match question {
-            Question::Stats => Ok(json!(self.places.iter().map(stats).collect::<Vec<_>>())),
+            Question::Stats => {
+                let of = |place| stats(place, &self.doubts(place));
+                Ok(json!(self.places.iter().map(of).collect::<Vec<_>>()))
+            }
             Question::List { buffer } => self.named(&buffer).map(|at| list(&self.places[at].held)),
             Question::Show { buffer, path } => {
                 let at = self.named(&buffer)?;
@@ -98,7 +101,7 @@ impl Owner {
         let chosen = held.sleep(&set);
         let view = View::Sleep(self.nights);
         self.nights += 1;
-        self.views.keep(buffer, view, displays::in_order(held, &chosen));
+        self.around.views.keep(buffer, view, displays::in_order(held, &chosen));
         let paths: Vec<&str> = chosen.iter().map(|(_, sample)| sample.source.as_str()).collect();
         Ok(json!({ "view": view.name(), "samples": paths }))
     }
@@ -131,7 +134,12 @@ impl Owner {
             if self.offer(buffer, &known_as, node, Bytes::Away, true) {
                 offered += 1;
             } else {
-                refused.note(path, "was offered before, is empty or too large, or is of no class");
+                let held = &self.places[buffer].held;
+                let why = match held.class_of(&known_as) {
+                    Some(_) => "was offered before, or is empty or too large".to_owned(),
+                    None => format!("is of no class by `{}`", held.settings.classes),
+                };
+                refused.note(path, &why);
             }
         }
         Ok(json!({ "offered": offered, "refused": refused.count, "why": refused.why }))
@@ -147,7 +155,7 @@ impl Owner {
         };
         let files = lines.map(known_as).collect::<Result<Vec<_>>>()?;
         self.writable(buffer)?.begin_task(task, files);
-        self.views.begin_task(buffer);
+        self.around.views.begin_task(buffer);
         Ok(Value::Null)
     }
 }
@@ -169,7 +177,7 @@ impl Refusals {
 }
 
 /// How full a buffer is.
-fn stats(place: &Place) -> Value {
+fn stats(place: &Place, doubts: &[String]) -> Value {
     let Place { held, latent, queue } = place;
     let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
@@ -185,6 +193,7 @@ fn stats(place: &Place) -> Value {
         buffer.classes().map(|class| (held.class(class), buffer.count(class))).collect();
     json!({
         "name": held.settings.name,
+        "doubts": doubts,
         "policy": rules.policy,
         "capacity": match rules.capacity {
             Capacity::Samples(limit) => json!({ "samples": limit }),

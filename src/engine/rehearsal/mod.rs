@@ -8,12 +8,16 @@
 //!    its journal, with the bytes.
 //! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
 //! 4. Views and commands ask the owner; their answers follow, and no request thread waits.
+//! 5. What slots and streams show next is read when the planner says so (`ahead`).
 
+mod ahead;
 mod answers;
 mod displays;
+mod doubts;
 mod export;
 mod held;
 mod latent;
+mod numbered;
 mod offers;
 mod owner;
 mod queue;
@@ -35,18 +39,20 @@ use serde_json::Value;
 
 use super::{STOP_PATIENCE, ends, lock};
 use crate::cache::store::disk::{Directory, Disk};
-use crate::cache::{Cache, CodeStore};
+use crate::cache::{Cache, CodeStore, Inbox};
 use crate::catalog::NodeId;
-use crate::config::RehearsalSettings;
+use crate::config::{DiskSettings, RehearsalSettings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
 use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
 use crate::sync::Mutex;
+use ahead::Ahead;
 use held::Held;
 use latent::Latent;
+pub(super) use numbered::Numbered;
 pub(super) use offers::Offers;
 use offers::Waiting;
-use owner::{Owner, Place};
+use owner::{Around, Owner, Place};
 use queue::Queue;
 
 /// Notes that wait for the owner at most.
@@ -158,6 +164,11 @@ pub(super) struct Rehearsal {
     notes: SyncSender<Note>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
+    ahead: Arc<Ahead>,
+    /// For the one that tells of what was read.
+    failed: Mutex<Option<Receiver<NodeId>>>,
+    /// Where the dataset is seen at: trainers know their samples by absolute paths.
+    points: Arc<Mutex<Vec<PathBuf>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -166,20 +177,53 @@ impl Rehearsal {
     ///
     /// # Errors
     /// Where a buffer or the labels of one cannot be read, or no thread be had.
-    pub(super) fn start(buffers: Vec<Opening>, cache: &Arc<Cache>, min_free: u64) -> Result<Self> {
+    pub(super) fn start(
+        buffers: Vec<Opening>,
+        cache: &Arc<Cache>,
+        inbox: &Arc<Inbox>,
+        disk: &DiskSettings,
+    ) -> Result<Self> {
+        let min_free = disk.min_free_bytes;
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let views = views(places.iter().map(view).collect(), &notes);
-        let owner = Owner::new(places, Arc::clone(cache), Arc::clone(&views), notes.clone());
+        let ahead = Ahead::new(inbox);
+        let views = views(places.iter().map(view).collect(), &notes, &ahead);
+        let points = Arc::<Mutex<Vec<PathBuf>>>::default();
+        let (failing, failed) = sync_channel(NOTES_MAX);
+        let (cache, shown) = (Arc::clone(cache), Arc::clone(&views));
+        let around = Around {
+            cache,
+            views: shown,
+            notes: notes.clone(),
+            failed: failing,
+            points: Arc::clone(&points),
+            tier: disk.bytes,
+        };
+        let owner = Owner::new(places, around);
         let thread = run(owner, received, &closed)?;
-        Ok(Rehearsal { notes, closed, views, thread: Mutex::new(Some(thread)) })
+        let failed = Mutex::new(Some(failed));
+        Ok(Rehearsal {
+            notes,
+            closed,
+            views,
+            ahead,
+            failed,
+            points,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
-    /// What tells the owner of files that were read.
-    pub(super) fn offers(&self) -> Offers {
-        Offers::new(self.notes.clone())
+    /// What tells the owner of files that were read; there is one.
+    pub(super) fn offers(&self) -> Option<Offers> {
+        let failed = lock(&self.failed).take()?;
+        Some(Offers::new(self.notes.clone(), failed, Arc::clone(&self.ahead)))
+    }
+
+    /// The dataset is seen at these places: paths below them are its own.
+    pub(super) fn see_at(&self, points: Vec<PathBuf>) {
+        *lock(&self.points) = points;
     }
 
     /// The views of the buffers.
@@ -271,7 +315,7 @@ fn view(place: &Place) -> BufferView {
 
 /// Views that leave notes for the owner. A request thread never waits: where there is no room for
 /// its note, the request fails or the opening is not counted.
-fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
+fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>, ahead: &Arc<Ahead>) -> Arc<Views> {
     let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
     let (damaging, appending) = (notes.clone(), notes.clone());
     let make = move |buffer, view, made: Made| {
@@ -298,7 +342,9 @@ fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>) -> Arc<Views> {
             done(Err(Errno::EIO));
         }
     };
+    let ahead = Arc::clone(ahead);
+    let drawn = move |upcoming| ahead.drawn(upcoming);
     let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
-    let (damaged, append) = (Box::new(damaged), Box::new(append));
-    Views::new(buffers, Ask { make, shown, damaged, score, append })
+    let (damaged, drawn, append) = (Box::new(damaged), Box::new(drawn), Box::new(append));
+    Views::new(buffers, Ask { make, shown, damaged, drawn, score, append })
 }

@@ -10,14 +10,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Instant;
 
 use super::Note;
+use super::ahead::Ahead;
 use crate::cache::{Arrival, Buffer, Cache};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
-use crate::plan::Event;
+use crate::plan::{Draw, Event};
 
 /// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
 /// again if they are kept.
@@ -64,13 +65,16 @@ enum Stage {
     Asked,
     /// Its bytes are in the page cache, or were.
     Arrived,
-    /// It was read, and the owner told.
-    Offered,
+    /// It was read, and the owner told; and whether the planner trusts it, so that no open is seen.
+    Offered { trusted: bool },
 }
 
 /// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
 pub(in crate::engine) struct Offers {
     notes: SyncSender<Note>,
+    /// Files whose bytes could not be had after all.
+    failed: Receiver<NodeId>,
+    ahead: Arc<Ahead>,
     all: Arc<AtomicU64>,
     started: Instant,
     stages: Vec<Stage>,
@@ -81,10 +85,14 @@ pub(in crate::engine) struct Offers {
 }
 
 impl Offers {
-    pub(super) fn new(notes: SyncSender<Note>) -> Self {
+    pub(super) fn new(
+        notes: SyncSender<Note>,
+        failed: Receiver<NodeId>,
+        ahead: Arc<Ahead>,
+    ) -> Self {
         let (stages, waiting, withheld) = Default::default();
         let (all, started) = (Arc::default(), Instant::now());
-        Offers { notes, all, started, stages, waiting, withheld }
+        Offers { notes, failed, ahead, all, started, stages, waiting, withheld }
     }
 
     fn stage(&mut self, file: FileId) -> &mut Stage {
@@ -104,18 +112,42 @@ impl Offers {
         let _ = self.notes.try_send(Note::Began { epoch });
     }
 
+    /// A draw is to be read ahead of its open.
+    pub(in crate::engine) fn ready(&self, draw: Draw) {
+        self.ahead.ready(draw);
+    }
+
     /// Whether the opens of a file need not be seen; else it is trusted when it has been read.
     pub(in crate::engine) fn may_trust(&mut self, file: FileId) -> bool {
-        let may = *self.stage(file) == Stage::Offered;
-        if !may {
-            self.withheld.insert(file);
+        if let Stage::Offered { trusted } = self.stage(file) {
+            *trusted = true;
+            return true;
         }
-        may
+        self.withheld.insert(file);
+        false
     }
 
     /// The planner has a file watched.
     pub(in crate::engine) fn watched(&mut self, file: FileId) {
         self.withheld.remove(&file);
+        if let Stage::Offered { trusted } = self.stage(file) {
+            *trusted = false;
+        }
+    }
+
+    /// What could not be had is offered again when it is read again, which has to be seen.
+    fn take_failed(&mut self, cache: &Arc<Cache>) {
+        while let Ok(node) = self.failed.try_recv() {
+            if let Some(file) = node.file()
+                && let Stage::Offered { trusted } = *self.stage(file)
+            {
+                *self.stage(file) = Stage::Arrived;
+                if trusted {
+                    self.withheld.insert(file);
+                    cache.turn(file, false);
+                }
+            }
+        }
     }
 
     /// Hears what the planner hears.
@@ -125,6 +157,7 @@ impl Offers {
         arrival: Option<&Arrival>,
         cache: &Arc<Cache>,
     ) {
+        self.take_failed(cache);
         let catalog = cache.catalog();
         match *event {
             Event::Missed { block, .. } | Event::Joined { block, .. } => {
@@ -137,7 +170,7 @@ impl Offers {
                 let is_open = matches!(event, Event::Opened { .. });
                 match self.stage(file) {
                     Stage::Arrived => self.offer_present(file, cache),
-                    Stage::Offered => {}
+                    Stage::Offered { .. } => {}
                     stage if is_open => *stage = Stage::Asked,
                     stage @ (Stage::Unknown | Stage::Seen(_)) => *stage = Stage::Seen(now_s),
                     Stage::Asked => {}
@@ -162,7 +195,7 @@ impl Offers {
     /// Bytes of a file were asked for and will arrive.
     fn asked(&mut self, located: &Located, cache: &Arc<Cache>) {
         let Some(file) = located.node.file() else { return };
-        if *self.stage(file) == Stage::Offered {
+        if matches!(self.stage(file), Stage::Offered { .. }) {
             return;
         }
         *self.stage(file) = Stage::Asked;
@@ -177,7 +210,7 @@ impl Offers {
     fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, cache: &Arc<Cache>) {
         let Some(file) = located.node.file() else { return };
         let before = *self.stage(file);
-        if before == Stage::Offered {
+        if matches!(before, Stage::Offered { .. }) {
             return;
         }
         *self.stage(file) = Stage::Arrived;
@@ -194,7 +227,7 @@ impl Offers {
     }
 
     fn offer_present(&mut self, file: FileId, cache: &Arc<Cache>) {
-        if *self.stage(file) != Stage::Offered
+        if !matches!(self.stage(file), Stage::Offered { .. })
             && let Some((node, ..)) = cache.catalog().name(file)
         {
             self.offer(file, node, cache);
@@ -205,8 +238,9 @@ impl Offers {
         let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
         // What there is no room for is offered when it is read again.
         if self.notes.try_send(Note::Read { node, bytes }).is_ok() {
-            *self.stage(file) = Stage::Offered;
-            if self.withheld.remove(&file) {
+            let trusted = self.withheld.remove(&file);
+            *self.stage(file) = Stage::Offered { trusted };
+            if trusted {
                 cache.turn(file, true);
             }
         }

@@ -1,6 +1,6 @@
 //! The thread that owns the buffers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
 use crate::fs::views::{Access, Display, View, Views};
 use crate::source::{Kind, Stat};
+use crate::sync::Mutex;
 
 /// How often what was written is made to last, while anything is.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -49,28 +50,36 @@ impl Place {
     }
 }
 
+/// What the owner works with.
+pub(super) struct Around {
+    pub(super) cache: Arc<Cache>,
+    pub(super) views: Arc<Views>,
+    /// Where it leaves notes for itself.
+    pub(super) notes: SyncSender<Note>,
+    /// Hears of files whose bytes could not be had.
+    pub(super) failed: SyncSender<NodeId>,
+    /// Where the dataset is seen at.
+    pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
+    /// Bytes that samples may take of the disk.
+    pub(super) tier: u64,
+}
+
 /// Owner of the buffers.
 pub(super) struct Owner {
     pub(super) places: Vec<Place>,
-    pub(super) views: Arc<Views>,
+    pub(super) around: Around,
     /// Sleep sets that were made.
     pub(super) nights: u64,
-    cache: Arc<Cache>,
-    notes: SyncSender<Note>,
 }
 
 impl Owner {
-    pub(super) fn new(
-        places: Vec<Place>,
-        cache: Arc<Cache>,
-        views: Arc<Views>,
-        notes: SyncSender<Note>,
-    ) -> Self {
-        Owner { places, views, nights: 0, cache, notes }
+    pub(super) fn new(places: Vec<Place>, around: Around) -> Self {
+        Owner { places, around, nights: 0 }
     }
 
     /// Takes notes until `closed`.
     pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
+        self.say_doubts();
         // What could not be written when a buffer was opened is tried again as well.
         let mut due = Some(Instant::now());
         while !closed.load(Ordering::Relaxed) {
@@ -103,7 +112,7 @@ impl Owner {
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
-        self.cache.catalog()
+        self.around.cache.catalog()
     }
 
     fn take(&mut self, note: Note) {
@@ -146,10 +155,10 @@ impl Owner {
         self.decide();
         let view = View::Epoch(epoch.into());
         for buffer in 0..self.places.len() {
-            if !self.views.has(buffer, view)
+            if !self.around.views.has(buffer, view)
                 && let Some(display) = self.display(buffer, view)
             {
-                self.views.freeze(buffer, view, display);
+                self.around.views.freeze(buffer, view, display);
             }
         }
     }
@@ -162,8 +171,10 @@ impl Owner {
         match view {
             View::Epoch(_) => Some(displays::all(held)),
             View::Stream(_) => Some(displays::stream(held)),
-            View::Mix(epoch) => Some(displays::mix(held, self.cache.catalog(), epoch)),
-            View::TaskMix => Some(displays::mix(held, self.cache.catalog(), held.task().into())),
+            View::Mix(epoch) => Some(displays::mix(held, self.around.cache.catalog(), epoch)),
+            View::TaskMix => {
+                Some(displays::mix(held, self.around.cache.catalog(), held.task().into()))
+            }
             // They are there from the beginning.
             View::Sleep(_) => None,
         }
@@ -197,7 +208,7 @@ impl Owner {
     /// Decides what can be decided, and fetches what the next decisions need.
     fn decide(&mut self) {
         for Place { held, queue, .. } in &mut self.places {
-            let catalog = self.cache.catalog();
+            let catalog = self.around.cache.catalog();
             while held.has_room()
                 && let Some(offer) = queue.first()
             {
@@ -218,11 +229,11 @@ impl Owner {
                         held.offer(sample, bytes);
                     }
                     // It is another version by now, or cannot be read.
-                    _ => {}
+                    _ => drop(self.around.failed.try_send(offer.node)),
                 }
                 queue.pop();
             }
-            fetch(&self.cache, held, queue, &self.notes);
+            fetch(&self.around.cache, held, queue, &self.around.notes);
         }
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::answers::{FULL, Refusals, usage};
 use super::owner::Owner;
 use crate::catalog::NodeId;
+use crate::engine::lock;
 use crate::error::Result;
 use crate::rehearsal::{ClassId, Feature, Refused, SampleId};
 use crate::source::Kind;
@@ -52,6 +53,16 @@ impl Came {
 }
 
 impl Owner {
+    /// A path as it is within the dataset, where it is an absolute one below a place that the dataset
+    /// is seen at.
+    fn within(&self, path: &str) -> Option<String> {
+        let path = Path::new(path);
+        let points = lock(&self.around.points);
+        let below = points.iter().filter(|_| path.is_absolute());
+        let found = below.filter_map(|point| path.strip_prefix(point).ok()).next()?;
+        Some(found.to_str()?.to_owned())
+    }
+
     /// The node of a path within the dataset.
     pub(super) fn find(&self, path: &Path) -> Option<NodeId> {
         let mut parts = path.components().filter(|part| *part != Component::CurDir);
@@ -63,7 +74,8 @@ impl Owner {
     /// A file or directory of the dataset, with the path that it is known by: that may be written in
     /// many ways, and a file have several names.
     pub(super) fn known_as(&self, path: &str) -> Option<(NodeId, PathBuf)> {
-        let node = self.find(Path::new(path))?;
+        let within = self.within(path);
+        let node = self.find(Path::new(within.as_deref().unwrap_or(path)))?;
         Some((node, self.catalog().path(node).ok()?))
     }
 
@@ -71,6 +83,8 @@ impl Owner {
     /// and was none.
     pub(super) fn meant(&self, buffer: usize, path: &str) -> Option<Meant> {
         let held = &self.places.get(buffer)?.held;
+        let within = self.within(path);
+        let path = within.as_deref().unwrap_or(path);
         let known = |path: &str| match held.sample(path) {
             Some(sample) => Some(Meant::Held(sample)),
             None => held.was_offered(path).then(|| Meant::Other(path.to_owned())),
@@ -82,7 +96,7 @@ impl Owner {
             known(path).or_else(|| is_file()?.then(|| Meant::Other(path.to_owned())))
         };
         // Most are known, and written as they are known.
-        let shown = || self.views.source(buffer, path);
+        let shown = || self.around.views.source(buffer, path);
         known(path).or_else(|| there(path)).or_else(|| {
             let source = shown()?;
             known(&source).or_else(|| there(&source))

@@ -60,6 +60,21 @@ pub type Scored = Box<dyn FnOnce(u64) + Send>;
 /// Takes lines `path score` for a buffer, and says when that is done. May wait.
 pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
 
+/// Told what comes next of samples that are shown one after the other.
+pub type Drawn = Box<dyn Fn(Upcoming) + Send + Sync>;
+
+/// Samples that are drawn ahead of their opens.
+pub struct Upcoming {
+    /// Who shows them: each stream, and the slots of each buffer and class, have a number of their own.
+    pub by: u64,
+    /// The buffer's place.
+    pub buffer: usize,
+    /// The sample that was opened, if one was.
+    pub opened: Option<SampleId>,
+    /// The next ones, the soonest first.
+    pub next: Vec<Arc<Sample>>,
+}
+
 /// What the owner of the buffers is told and asked.
 pub struct Ask {
     /// Makes a display.
@@ -68,6 +83,8 @@ pub struct Ask {
     pub shown: Shown,
     /// Hears of each sample whose bytes are not what was written.
     pub damaged: Shown,
+    /// Hears of what slots and streams show next.
+    pub drawn: Drawn,
     /// Takes scores.
     pub score: Score,
     /// Takes codes.
@@ -211,14 +228,37 @@ impl Views {
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
         };
+        let mut over = Vec::new();
         while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
             let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
             let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
-            (slots[oldest].display, slots[oldest].stream) = (None, None);
+            slots[oldest].display = None;
+            over.extend(slots[oldest].stream.take().map(|_| oldest));
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }
+        drop(state);
+        for by in over.into_iter().map(streams::shown_by) {
+            (self.ask.drawn)(Upcoming { by, buffer, opened: None, next: Vec::new() });
+        }
+        self.tell_stream(slot, None);
         slot
+    }
+
+    /// Says what a stream shows next, where the display is one's; a sample of it may just have got its
+    /// ordinal.
+    fn tell_stream(&self, slot: usize, opened: Option<SampleId>) {
+        let found = lock(&self.state).slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
+        if let Some((buffer, Some(stream))) = found {
+            let (by, next) = (streams::shown_by(slot), stream.upcoming());
+            (self.ask.drawn)(Upcoming { by, buffer, opened, next });
+        }
+    }
+
+    /// A display that is kept, for whoever looks at it.
+    pub fn kept(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
+        let slot = lock(&self.state).places.get(&(buffer, view)).copied()?;
+        self.display(slot).ok()
     }
 
     /// Whether there is such a display.
@@ -320,9 +360,10 @@ impl Views {
                 (buffer, exhibit.sample().cloned().ok_or(Errno::ELOOP)?)
             }
             Some(Place::Dealt(node)) => {
-                let mut slots = lock(&self.slots);
-                let dealt = slots.take(node).ok_or(Errno::ESTALE)?;
-                (dealt.buffer, Arc::clone(&dealt.sample))
+                let taken = lock(&self.slots).take(node);
+                let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
+                upcoming.into_iter().for_each(&self.ask.drawn);
+                (buffer, sample)
             }
             _ => return Err(Errno::EISDIR),
         };

@@ -1,5 +1,6 @@
 //! Names: what is looked up and listed, and which nodes they stand for.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,9 +106,12 @@ impl Views {
         if !slots.has(buffer, name) {
             return None;
         }
-        slots
-            .deal(buffer, class, Instant::now())
-            .map(|(node, dealt)| sample(node, &dealt.sample, false))
+        let (node, dealt) = slots.deal(buffer, class, Instant::now())?;
+        let entry = sample(node, &dealt.sample, false);
+        let upcoming = slots.first_upcoming(buffer, class);
+        drop(slots);
+        upcoming.into_iter().for_each(&self.ask.drawn);
+        Some(entry)
     }
 
     fn lookup_known(&self, parent: Place, name: &str) -> Result<Entry, Errno> {
@@ -122,7 +126,11 @@ impl Views {
             Place::Latent(buffer) => return self.lookup_code(buffer, name),
             Place::Display(slot) => {
                 if let Some(stream) = self.stream(slot) {
-                    return self.entry(stream.lookup(slot, name)?.node());
+                    let (file, bound) = stream.lookup(slot, name)?;
+                    if bound.is_some() {
+                        self.tell_stream(slot, bound);
+                    }
+                    return self.entry(file.node());
                 }
                 let display = self.display(slot)?;
                 let found = display.classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
@@ -161,15 +169,17 @@ impl Views {
     /// Slots: what is behind their names is found when one is looked up.
     fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
         let mut slots = lock(&self.slots);
-        let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
-        let classes = classes.into_iter().map(|(name, place)| {
-            let place = Place::SlotClass(buffer, place);
-            (name, directory(place))
-        });
         let kind = EntryKind::File(0, Access::default());
         let unknown = Entry { node: place::DEALT, kind, lasting: false };
         let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
-        classes.chain(names).collect()
+        let mut listed: BTreeMap<String, Entry> = names.collect();
+        // A class goes before the slot of its name, which it may have where samples have no extension.
+        let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
+        listed.extend(classes.into_iter().map(|(name, place)| {
+            let place = Place::SlotClass(buffer, place);
+            (name, directory(place))
+        }));
+        listed.into_iter().collect()
     }
 
     fn list_known(&self, place: Place) -> Result<Vec<(String, Entry)>, Errno> {

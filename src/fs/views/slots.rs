@@ -5,13 +5,13 @@
 //! gives it back. So who only lists or stats takes nothing. The kernel may know such a node for as
 //! long as it likes; so after a while its sample comes back without that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::DEALT;
-use super::{Display, Exhibit, Sample};
+use super::{Display, Exhibit, Sample, Upcoming};
 use crate::cache::Shelf;
 use crate::rehearsal::{Deal, SampleId, Supply};
 
@@ -55,6 +55,8 @@ struct Deck {
     any: Supply,
     samples: HashMap<SampleId, (usize, Arc<Sample>)>,
     extension: String,
+    /// Those of whose supplies others know what comes next.
+    told: HashSet<Class>,
     /// Samples that may be dealt before it is looked again what is held.
     left: usize,
     /// How many changes there had been when it was looked last.
@@ -102,8 +104,8 @@ fn number(view: &BufferView, supply: u64) -> u64 {
 impl Deck {
     fn new(view: BufferView) -> Deck {
         let any = Supply::new(view.seed, number(&view, ANY), view.distance);
-        let (classes, by_class, samples, extension) = Default::default();
-        Deck { view, classes, by_class, any, samples, extension, left: 0, changes: None }
+        let (classes, by_class, samples, extension, told) = Default::default();
+        Deck { view, classes, by_class, any, samples, extension, told, left: 0, changes: None }
     }
 
     fn is_current(&self) -> bool {
@@ -140,6 +142,15 @@ impl Deck {
             self.extension = name.rfind('.').map_or("", |at| &name[at..]).to_owned();
         }
         self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
+    }
+
+    /// What comes next of a supply, of which a sample was opened perhaps.
+    fn upcoming(&self, buffer: usize, class: Class, opened: Option<SampleId>) -> Option<Upcoming> {
+        let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
+        let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
+        let next = supply.upcoming().filter_map(sample).collect();
+        let by = (buffer as u64) << CLASS_BITS | class.map_or(ANY, |class| class as u64);
+        Some(Upcoming { by, buffer, opened, next })
     }
 
     fn supply(&mut self, class: Class) -> Option<&mut Supply> {
@@ -260,15 +271,26 @@ impl Slots {
         self.dealt.get(&node)
     }
 
-    /// Takes the sample behind a node; who opens it again finds the same one.
-    pub(super) fn take(&mut self, node: u64) -> Option<&Dealt> {
+    /// What comes next of a supply, where nobody has been told of it.
+    pub(super) fn first_upcoming(&mut self, buffer: usize, class: Class) -> Option<Upcoming> {
+        let deck = self.decks.get_mut(buffer)?;
+        deck.told.insert(class).then(|| deck.upcoming(buffer, class, None)).flatten()
+    }
+
+    /// Takes the sample behind a node: its buffer, the sample, and what comes next. Who opens it again
+    /// finds the same one, and takes none.
+    pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<Sample>, Option<Upcoming>)> {
         let dealt = self.dealt.get_mut(&node)?;
+        let (buffer, sample, class) = (dealt.buffer, Arc::clone(&dealt.sample), dealt.class);
+        let deck = self.decks.get_mut(buffer)?;
+        let mut upcoming = None;
         if std::mem::replace(&mut dealt.stage, Stage::Taken) != Stage::Taken
-            && let Some(supply) = self.decks.get_mut(dealt.buffer)?.supply(dealt.class)
+            && let Some(supply) = deck.supply(class)
         {
             supply.take(dealt.deal);
+            upcoming = deck.upcoming(buffer, class, Some(sample.id));
         }
-        Some(dealt)
+        Some((buffer, sample, upcoming))
     }
 
     /// The kernel knows a node no more.
@@ -290,7 +312,7 @@ mod tests {
     use nix::errno::Errno;
 
     use super::super::place::Place;
-    use super::super::{Access, Ask, Content, Views};
+    use super::super::{Access, Ask, Content, EntryKind, Made, Make, Views};
     use super::*;
     use crate::cache::Journal;
     use crate::cache::store::tests::model::Model;
@@ -373,8 +395,52 @@ mod tests {
         let (late, sample) = names.look(0);
         names.now += PATIENCE;
         assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
-        assert_eq!(names.slots.take(late).unwrap().sample.id.0, sample, "it is what was found");
+        assert_eq!(names.slots.take(late).unwrap().1.id.0, sample, "it is what was found");
         assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
+    }
+
+    /// Samples without extension, of a class that is called like a slot.
+    #[test]
+    fn a_class_goes_before_the_slot_of_its_name() {
+        let make = |_, _, made: Made| {
+            let Display { mut classes } = holding(0..4);
+            classes.truncate(1);
+            let (class, files) = &mut classes[0];
+            *class = "0001".to_owned();
+            for Exhibit { content, .. } in files {
+                let Content::Held(sample) = content else { continue };
+                Arc::make_mut(sample).source = "0001/sample".to_owned();
+            }
+            made(Some(Display { classes }));
+        };
+        let changes = Arc::default();
+        let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));
+        let slots = Place::Slots(0).node();
+        views.list(slots, |listed| {
+            let listed = listed.unwrap();
+            assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
+            let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
+            assert!(kinds.eq((0..64).map(|slot| slot == 1)));
+        });
+        views.lookup(slots, OsStr::new("0001"), |found| {
+            assert_eq!(found.unwrap().kind, EntryKind::Directory);
+        });
+        let class = Place::SlotClass(0, 0).node();
+        views.lookup(class, OsStr::new("0001"), |found| {
+            assert!(matches!(found.unwrap().kind, EntryKind::File(..)));
+        });
+    }
+
+    /// What makes displays, and nobody who hears of anything.
+    fn asking(make: Make) -> Ask {
+        Ask {
+            make,
+            shown: Box::new(|_, _| ()),
+            damaged: Box::new(|_, _| ()),
+            drawn: Box::new(|_| ()),
+            score: Box::new(|_, _, done| done(0)),
+            append: Box::new(|_, _, done| done(Ok(0))),
+        }
     }
 
     /// Who tries names that are not there, again and again, makes the owner look at its buffer only
@@ -384,19 +450,11 @@ mod tests {
         let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
         let view = view(4, Arc::clone(&changes));
         let looking = Arc::clone(&looks);
-        let views = Views::new(
-            vec![view],
-            Ask {
-                make: Box::new(move |_, _, made| {
-                    looking.fetch_add(1, Ordering::Relaxed);
-                    made(Some(Display::default()));
-                }),
-                shown: Box::new(|_, _| ()),
-                damaged: Box::new(|_, _| ()),
-                score: Box::new(|_, _, done| done(0)),
-                append: Box::new(|_, _, done| done(Ok(0))),
-            },
-        );
+        let make = move |_, _, made: Made| {
+            looking.fetch_add(1, Ordering::Relaxed);
+            made(Some(Display::default()));
+        };
+        let views = Views::new(vec![view], asking(Box::new(make)));
         let slots = Place::Slots(0).node();
         for change in 1..4 {
             for name in ["0000", "class", "no slot"] {

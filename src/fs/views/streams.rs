@@ -10,12 +10,18 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::place::{self, Place};
-use super::{Access, Display, Entry, EntryKind, lock};
-use crate::rehearsal::{Ordinals, SampleId};
+use super::{Access, Display, Entry, EntryKind, Sample, lock};
+use crate::rehearsal::{AHEAD, Ordinals, SampleId};
 use crate::sync::Mutex;
 
 /// Digits of an ordinal at least.
 const DIGITS: usize = 6;
+
+/// The number of a display's stream among all that show samples one after the other: the slots' are
+/// below.
+pub(super) fn shown_by(slot: usize) -> u64 {
+    1 << 63 | slot as u64
+}
 
 /// The stream of an epoch.
 pub(super) struct Stream {
@@ -38,13 +44,19 @@ impl Stream {
         Stream { ordinals, display: Arc::clone(display), places }
     }
 
-    /// Whether a sample can be read.
-    fn is_ready(&self, sample: SampleId) -> bool {
-        let exhibit = self.places.get(&sample).and_then(|(class, file)| {
-            let (_, files) = self.display.classes.get(*class)?;
-            files.get(*file)?.sample()
-        });
-        exhibit.is_some_and(|sample| sample.pinned.is_written())
+    /// A sample, once it can be read.
+    fn ready(&self, sample: SampleId) -> Option<&Arc<Sample>> {
+        let (class, file) = self.places.get(&sample)?;
+        let (_, files) = self.display.classes.get(*class)?;
+        files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
+    }
+
+    /// What gets an ordinal next, as far as it can be read.
+    pub(super) fn upcoming(&self) -> Vec<Arc<Sample>> {
+        let ordinals = lock(&self.ordinals);
+        // Of many that have not been written only the first are looked at.
+        let due = ordinals.upcoming().take(2 * AHEAD);
+        due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect()
     }
 
     /// The file of a sample in the display's slot.
@@ -52,17 +64,24 @@ impl Stream {
         self.places.get(&sample).map(|(class, file)| Place::File(slot, *class, *file))
     }
 
-    /// The file that an ordinal leads to, which is bound from now on.
+    /// The file that an ordinal leads to, which is bound from now on; and its sample, where it was not
+    /// before.
     ///
     /// # Errors
     /// `ENOENT` where there is no such ordinal, and `EAGAIN` as long as nothing of what is left has
     /// been written.
-    pub(super) fn lookup(&self, slot: usize, name: &str) -> Result<Place, Errno> {
+    pub(super) fn lookup(
+        &self,
+        slot: usize,
+        name: &str,
+    ) -> Result<(Place, Option<SampleId>), Errno> {
         let mut ordinals = lock(&self.ordinals);
         let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
         let ordinal = ordinal.ok_or(Errno::ENOENT)?;
-        let sample = ordinals.bind(ordinal, |sample| self.is_ready(sample));
-        sample.and_then(|sample| self.file(slot, sample)).ok_or(Errno::EAGAIN)
+        let is_new = ordinals.get(ordinal).is_none();
+        let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
+        let file = sample.and_then(|sample| self.file(slot, sample)).ok_or(Errno::EAGAIN)?;
+        Ok((file, sample.filter(|_| is_new)))
     }
 
     /// The file that an ordinal leads to, if it is bound.

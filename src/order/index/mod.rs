@@ -115,6 +115,11 @@ impl Filter {
         if root == "." { b"" } else { root.as_bytes() }
     }
 
+    /// Whether the root is this directory.
+    pub fn is_at(&self, directory: &str) -> bool {
+        self.directory() == directory.as_bytes()
+    }
+
     /// What is left of a path below the root.
     fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         match self.directory() {

@@ -1,5 +1,6 @@
 //! The planner against a model of the world, under any sequence of events.
 
+mod draws;
 mod staging;
 mod streams;
 mod tracker;
@@ -15,6 +16,7 @@ use crate::ids::BLOCK_BYTES;
 use crate::order::Order;
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
+use crate::rehearsal::SampleId;
 
 const FILES: u32 = 24;
 
@@ -61,6 +63,8 @@ struct World {
     trusted: BTreeSet<FileId>,
     began: Vec<u32>,
     fetched: u64,
+    /// Draws that are being read.
+    readying: Vec<Draw>,
 }
 
 impl World {
@@ -78,6 +82,7 @@ impl World {
             trusted: BTreeSet::new(),
             began: Vec::new(),
             fetched: 0,
+            readying: Vec::new(),
         }
     }
 
@@ -107,6 +112,7 @@ impl World {
                     self.placing.push((block, tier));
                 }
                 Action::Began { epoch } => self.began.push(epoch),
+                Action::Ready { draw } => self.readying.push(draw),
                 Action::Displace { .. } => {}
             }
         }
@@ -212,6 +218,23 @@ impl World {
         }
     }
 
+    /// A draw that is being read is there, or cannot be read.
+    fn ready(&mut self, done: bool) {
+        if !self.readying.is_empty() {
+            let draw = self.readying.remove(0);
+            self.tell(Event::Readied { draw, done });
+        }
+    }
+
+    /// So many samples from `first` on are shown next, and the first of those before was opened.
+    fn draw(&mut self, by: u64, first: u32, count: u32) {
+        let draw = |sample| Draw { buffer: 0, sample: SampleId(sample) };
+        let next = (first..first + count).map(|n| (draw(n), 500 + 3000 * u64::from(n % 5)));
+        let opened = first.checked_sub(1).map(draw);
+        let drawn = Box::new(Drawn { by, opened, next: next.collect() });
+        self.tell(Event::Drawn { drawn });
+    }
+
     /// The ledger knows exactly what the world holds.
     fn check(&self) {
         let accounts = self.planner.accounts();
@@ -219,7 +242,9 @@ impl World {
             blocks.map(|block| self.layout.pages_bytes(block)).sum()
         };
         let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
-        assert_eq!(accounts.kept[RAM] + accounts.staged, held);
+        let drawn = self.planner.draws.bytes;
+        assert_eq!(accounts.kept[RAM] + accounts.staged, held + drawn);
+        assert!(drawn <= accounts.window || drawn == 0, "{drawn} of {}", accounts.window);
         assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
         assert_eq!(accounts.fetching as usize, self.fetching.len());
         for file in &self.trusted {
@@ -242,6 +267,7 @@ impl World {
         for _ in 0..10_000 {
             self.arrive(0, false);
             self.finish(true);
+            self.ready(true);
             if self.fetching.is_empty() && self.dropping.is_empty() && self.placing.is_empty() {
                 return;
             }
@@ -267,6 +293,8 @@ enum Step {
     Resize(usize, u64),
     Want(u32),
     Unwant(u32),
+    Draw(u64, u32, u32),
+    Ready(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -286,6 +314,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
         2 => (0..FILES).prop_map(Step::Want),
         1 => (0..FILES).prop_map(Step::Unwant),
+        4 => (0..20u64, 0..12u32, 0..12u32).prop_map(|(by, n, count)| Step::Draw(by, n, count)),
+        4 => prop::bool::weighted(0.8).prop_map(Step::Ready),
     ]
 }
 
@@ -346,6 +376,8 @@ proptest! {
                     let blocks = (first..first + 5).map(BlockId).collect();
                     world.tell(Event::Unwanted { blocks });
                 }
+                Step::Draw(by, first, count) => world.draw(by, first, count),
+                Step::Ready(done) => world.ready(done),
             }
             world.check();
         }

@@ -3,6 +3,7 @@
 mod buffer;
 pub(super) mod chi_square;
 pub(super) mod reference;
+mod scored;
 mod sleep;
 
 use super::*;

@@ -1,0 +1,93 @@
+//! Views as loaders number their files, so that an order may be over a mix: what is new in it is read
+//! from the source, and fetched ahead like everything else whose order is known.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use super::{Note, PATIENCE, Rehearsal};
+use crate::fs::VIEWS_NAME;
+use crate::fs::views::{Content, Display, View};
+use crate::ids::FileId;
+use crate::order::{Entry, Listing};
+
+/// The files of a view: their paths below the mount point and, where they are links, those of the
+/// dataset's files.
+pub(in crate::engine) struct Numbered {
+    files: Vec<(String, Option<String>)>,
+}
+
+impl Numbered {
+    /// A listing with the files of the view as well. Those that are no links have no file of the
+    /// dataset behind them: they get numbers from `free` on, which no file has.
+    pub(in crate::engine) fn among<'a>(&'a self, dataset: &Listing<'a>, free: u32) -> Listing<'a> {
+        let known: HashMap<&[u8], &Entry<'_>> =
+            dataset.entries().iter().map(|entry| (entry.path, entry)).collect();
+        let entry = |((path, link), free): (&'a (String, Option<String>), u32)| {
+            let target = link.as_ref().and_then(|link| known.get(link.as_bytes()));
+            let (file, size) = target.map_or((FileId(free), 0), |entry| (entry.file, entry.size));
+            Entry { path: path.as_bytes(), file, size }
+        };
+        dataset.clone().with_entries(self.files.iter().zip(free..).map(entry))
+    }
+}
+
+impl Rehearsal {
+    /// The files of the view that a path below the mount point names, which is made if nobody has
+    /// looked at it; none where it names none. Waits for the owner.
+    pub(in crate::engine) fn numbered(&self, root: &str) -> Option<Numbered> {
+        let root = root.trim_start_matches("./").trim_matches('/');
+        let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
+        let (buffer, view) = (self.views.place(name)?, View::of(view)?);
+        let display = self.views.kept(buffer, view).or_else(|| self.made(buffer, view))?;
+        let files = display.classes.iter().flat_map(|(class, exhibits)| {
+            exhibits.iter().map(move |exhibit| {
+                let link = match &exhibit.content {
+                    Content::Link(path) => Some(path.clone()),
+                    Content::Held(_) => None,
+                };
+                (format!("{root}/{class}/{}", exhibit.name), link)
+            })
+        });
+        Some(Numbered { files: files.collect() })
+    }
+
+    /// Makes a view as if somebody had looked at it.
+    fn made(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
+        // What gets an ordinal when is not known ahead, and a sleep set is there or is not.
+        if matches!(view, View::Stream(_) | View::Sleep(_)) {
+            return None;
+        }
+        let (send, made) = sync_channel(1);
+        let made_of = Box::new(move |display| drop(send.send(display)));
+        self.notes.send(Note::Make { buffer, view, made: made_of }).ok()?;
+        let display = made.recv_timeout(PATIENCE).ok().flatten()?;
+        // Somebody may have been first.
+        self.views.keep(buffer, view, display);
+        self.views.kept(buffer, view)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
+        let file = |name: &str, link: Option<&str>| (name.to_owned(), link.map(str::to_owned));
+        let mix = Numbered {
+            files: vec![
+                file("rehearsal/old/mix/a/1.jpg", Some("train/a/1.jpg")),
+                file("rehearsal/old/mix/a/replay-1.jpg", None),
+                file("rehearsal/old/mix/b/gone.jpg", Some("train/b/gone.jpg")),
+            ],
+        };
+        let entry = |path: &'static str, file| Entry { path: path.as_bytes(), file, size: 7 };
+        let dataset = [entry("train/a/0.jpg", FileId(4)), entry("train/a/1.jpg", FileId(5))];
+        let listing = Listing::new(dataset.to_vec());
+        let listing = mix.among(&listing, 10);
+        let found: Vec<(u32, u64)> =
+            listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
+        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (11, 0), (12, 0)]);
+    }
+}

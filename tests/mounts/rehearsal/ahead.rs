@@ -1,0 +1,147 @@
+//! What slots and streams show next, read ahead of its open.
+//!
+//! Goal: the planner has the bytes of what is drawn next in the page cache before they are asked for,
+//! within its budget, also where a mount begins with none of them there. Method: a buffer that was
+//! filled by an earlier mount is pushed out of the page cache; the planner counts what opens find.
+
+use memmap2::Mmap;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::libc;
+
+use super::slots::{filled, planted, read_slot, which};
+use super::*;
+
+/// How many pages of a file are in the page cache.
+fn resident(path: &Path) -> usize {
+    // SAFETY: nothing cuts the file while it is mapped.
+    let map = unsafe { Mmap::map(&fs::File::open(path).unwrap()) }.unwrap();
+    let mut pages = vec![0; map.len().div_ceil(4096)];
+    let address = map.as_ptr().cast_mut().cast();
+    // SAFETY: the mapping is alive and there is a byte for each of its pages.
+    assert_eq!(unsafe { libc::mincore(address, map.len(), pages.as_mut_ptr()) }, 0);
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+/// Pushes the journal of the only buffer out of the page cache.
+fn forget(ground: &Ground) -> PathBuf {
+    let mut journals = find(&ground.path("cache"), "journal-00000001");
+    assert_eq!(journals.len(), 1, "{journals:?}");
+    let journal = journals.remove(0);
+    let file = fs::File::open(&journal).unwrap();
+    wait_until("none of it is in memory", || {
+        file.sync_all().unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        resident(&journal) == 0
+    });
+    journal
+}
+
+fn opens(mounted: &Mounted) -> u64 {
+    ["/draws_ready", "/draws_late", "/draws_cold"].iter().map(|key| mounted.count(key)).sum()
+}
+
+/// Opens files one after the other as `open` says, each when what comes next is being read.
+fn none_is_cold(mounted: &Mounted, opening: impl Fn(u64)) {
+    let mut opened = 0;
+    let mut open = || {
+        wait_until("what comes next is read", || mounted.count("/draws_ahead") >= opened + 5);
+        opening(opened);
+        opened += 1;
+        wait_until("it is counted", || opens(mounted) == opened);
+    };
+    (0..12).for_each(|_| open());
+    assert_eq!(mounted.count("/draws_cold"), 0);
+    wait_until("one finds its bytes read", || {
+        mounted.count("/draws_ready") > 0 || {
+            open();
+            false
+        }
+    });
+}
+
+#[test]
+fn draws_are_read_ahead_after_a_remount() {
+    let ground = ground();
+    filled(&ground, &[]).umount();
+    let mounted = mount(&ground, &["rehearsal.old.slots=4", "rehearsal.old.distance=4"]);
+    let journal = forget(&ground);
+    let (known, slots) = (planted(), mounted.path("rehearsal/old/slots"));
+    assert_eq!(mounted.count("/draws_ahead"), 0, "nobody draws");
+    // Whoever looks will draw.
+    fs::metadata(slots.join("0000.jpg")).unwrap();
+    wait_until("its bytes are in memory", || resident(&journal) > 0);
+    none_is_cold(&mounted, |turn| {
+        which(&known, &read_slot(&slots.join(format!("000{}.jpg", turn % 4))));
+    });
+    assert!(mounted.count("/staged") <= mounted.count("/window"));
+    mounted.umount();
+}
+
+#[test]
+fn a_stream_is_read_ahead() {
+    let ground = ground();
+    filled(&ground, &[]).umount();
+    let mounted = mount(&ground, &[]);
+    forget(&ground);
+    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+    fs::metadata(&stream).unwrap();
+    none_is_cold(&mounted, |turn| {
+        which(&known, &read_slot(&stream.join(format!("{turn:06}"))));
+    });
+    mounted.umount();
+}
+
+/// What a job reads in a mix whose order was told; all of it must be as it was planted.
+fn read_mix(mounted: &Mounted) {
+    let (mix, known) = (mounted.path("rehearsal/old/mix"), planted());
+    let sorted = |directory: &Path| {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let files = sorted(&mix).into_iter().flat_map(|class| sorted(&class));
+    files.for_each(|file| _ = which(&known, &fs::read(file).unwrap()));
+}
+
+#[test]
+fn the_new_samples_of_a_mix_are_fetched_ahead() {
+    let ground = ground();
+    let mounted = mount(&ground, &[]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    mounted.umount();
+    let order = "sequential:index=imagefolder,root=rehearsal/old/mix";
+    let mounted = mount(&ground, &[]);
+    let point = mounted.point.to_str().unwrap();
+    let there = |count| {
+        wait_until("what is new is there", || {
+            mounted.count("/prefetched") >= count && mounted.count("/fetching") == 0
+        });
+        assert_eq!(mounted.count("/prefetched"), count, "and nothing else");
+    };
+    assert_eq!(rehearse(&ground, "task", &["old", "1", "-"], "train/b\n").0, Some(0));
+    ground.ends(0, &["order", "set", point, order]);
+    there(FILES);
+    read_mix(&mounted);
+    wait_until("its reads are seen", || {
+        mounted.count("/orders/0/opens_predicted") >= FILES * 9 / 10
+    });
+    // The next task has another mix, over which the order is from then on.
+    assert_eq!(rehearse(&ground, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
+    there(2 * FILES);
+    read_mix(&mounted);
+    assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
+    let said = ground.ends(3, &["order", "set", point, &order.replace("old", "new")]);
+    assert!(said.contains("rehearsal/new/mix"), "{said}");
+    mounted.umount();
+    // Also where it is told at the mount.
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
+    let sets = ["--set", "rehearsal.old.size=30", "--set", "rehearsal.old.root=train"];
+    let mounted = Mounted::new(&ground, &[&options[..], &sets].concat());
+    wait_until("what is new is there", || mounted.count("/prefetched") == FILES);
+    read_mix(&mounted);
+    assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
+    mounted.umount();
+}

@@ -1,0 +1,99 @@
+//! What trainers know samples by, and what is said of settings and offers that come to nothing.
+
+use super::*;
+
+/// A file of many blocks is offered as soon as something of it is asked for.
+#[test]
+fn what_could_not_be_read_is_offered_when_it_can_be() {
+    let ground = Ground::new();
+    let bytes = content(5, 2_500_000);
+    ground.plant("d/large", &bytes);
+    let slow = Slow::new(&ground, &[]);
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.size=30"];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    slow.ctl(&["fault", "eio", "d/*"]);
+    fails(fs::read(mounted.path("d/large")), Errno::EIO as i32);
+    wait_until("the offer has come to nothing", || {
+        mounted.count("/failed") > 0 && mounted.count("/fetching") == 0 && {
+            let stats = stats(&ground);
+            (&stats["waiting"], &stats["offered"]) == (&0.into(), &0.into())
+        }
+    });
+    slow.ctl(&["fault", "clear"]);
+    wait_until("it is offered when it is read again", || {
+        assert!(fs::read(mounted.path("d/large")).unwrap() == bytes);
+        stats(&ground)["offered"] == 1
+    });
+    mounted.umount();
+}
+
+/// Trainers print the paths that their loaders have.
+#[test]
+fn samples_are_known_by_absolute_paths() {
+    let ground = ground();
+    let mounted = mount(&ground, &["rehearsal.old.size=500", "rehearsal.old.policy=max-loss"]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let (point, source) = (mounted.path("train/a/1.jpg"), ground.source("train/a/2.jpg"));
+    let (point, source) = (point.to_str().unwrap(), source.to_str().unwrap());
+    let lines = format!("{point} 0.5\n{source} 1.5\n/elsewhere/train/a/3.jpg 2\n");
+    let (code, text) = rehearse(&ground, "score", &["old"], &lines);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("2 taken") && text.contains("/elsewhere/train/a/3.jpg: is no file"));
+    let scores = mounted.path("rehearsal/old/scores");
+    let mut file = fs::OpenOptions::new().write(true).open(scores).unwrap();
+    file.write_all(format!("{} 2.5\n", mounted.path("train/a/4.jpg").display()).as_bytes())
+        .unwrap();
+    drop(file);
+    wait_until("it is taken", || stats(&ground)["scored"] == 3);
+    let (code, text) = rehearse(&ground, "show", &["old", point, "--json"], "");
+    assert_eq!(code, Some(0), "{text}");
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&shown["path"], &shown["score"]), (&"train/a/1.jpg".into(), &0.5.into()));
+    let offered = format!("{}\n", mounted.path("train/b/1.jpg").display());
+    assert_eq!(rehearse(&ground, "offer", &["old"], &offered).0, Some(0));
+    wait_for_offers(&ground, FILES + 1);
+    mounted.umount();
+}
+
+#[test]
+fn settings_that_do_not_fit_the_dataset_are_named() {
+    let ground = ground();
+    ground.plant_many("train/z", 20, 100_000);
+    let sets =
+        ["rehearsal.old.size=1000", "rehearsal.old.classes=other/{class}/*.jpg", "cache.disk=1MiB"];
+    let mounted = mount(&ground, &sets);
+    let (code, text) = rehearse(&ground, "stats", &[], "");
+    assert_eq!(code, Some(0), "{text}");
+    for words in [
+        "warning: size: 1000 samples of",
+        "does not fit cache.disk 1 MiB",
+        "warning: classes: `other/{class}/*.jpg` fits no file below root `train`",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (code, text) = rehearse(&ground, "offer", &["old"], "train/a/1.jpg\n");
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("train/a/1.jpg: is of no class by `other/{class}/*.jpg`"), "{text}");
+    mounted.umount();
+    let mounted = mount(&ground, &[]);
+    assert_eq!(stats(&ground)["doubts"], Value::Array(Vec::new()));
+    mounted.umount();
+}
+
+#[test]
+fn views_are_listed_where_that_is_asked_for() {
+    let ground = ground();
+    let mounted = mount(&ground, &["mount.list-rehearsal=true"]);
+    let entries = fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap());
+    let mut listed: Vec<_> = entries
+        .map(|entry| {
+            (entry.file_name().into_string().unwrap(), entry.file_type().unwrap().is_dir())
+        })
+        .collect();
+    listed.sort();
+    assert_eq!(listed, ["rehearsal", "train", "val"].map(|name| (name.to_owned(), true)));
+    assert!(mounted.path("rehearsal/old/slots").is_dir());
+    mounted.umount();
+}
