@@ -5,6 +5,7 @@
 //! planner is told what readers do: their opens and closes where these are requests; else where
 //! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
+mod join;
 #[cfg(test)]
 mod tests;
 pub mod views;
@@ -12,10 +13,11 @@ pub mod views;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use join::Join;
 use nix::errno::Errno;
 
 use crate::cache::store::Lent;
@@ -24,7 +26,6 @@ use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
 use crate::source::{Kind, Pool, Urgency};
-use crate::sync::Mutex;
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
@@ -408,21 +409,13 @@ impl Dataset {
             };
             return self.cache.read(block, node, task, Box::new(waiter));
         }
-        let join = Arc::new(Mutex::new(Join {
-            parts: (0..blocks.len()).map(|_| None).collect(),
-            reply: Some(Box::new(move |result| match result {
-                Ok(whole) => reply(slice(whole, within, wanted)),
-                Err(errno) => reply(Err(errno)),
-            })),
-        }));
+        let whole = Box::new(move |result: Result<&[u8], Errno>| {
+            reply(result.and_then(|whole| slice(whole, within, wanted)));
+        });
+        let join = Arc::new(Join::new(blocks.len(), whole));
         for (index, block) in blocks {
             let join = Arc::clone(&join);
-            self.cache.read(
-                block,
-                node,
-                task,
-                Box::new(move |result| Join::take(&join, index, result)),
-            );
+            self.cache.read(block, node, task, Box::new(move |result| join.take(index, result)));
         }
     }
 
@@ -468,47 +461,4 @@ impl Dataset {
 
 fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], Errno> {
     bytes.get(from..from + length).ok_or(Errno::EIO)
-}
-
-/// The blocks of one read that spans several.
-struct Join {
-    parts: Vec<Option<Landed>>,
-    reply: Option<ReadReply>,
-}
-
-impl Join {
-    /// Takes one block; the last one, or the first error, sends the reply.
-    fn take(join: &Mutex<Join>, index: usize, result: Result<Landed, Errno>) {
-        let mut join = join.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Err(errno) => {
-                let (parts, reply) = (std::mem::take(&mut join.parts), join.reply.take());
-                drop(join);
-                if let Some(reply) = reply {
-                    reply(Err(errno));
-                }
-                drop(parts);
-            }
-            // Answered already; what nobody waits for is let go of.
-            Ok(bytes) if join.reply.is_none() => {
-                drop(join);
-                drop(bytes);
-            }
-            Ok(bytes) => {
-                join.parts[index] = Some(bytes);
-                if join.parts.iter().any(Option::is_none) {
-                    return;
-                }
-                let (parts, reply) = (std::mem::take(&mut join.parts), join.reply.take());
-                drop(join);
-                let whole: Vec<u8> =
-                    parts.iter().flatten().flat_map(|part| part.iter().copied()).collect();
-                if let Some(reply) = reply {
-                    reply(Ok(&whole));
-                }
-                // Only now, when the reader's pages are free, the blocks may be pushed.
-                drop(parts);
-            }
-        }
-    }
 }
