@@ -51,11 +51,15 @@ def machine():
 
 def reclaims():
     """Whether the kernel takes back pages that are not touched for a while, though memory is free: DAMON."""
-    states = []
-    for path in glob.glob("/sys/kernel/mm/damon/admin/kdamonds/*/state"):
-        with open(path) as f:
-            states.append(f.read().strip() == "on")
-    return any(states)
+    def says(path, word):
+        try:
+            with open(path) as f:
+                return f.read().strip() == word
+        except OSError:
+            return False
+    actions = glob.glob("/sys/kernel/mm/damon/admin/kdamonds/*/contexts/*/schemes/*/action")
+    running = [says(path.split("/contexts/")[0] + "/state", "on") for path in actions if says(path, "pageout")]
+    return any(running) or says("/sys/module/damon_reclaim/parameters/enabled", "Y")
 
 
 def filesystem_of(path):

@@ -1,7 +1,8 @@
 //! How a flight ends: its bytes reach readers, tiers and the page cache, or an error reaches readers.
 //!
 //! A read of several blocks holds the pages of all of them locked until the last one is here, and a push
-//! of the first would wait for that. So it is made when its readers have let go of the bytes.
+//! of the first would wait for that. So it is made when those who waited for the block have let go of its
+//! bytes. A read that comes later, while the block is being pushed, may still hold that up.
 
 use std::ops::Deref;
 use std::sync::Arc;

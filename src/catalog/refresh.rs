@@ -68,8 +68,9 @@ impl Drop for Turn<'_> {
 
 impl Catalog {
     /// Whether the period since the last look at the source is nearly over: time to look ahead of
-    /// the next use, so that no reader waits for it. What is used again and again is looked at about
-    /// once a period, and no sooner after a look than seven eighths of it.
+    /// the next use. What is used again and again is looked at about once a period, and no sooner after
+    /// a look than seven eighths of it. No reader waits for that but one so slow that what it is about
+    /// to read is looked at more than an eighth of the period before.
     pub fn is_check_due(&self, node: NodeId) -> bool {
         let Some(period) = self.period else { return false };
         let tree = self.read();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::control::{self, MountDirectory, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, cut_off, is_dead, unmount};
+use crate::mount::{absolute, cut_off, is_dead, is_noted, take_away};
 
 /// A slow disk makes an end take longer than this, and who waits is told so.
 const SAY_AFTER: Duration = Duration::from_secs(2);
@@ -26,15 +26,18 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = absolute(&args.mountpoint);
     let directory = MountDirectory::of(&mountpoint);
     let socket = directory.socket();
+    // The daemon clears its note when it ends.
+    let noted = directory.running();
     if socket.exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
         let answer = while_told(|| control::call(&socket, &request));
         if answer.is_err() {
             cut_off(&mountpoint);
         }
+        let is_left = || noted.is_none() || is_noted(&mountpoint, noted.as_ref());
         match answer {
             Ok(_) => return Ok(()),
-            Err(error) if !args.force && !is_dead(&mountpoint) => return Err(error),
+            Err(error) if !args.force && is_left() && !is_dead(&mountpoint) => return Err(error),
             Err(_) => {}
         }
     } else if !args.force && !is_dead(&mountpoint) {
@@ -42,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return Err(Error::new(ErrorKind::Mount, message)
             .hint("`belady status` lists what is; --force clears a mount that has no daemon"));
     }
-    unmount(&mountpoint, true)?;
+    take_away(&mountpoint, noted.as_ref())?;
     directory.clear();
     Ok(())
 }

@@ -20,6 +20,9 @@ pub struct Running {
     pub identity: (u64, u64),
     /// Where it is mounted.
     pub mountpoint: PathBuf,
+    /// The mount's own device, as the mount table writes it.
+    #[serde(default)]
+    pub device: Option<String>,
 }
 
 /// The directory of one mount: socket, log and note.

@@ -122,10 +122,10 @@ impl Engine {
     /// Has the source asked for what the cache disk does not bring for long, and tells of what the
     /// kernel makes wait. To be called each [`LOOK_EVERY`].
     pub fn rescue(&self) {
-        self.stuck_notifications();
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }
+        self.stuck_notifications();
     }
 
     fn look_at_disk(&self) {

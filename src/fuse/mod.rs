@@ -24,23 +24,20 @@ mod pass;
 mod probe;
 mod push;
 mod requests;
+mod table;
 mod views;
 mod writing;
 
-use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
-use nix::errno::Errno;
 use nix::libc::dev_t;
-use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{makedev, minor};
+use nix::sys::stat::minor;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
@@ -58,6 +55,8 @@ use pass::Passing;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
+pub use table::{abort, device_of, is_mounted, is_of, place_on_device, unmount};
+use table::{device_at, sever};
 use views::ViewOps;
 
 /// How a connection is mounted.
@@ -87,8 +86,10 @@ pub struct Mounted {
     mountpoint: PathBuf,
     /// Its device.
     device: Option<dev_t>,
-    /// Whether it was cut off by us, and may yet be mounted.
+    /// Whether it was cut off by us, though it may yet be mounted.
     severed: bool,
+    /// Whether it is mounted no more: whatever is at its path is another one.
+    gone: bool,
 }
 
 impl Mounted {
@@ -99,6 +100,7 @@ impl Mounted {
             mountpoint: mountpoint.to_path_buf(),
             device: device_at(mountpoint),
             severed: false,
+            gone: false,
         })
     }
 
@@ -159,7 +161,7 @@ impl Mounted {
     /// unmounted by that.
     fn sever(&mut self) {
         if let (Some(device), true) = (self.device, !self.is_over() && self.is_there()) {
-            sever(&self.mountpoint, minor(device));
+            self.gone = sever(&self.mountpoint, minor(device));
             self.severed = true;
         }
     }
@@ -173,10 +175,11 @@ impl Mounted {
         if force {
             self.sever();
         }
-        if self.is_over() && !self.severed || !self.is_there() {
+        if self.gone || self.is_over() && !self.severed || !self.is_there() {
             return Ok(());
         }
         unmount(&self.mountpoint, force)?;
+        self.gone = true;
         // Its threads end by themselves, as soon as nobody holds a file of it open.
         let patience = Instant::now() + if force { Duration::ZERO } else { LAST_REQUESTS };
         while !self.is_over() && Instant::now() < patience {
@@ -192,43 +195,6 @@ const LEAVE_BY_FORCE: Duration = Duration::from_secs(2);
 
 /// How long the end of a mount waits for the last requests to be answered.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
-
-/// A path as the mount table has it.
-fn escaped(path: &Path) -> String {
-    let path = path.to_string_lossy().replace('\\', "\\134");
-    path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
-}
-
-/// The line of the mount table of what is mounted last at exactly this path.
-fn mounted_at(mountpoint: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let (table, path) = (String::from_utf8_lossy(&table), escaped(mountpoint));
-    table.lines().rfind(|line| line.split(' ').nth(4) == Some(&path)).map(str::to_owned)
-}
-
-/// Where a path without links lies on its filesystem, by whatever mount it is reached: the device and
-/// the path there, as the mount table writes them.
-pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
-    path.ancestors().find_map(|above| {
-        let line = mounted_at(above)?;
-        let mut fields = line.split(' ').skip(2);
-        let (device, root) = (fields.next()?, fields.next()?);
-        let rest = escaped(path.strip_prefix(above).ok()?);
-        Some((device.to_owned(), Path::new(root).join(rest)))
-    })
-}
-
-/// Whether something is mounted at exactly this path.
-pub fn is_mounted(path: &Path) -> bool {
-    mounted_at(path).is_some()
-}
-
-/// The device that is mounted at exactly this path.
-fn device_at(mountpoint: &Path) -> Option<dev_t> {
-    let line = mounted_at(mountpoint)?;
-    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
-}
 
 /// One mount of a dataset.
 pub struct Connection {
@@ -329,68 +295,6 @@ impl Connection {
     /// What the kernel asked for.
     pub fn requests(&self) -> &Requests {
         &self.requests
-    }
-}
-
-/// Cuts off the mount at a path if it is of this source: every request to it fails from now on.
-///
-/// A daemon that was killed may live on as a thread whose push waits for pages that a read has
-/// locked, and everyone else waits with it. Forcing the unmount sets all of them free, as root; the
-/// mount goes then, or stays where something is mounted inside. Whoever else mounted it may end its
-/// connection, where the kernel's list of connections is mounted.
-pub fn abort(mountpoint: &Path, source: &Path) {
-    let name = escaped(source).replace(',', "_");
-    let topmost = mounted_at(mountpoint);
-    let kind = topmost.as_deref().and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
-    let ours = |kind: &str| kind.split(' ').nth(1) == Some(&name) && kind.starts_with("fuse");
-    let device = topmost.as_deref().and_then(|line| line.split(' ').nth(2));
-    if let (true, Some(("0", minor))) =
-        (kind.is_some_and(ours), device.and_then(|device| device.split_once(':')))
-    {
-        sever(mountpoint, minor);
-    }
-}
-
-/// Ends the connection of what is mounted at a path, whose device has this minor number.
-fn sever(mountpoint: &Path, minor: impl Display) {
-    let forced = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
-    if forced == Err(Errno::EPERM) {
-        // Where it is not mounted, what waits goes on waiting.
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-    }
-}
-
-/// Unmounts a path as root does, or through `fusermount3`; with `force` also where it is in use:
-/// the mount point is free at once, and what is open stays open. Nothing mounted is no error.
-///
-/// # Errors
-/// `Busy` where files are in use, `Mount` where it is not permitted.
-pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
-    let at = mountpoint.display();
-    let busy = || {
-        Error::new(ErrorKind::Busy, format!("{at} is in use")).hint(
-            "end the programs that use it (`fuser -vm` lists them), or take it away from under \
-             them with `belady umount --force`",
-        )
-    };
-    let detach = if force { MntFlags::MNT_DETACH } else { MntFlags::empty() };
-    match umount2(mountpoint, detach | MntFlags::UMOUNT_NOFOLLOW) {
-        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
-        Err(Errno::EBUSY) => Err(busy()),
-        Err(Errno::EPERM) => {
-            let options = if force { "-uzq" } else { "-uq" };
-            let program =
-                Command::new("fusermount3").args([options, "--"]).arg(mountpoint).status();
-            match program {
-                Ok(status) if status.success() => Ok(()),
-                Ok(_) if !force => Err(busy()),
-                _ => Err(Error::new(ErrorKind::Mount, format!("cannot unmount {at}"))
-                    .hint("it belongs to another user; ask them, or root")),
-            }
-        }
-        Err(errno) => {
-            Err(Error::new(ErrorKind::Mount, format!("cannot unmount {at}: {}", errno.desc())))
-        }
     }
 }
 

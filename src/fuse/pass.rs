@@ -58,8 +58,10 @@ impl Passing {
         if !self.is_able() {
             return;
         }
-        let tried = tempfile_in(directory).and_then(|file| notifier.back(&file));
-        if let Err(error) = tried {
+        // A disk that has no room for another file may hold some to read.
+        if let Ok(file) = tempfile_in(directory)
+            && let Err(error) = notifier.back(&file)
+        {
             self.refused(&error);
         }
     }

@@ -25,9 +25,9 @@ use crate::config::Settings;
 use crate::control::{self, MountDirectory, Reply, Request, Running};
 use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-pub use crate::fuse::unmount;
+use crate::fuse::device_of;
 use crate::source::PosixSource;
-pub use point::{check_apart, cut_off, is_dead, prepare};
+pub use point::{check_apart, cut_off, is_dead, is_noted, prepare, take_away};
 pub use probe::{MEASURED_BYTES, examine};
 
 /// How often limits and use of memory and of the cache disk are looked at.
@@ -114,11 +114,12 @@ fn serve(
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
-    let running = Running {
+    let mut running = Running {
         pid: std::process::id(),
         source: plan.source.clone(),
         identity,
         mountpoint: plan.mountpoint.clone(),
+        device: None,
     };
     let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
     let (end, ended) = mpsc::channel(1);
@@ -128,6 +129,7 @@ fn serve(
         Signals::listen()?
     };
     engine.serve(&plan.mountpoint)?;
+    running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
     engine.serve_views()?;
     for (name, order) in orders {
@@ -236,8 +238,8 @@ impl Handler {
         let directory = MountDirectory::of(mountpoint);
         directory.create()?;
         directory.link(&MountDirectory::of(&self.running.mountpoint))?;
-        let mountpoint = mountpoint.to_path_buf();
-        directory.note(&Running { mountpoint, ..self.running.clone() })?;
+        let (mountpoint, device) = (mountpoint.to_path_buf(), device_of(mountpoint));
+        directory.note(&Running { mountpoint, device, ..self.running.clone() })?;
         Ok(Value::Null)
     }
 

@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
 use crate::cache::store::home::has_ended;
-use crate::control::{self, MountDirectory, Request};
+use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{abort, is_mounted, place_on_device, unmount};
+use crate::fuse::{abort, is_mounted, is_of, place_on_device, unmount};
 
 /// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
 /// apart.
@@ -29,8 +29,30 @@ pub fn is_dead(mountpoint: &Path) -> bool {
 pub fn cut_off(mountpoint: &Path) {
     let Some(running) = MountDirectory::of(mountpoint).running() else { return };
     if has_ended(running.pid) {
-        abort(mountpoint, &running.source);
+        abort(mountpoint, &running.source, running.device.as_deref());
     }
+}
+
+/// Whether what is mounted at a path is the mount that is noted.
+pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
+    noted.is_some_and(|noted| is_of(mountpoint, &noted.source, noted.device.as_deref()))
+}
+
+/// Takes away what is left of a mount: the one that is noted, or one that is dead. What else is mounted
+/// at the path stays.
+///
+/// # Errors
+/// Where there is only something else, or it is not permitted.
+pub fn take_away(mountpoint: &Path, noted: Option<&Running>) -> Result<()> {
+    if is_noted(mountpoint, noted) || is_dead(mountpoint) {
+        return unmount(mountpoint, true);
+    }
+    if noted.is_some() || !is_mounted(mountpoint) {
+        return Ok(());
+    }
+    let what = format!("what is mounted at {} is not known to belady", mountpoint.display());
+    Err(Error::new(ErrorKind::Mount, what)
+        .hint("`belady status` lists what is; `umount` takes away whatever is mounted last"))
 }
 
 /// Gets a mount point ready: clears a dead mount away.

@@ -103,6 +103,29 @@ fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
     }
 }
 
+/// What is left of a killed daemon is cleared away, and nothing else that is mounted at its path.
+#[test]
+fn clearing_a_dead_mount_away_leaves_the_source_mounted() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let point = slow.point.to_str().unwrap();
+    for words in [&["umount", "--force", point][..], &["umount", point]] {
+        // With nothing inside, so that it goes as soon as it is cut off.
+        let mounted =
+            Mounted::at(&ground, &slow.point, &slow.point, &["--set", "mount.control=off"]);
+        signal(mounted.pid, Signal::SIGKILL);
+        mounted.is_gone();
+        ground.ends(0, words);
+        assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted");
+        check_many(&slow.point, "d", 20, 10_000);
+    }
+    let said = ground.ends(6, &["umount", "--force", point]);
+    assert!(said.contains("is not known to belady"), "{said}");
+    assert_eq!(mounts_at(&slow.point), 1, "it was never ours");
+    check_many(&slow.point, "d", 20, 10_000);
+}
+
 #[test]
 fn a_mount_that_nobody_is_told_of_is_taken_away() {
     let ground = Ground::new();
