@@ -4,7 +4,7 @@ Goal: tell whether rehearsal at b=56, r=7 costs a job more than the samples it a
 Method: files of 112 KB behind `slowpfs --preset busy`, a mount that caches a twentieth of them and is told the order
 of the new ones.  The job has two stock torch loaders (rehearsing.py): its own over the task's directory, as it is
 without rehearsal and so with an order that can be told, and a second one over `rehearsal/old/slots` for the old ones:
-a `mix` is for scripts of one loader, whose shuffling of links and draws no sampler's order is.
+a `mix` is for scripts of one loader, whose order can be told as well.
 mix: epochs with and without old samples in turns, at .8 of the source's bandwidth; the first one, in which workers
 start and the new samples are offered, is a row of its own.  x_local: no pace, all cached, beside local copies of the
 same samples.  many: a buffer of as many tiny files as ImageNet has, so that it is the number that counts.

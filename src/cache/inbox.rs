@@ -84,15 +84,13 @@ impl Inbox {
     /// Leaves an event.
     pub fn put(&self, event: Event, arrival: Option<Arrival>) {
         let mut queue = self.lock();
-        if queue.messages.len() >= EVENTS_MAX
-            && matches!(
-                event,
-                Event::Missed { .. }
-                    | Event::Joined { .. }
-                    | Event::Seen { .. }
-                    | Event::Drawn { .. }
-            )
-        {
+        let is_observation = match &event {
+            Event::Missed { .. } | Event::Joined { .. } | Event::Seen { .. } => true,
+            // After the end of a list nothing more is said of it.
+            Event::Drawn { drawn } => !drawn.next.is_empty(),
+            _ => false,
+        };
+        if is_observation && queue.messages.len() >= EVENTS_MAX {
             return;
         }
         let was_ready = queue.is_ready();
@@ -154,6 +152,8 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::ids::{BlockId, FileId};
+    use crate::plan::{Draw, Drawn};
+    use crate::rehearsal::SampleId;
 
     const FOR_LONG: Duration = Duration::from_secs(60);
 
@@ -197,5 +197,21 @@ mod tests {
         single.take(&mut messages, &mut Vec::new(), FOR_LONG);
         seen(&single);
         assert!(single.lock().is_ready());
+    }
+
+    /// Of what somebody shows next some may be missed, but not that he shows nothing any more.
+    #[test]
+    fn the_end_of_a_list_is_never_dropped() {
+        let inbox = Inbox::new(32);
+        (0..EVENTS_MAX).for_each(|_| seen(&inbox));
+        let draw = Draw { buffer: 0, sample: SampleId(0) };
+        for next in [vec![(draw, 1)], Vec::new()] {
+            let drawn = Box::new(Drawn { by: 1, opened: None, next });
+            inbox.put(Event::Drawn { drawn }, None);
+        }
+        let messages = &inbox.lock().messages;
+        assert_eq!(messages.len(), EVENTS_MAX + 1);
+        let last = messages.last().map(|message| &message.event);
+        assert!(matches!(last, Some(Event::Drawn { drawn }) if drawn.next.is_empty()));
     }
 }

@@ -153,9 +153,8 @@ impl Engine {
         }
         self.await_scan()?;
         let stream = stream(&self.streams, name)?;
-        let free = self.catalog.layout().files() as u32;
         let of = |listing: &Listing<'_>| match &view {
-            Some(view) => resolve(&view.among(listing, free)),
+            Some(view) => resolve(&view.among(listing)),
             None => resolve(listing),
         };
         let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), of);

@@ -226,8 +226,8 @@ pub enum Event {
     Readied {
         /// The draw.
         draw: Draw,
-        /// Whether its bytes are in the page cache.
-        done: bool,
+        /// Whether its bytes are in the page cache; none where nobody shows it any more.
+        done: Option<bool>,
     },
     /// A tier may hold more or less from now on.
     Resized {

@@ -361,7 +361,9 @@ impl Planner {
             return true;
         }
         let keep = self.can_be_kept(block);
-        if !keep && self.residency.staged + self.residency.dropping + bytes > self.window {
+        let beside = self.draws.reserved(self.window);
+        let taken = self.residency.staged + self.residency.dropping + beside;
+        if !keep && taken + bytes > self.window {
             // What can never fit is left to its reader.
             return bytes > self.window;
         }

@@ -178,7 +178,7 @@ impl Refusals {
 
 /// How full a buffer is.
 fn stats(place: &Place, doubts: &[String]) -> Value {
-    let Place { held, latent, queue } = place;
+    let Place { held, latent, queue, .. } = place;
     let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
     let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());

@@ -26,6 +26,7 @@ mod scores;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,7 +200,6 @@ impl Rehearsal {
             notes: notes.clone(),
             failed: failing,
             points: Arc::clone(&points),
-            tier: disk.bytes,
         };
         let owner = Owner::new(places, around);
         let thread = run(owner, received, &closed)?;
@@ -296,7 +296,7 @@ fn open(opening: Opening, min_free: u64) -> Result<Place> {
     let codes = codes.transpose()?;
     let held = disk(&directory).and_then(|disk| Held::open(settings, labels, disk, min_free));
     let held = held.map_err(|error| cannot(&directory, error))?;
-    Ok(Place { held, latent: codes, queue: Queue::default() })
+    Ok(Place { held, latent: codes, queue: Queue::default(), fits: Cell::default() })
 }
 
 /// A buffer as it is served.

@@ -19,8 +19,9 @@ pub(in crate::engine) struct Numbered {
 
 impl Numbered {
     /// A listing with the files of the view as well. Those that are no links have no file of the
-    /// dataset behind them: they get numbers from `free` on, which no file has.
-    pub(in crate::engine) fn among<'a>(&'a self, dataset: &Listing<'a>, free: u32) -> Listing<'a> {
+    /// dataset behind them: they get the numbers below the greatest, which no file has, nor will have
+    /// when the dataset grows.
+    pub(in crate::engine) fn among<'a>(&'a self, dataset: &Listing<'a>) -> Listing<'a> {
         let known: HashMap<&[u8], &Entry<'_>> =
             dataset.entries().iter().map(|entry| (entry.path, entry)).collect();
         let entry = |((path, link), free): (&'a (String, Option<String>), u32)| {
@@ -28,7 +29,7 @@ impl Numbered {
             let (file, size) = target.map_or((FileId(free), 0), |entry| (entry.file, entry.size));
             Entry { path: path.as_bytes(), file, size }
         };
-        dataset.clone().with_entries(self.files.iter().zip(free..).map(entry))
+        dataset.clone().with_entries(self.files.iter().zip((0..u32::MAX).rev()).map(entry))
     }
 }
 
@@ -85,9 +86,9 @@ mod tests {
         let entry = |path: &'static str, file| Entry { path: path.as_bytes(), file, size: 7 };
         let dataset = [entry("train/a/0.jpg", FileId(4)), entry("train/a/1.jpg", FileId(5))];
         let listing = Listing::new(dataset.to_vec());
-        let listing = mix.among(&listing, 10);
+        let listing = mix.among(&listing);
         let found: Vec<(u32, u64)> =
             listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
-        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (11, 0), (12, 0)]);
+        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
     }
 }

@@ -1,5 +1,6 @@
 //! The thread that owns the buffers.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,8 @@ pub(super) struct Place {
     /// The codes beside it, if it has any.
     pub(super) latent: Option<Latent>,
     pub(super) queue: Queue,
+    /// Whether it takes any file of the dataset, with the totals of the dataset that were looked at.
+    pub(super) fits: Cell<Option<((u64, u64), bool)>>,
 }
 
 impl Place {
@@ -60,8 +63,6 @@ pub(super) struct Around {
     pub(super) failed: SyncSender<NodeId>,
     /// Where the dataset is seen at.
     pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
-    /// Bytes that samples may take of the disk.
-    pub(super) tier: u64,
 }
 
 /// Owner of the buffers.

@@ -67,6 +67,8 @@ pub type Drawn = Box<dyn Fn(Upcoming) + Send + Sync>;
 pub struct Upcoming {
     /// Who shows them: each stream, and the slots of each buffer and class, have a number of their own.
     pub by: u64,
+    /// Which telling of theirs it is: of two, the greater one is the later.
+    pub telling: u64,
     /// The buffer's place.
     pub buffer: usize,
     /// The sample that was opened, if one was.
@@ -239,7 +241,8 @@ impl Views {
         }
         drop(state);
         for by in over.into_iter().map(streams::shown_by) {
-            (self.ask.drawn)(Upcoming { by, buffer, opened: None, next: Vec::new() });
+            let (telling, next) = (u64::MAX, Vec::new());
+            (self.ask.drawn)(Upcoming { by, telling, buffer, opened: None, next });
         }
         self.tell_stream(slot, None);
         slot
@@ -250,8 +253,8 @@ impl Views {
     fn tell_stream(&self, slot: usize, opened: Option<SampleId>) {
         let found = lock(&self.state).slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
         if let Some((buffer, Some(stream))) = found {
-            let (by, next) = (streams::shown_by(slot), stream.upcoming());
-            (self.ask.drawn)(Upcoming { by, buffer, opened, next });
+            let (by, (telling, next)) = (streams::shown_by(slot), stream.upcoming());
+            (self.ask.drawn)(Upcoming { by, telling, buffer, opened, next });
         }
     }
 

@@ -57,6 +57,8 @@ struct Deck {
     extension: String,
     /// Those of whose supplies others know what comes next.
     told: HashSet<Class>,
+    /// How often it was told what comes next.
+    tellings: u64,
     /// Samples that may be dealt before it is looked again what is held.
     left: usize,
     /// How many changes there had been when it was looked last.
@@ -105,7 +107,8 @@ impl Deck {
     fn new(view: BufferView) -> Deck {
         let any = Supply::new(view.seed, number(&view, ANY), view.distance);
         let (classes, by_class, samples, extension, told) = Default::default();
-        Deck { view, classes, by_class, any, samples, extension, told, left: 0, changes: None }
+        let (tellings, left, changes) = Default::default();
+        Deck { view, classes, by_class, any, samples, extension, told, tellings, left, changes }
     }
 
     fn is_current(&self) -> bool {
@@ -145,12 +148,19 @@ impl Deck {
     }
 
     /// What comes next of a supply, of which a sample was opened perhaps.
-    fn upcoming(&self, buffer: usize, class: Class, opened: Option<SampleId>) -> Option<Upcoming> {
+    fn upcoming(
+        &mut self,
+        buffer: usize,
+        class: Class,
+        opened: Option<SampleId>,
+    ) -> Option<Upcoming> {
+        self.tellings += 1;
+        let telling = self.tellings;
         let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
         let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
         let next = supply.upcoming().filter_map(sample).collect();
         let by = (buffer as u64) << CLASS_BITS | class.map_or(ANY, |class| class as u64);
-        Some(Upcoming { by, buffer, opened, next })
+        Some(Upcoming { by, telling, buffer, opened, next })
     }
 
     fn supply(&mut self, class: Class) -> Option<&mut Supply> {

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
@@ -26,6 +27,8 @@ pub(super) fn shown_by(slot: usize) -> u64 {
 /// The stream of an epoch.
 pub(super) struct Stream {
     ordinals: Mutex<Ordinals>,
+    /// How often it was told what comes next; changes under the lock of the ordinals.
+    tellings: AtomicU64,
     display: Arc<Display>,
     /// The place of each sample in the display: the class, and the file.
     places: HashMap<SampleId, (usize, usize)>,
@@ -41,7 +44,8 @@ impl Stream {
         let places: HashMap<SampleId, (usize, usize)> =
             files.filter_map(|(exhibit, place)| Some((exhibit.sample()?.id, place))).collect();
         let ordinals = Mutex::new(Ordinals::new(seed, epoch, places.keys().copied()));
-        Stream { ordinals, display: Arc::clone(display), places }
+        let tellings = AtomicU64::new(0);
+        Stream { ordinals, tellings, display: Arc::clone(display), places }
     }
 
     /// A sample, once it can be read.
@@ -51,12 +55,14 @@ impl Stream {
         files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
     }
 
-    /// What gets an ordinal next, as far as it can be read.
-    pub(super) fn upcoming(&self) -> Vec<Arc<Sample>> {
+    /// What gets an ordinal next, as far as it can be read; and the number of this telling, from 1 on.
+    pub(super) fn upcoming(&self) -> (u64, Vec<Arc<Sample>>) {
         let ordinals = lock(&self.ordinals);
+        let telling = self.tellings.fetch_add(1, Ordering::Relaxed) + 1;
         // Of many that have not been written only the first are looked at.
         let due = ordinals.upcoming().take(2 * AHEAD);
-        due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect()
+        let next = due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect();
+        (telling, next)
     }
 
     /// The file of a sample in the display's slot.

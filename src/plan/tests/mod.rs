@@ -222,7 +222,7 @@ impl World {
     fn ready(&mut self, done: bool) {
         if !self.readying.is_empty() {
             let draw = self.readying.remove(0);
-            self.tell(Event::Readied { draw, done });
+            self.tell(Event::Readied { draw, done: Some(done) });
         }
     }
 

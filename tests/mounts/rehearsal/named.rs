@@ -60,19 +60,11 @@ fn samples_are_known_by_absolute_paths() {
 #[test]
 fn settings_that_do_not_fit_the_dataset_are_named() {
     let ground = ground();
-    ground.plant_many("train/z", 20, 100_000);
-    let sets =
-        ["rehearsal.old.size=1000", "rehearsal.old.classes=other/{class}/*.jpg", "cache.disk=1MiB"];
-    let mounted = mount(&ground, &sets);
+    let mounted = mount(&ground, &["rehearsal.old.classes=other/{class}/*.jpg"]);
     let (code, text) = rehearse(&ground, "stats", &[], "");
     assert_eq!(code, Some(0), "{text}");
-    for words in [
-        "warning: size: 1000 samples of",
-        "does not fit cache.disk 1 MiB",
-        "warning: classes: `other/{class}/*.jpg` fits no file below root `train`",
-    ] {
-        assert!(text.contains(words), "{words}: {text}");
-    }
+    let words = "warning: classes: `other/{class}/*.jpg` fits no file below root `train`";
+    assert!(text.contains(words), "{text}");
     let (code, text) = rehearse(&ground, "offer", &["old"], "train/a/1.jpg\n");
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("train/a/1.jpg: is of no class by `other/{class}/*.jpg`"), "{text}");
