@@ -45,14 +45,16 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     wait_until("all seen", || {
         mounted.count("/opens") >= FILES * 9 / 10 && known(&mounted, process).is_some()
     });
-    let pushes = mounted.status()["mode"] == "push";
     loader.program.finish();
     wait_until("its end seen", || known(&mounted, process).is_none());
+    let process_word = process.to_string();
     let record = ["order", "record", point.to_str().unwrap(), "-o", order, "--json"];
+    let record = [&record[..], &["--process", &process_word]].concat();
     let said = json(&ground.ends(0, &record));
-    // A few opens may slip by where they are no requests.
+    // A few opens may slip by where they are no requests; and a worker that has ended before it is asked
+    // whose it is counts as a loader of its own.
     let samples = said["epochs"][0]["samples"].as_u64().unwrap();
-    assert!(samples >= FILES - if pushes { FILES / 10 } else { 0 }, "{said}");
+    assert!(samples >= FILES * 9 / 10, "{said}");
     let epoch = serde_json::json!({"epoch": 0, "samples": samples, "learnt": false, "whole": true});
     assert_eq!((&said["epochs"], &said["process"]), (&Value::from(vec![epoch]), &process.into()));
     mounted.umount();
