@@ -1,73 +1,22 @@
 //! Reads of several blocks, whose pages the kernel keeps locked until all of them are there.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsStr;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::cache::{Looked, Pages};
 use crate::catalog::Located;
-use crate::source::{PosixSource, ReadError, ReadRequest, Source, Stat};
+use crate::source::instead::Instead;
+use crate::source::{PosixSource, ReadError, ReadRequest, Source};
 
 /// What only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// A directory that answers reads when it is told to.
-struct Gated {
-    directory: PosixSource,
-    held: Mutex<Vec<ReadRequest>>,
-}
-
-impl Gated {
-    /// Answers the read of the block at an offset, once it is asked for.
-    fn answer(&self, offset: usize, errno: Option<Errno>) {
-        let request = loop {
-            let mut held = self.held.lock().unwrap();
-            if let Some(at) = held.iter().position(|request| request.offset == offset as u64) {
-                break held.remove(at);
-            }
-            drop(held);
-            std::thread::yield_now();
-        };
-        match errno {
-            Some(errno) => (request.deliver)(Err(ReadError::Source(errno))),
-            None => self.directory.read(vec![request]),
-        }
-    }
-}
-
-impl Source for Gated {
-    fn list_in_parts(&self, at: &Path, each: &mut dyn FnMut(&[OsString])) -> Result<(), Errno> {
-        self.directory.list_in_parts(at, each)
-    }
-
-    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        self.directory.stat(path)
-    }
-
-    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
-        self.directory.read_link(path)
-    }
-
-    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
-        self.directory.list_xattrs(path)
-    }
-
-    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.directory.xattr(path, name)
-    }
-
-    fn space(&self) -> Result<[u64; 7], Errno> {
-        self.directory.space()
-    }
-
-    fn read(&self, requests: Vec<ReadRequest>) {
-        self.held.lock().unwrap().extend(requests);
-    }
-}
+/// Reads that are answered when a test says so.
+type Held = Arc<Mutex<Vec<ReadRequest>>>;
 
 /// Page cache that tells where blocks are put.
 struct Told(std::sync::mpsc::Sender<u64>);
@@ -99,22 +48,25 @@ impl Pages for Told {
 
 struct Stand {
     dataset: Arc<Dataset>,
-    source: Arc<Gated>,
+    directory: PosixSource,
+    held: Held,
     /// Offsets of the blocks that are put into the page cache.
     pushed: Receiver<u64>,
     node: NodeId,
     bytes: Vec<u8>,
-    _directory: tempfile::TempDir,
+    _files: tempfile::TempDir,
 }
 
 /// A file of three blocks.
 fn stand() -> Stand {
-    let directory = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..3 * BLOCK).map(|at| (at / 7) as u8).collect();
-    std::fs::write(directory.path().join("file"), &bytes).unwrap();
-    let posix = PosixSource::open(directory.path(), 4).unwrap();
-    let source = Arc::new(Gated { directory: posix, held: Mutex::default() });
-    let catalog = Arc::new(Catalog::scan(source.clone(), 1, None).unwrap());
+    std::fs::write(files.path().join("file"), &bytes).unwrap();
+    let open = || PosixSource::open(files.path(), 4).unwrap();
+    let (held, directory) = (Held::default(), open());
+    let holding = Arc::clone(&held);
+    let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
+    let catalog = Arc::new(Catalog::scan(Arc::new(source), 1, None).unwrap());
     let inbox = Arc::new(Inbox::new(8));
     let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
     let (sender, pushed) = channel();
@@ -122,10 +74,26 @@ fn stand() -> Stand {
     let found = catalog.lookup(NodeId::ROOT, OsStr::new("file"), true);
     let node = found.unwrap().unwrap().node;
     let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
-    Stand { dataset, source, pushed, node, bytes, _directory: directory }
+    Stand { dataset, directory, held, pushed, node, bytes, _files: files }
 }
 
 impl Stand {
+    /// Answers the read of the block at an offset, once it is asked for.
+    fn answer(&self, offset: usize, errno: Option<Errno>) {
+        let request = loop {
+            let mut held = self.held.lock().unwrap();
+            if let Some(at) = held.iter().position(|request| request.offset == offset as u64) {
+                break held.remove(at);
+            }
+            drop(held);
+            std::thread::yield_now();
+        };
+        match errno {
+            Some(errno) => (request.deliver)(Err(ReadError::Source(errno))),
+            None => self.directory.read(vec![request]),
+        }
+    }
+
     fn read(&self, range: Range<usize>) -> Receiver<Result<Vec<u8>, Errno>> {
         let (sender, answer) = channel();
         let reply =
@@ -148,15 +116,15 @@ fn a_block_is_not_pushed_before_reads_of_it_are_answered() {
     let stand = stand();
     let across = BLOCK - 10..BLOCK + 10;
     let waiting = stand.read(across.clone());
-    stand.source.answer(0, None);
+    stand.answer(0, None);
     // Who wants nothing else has the bytes at once, and another block is pushed.
     let (alone, last) = (stand.read(0..100), stand.read(2 * BLOCK..2 * BLOCK + 5));
     assert!(alone.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..100]);
-    stand.source.answer(2 * BLOCK, None);
+    stand.answer(2 * BLOCK, None);
     assert!(last.recv_timeout(LIMIT).unwrap().is_ok());
     assert_eq!(stand.pushes(), [2 * BLOCK_BYTES]);
     assert!(waiting.try_recv().is_err() && stand.pushed.try_recv().is_err());
-    stand.source.answer(BLOCK, None);
+    stand.answer(BLOCK, None);
     assert!(waiting.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[across]);
     assert_eq!(stand.pushes(), [0, BLOCK_BYTES]);
 }
@@ -165,10 +133,10 @@ fn a_block_is_not_pushed_before_reads_of_it_are_answered() {
 fn what_waits_for_a_read_that_fails_is_pushed() {
     let stand = stand();
     let waiting = stand.read(BLOCK - 10..2 * BLOCK + 10);
-    stand.source.answer(0, None);
-    stand.source.answer(BLOCK, Some(Errno::EREMOTEIO));
+    stand.answer(0, None);
+    stand.answer(BLOCK, Some(Errno::EREMOTEIO));
     assert_eq!(waiting.recv_timeout(LIMIT).unwrap(), Err(Errno::EREMOTEIO));
     assert_eq!(stand.pushes(), [0], "though its third block is not here");
-    stand.source.answer(2 * BLOCK, None);
+    stand.answer(2 * BLOCK, None);
     assert_eq!(stand.pushes(), [2 * BLOCK_BYTES]);
 }

@@ -6,6 +6,8 @@
 
 mod crew;
 mod image;
+#[cfg(test)]
+pub(crate) mod instead;
 mod pool;
 mod posix;
 

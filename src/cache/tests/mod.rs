@@ -2,57 +2,18 @@
 
 mod slow;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::*;
 use crate::catalog::TICK;
-use crate::source::{PosixSource, ReadRequest, Source, Stat};
+use crate::source::instead::Instead;
+use crate::source::{PosixSource, ReadRequest, Source};
 
 /// What only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// A directory whose reads are done otherwise.
-struct Instead<R> {
-    directory: PosixSource,
-    read: R,
-}
-
-impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
-    fn list_in_parts(
-        &self,
-        directory: &Path,
-        each: &mut dyn FnMut(&[OsString]),
-    ) -> Result<(), Errno> {
-        self.directory.list_in_parts(directory, each)
-    }
-
-    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        self.directory.stat(path)
-    }
-
-    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
-        self.directory.read_link(path)
-    }
-
-    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
-        self.directory.list_xattrs(path)
-    }
-
-    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.directory.xattr(path, name)
-    }
-
-    fn space(&self) -> Result<[u64; 7], Errno> {
-        self.directory.space()
-    }
-
-    fn read(&self, requests: Vec<ReadRequest>) {
-        requests.into_iter().for_each(&self.read);
-    }
-}
 
 /// Reads that panic in a thread of a pool.
 fn panicking(directory: PosixSource) -> Arc<dyn Source> {
@@ -60,7 +21,7 @@ fn panicking(directory: PosixSource) -> Arc<dyn Source> {
     let read = move |request: ReadRequest| {
         pool.submit(Urgency::Demand, move || panic!("injected into a read at {}", request.offset));
     };
-    Arc::new(Instead { directory, read })
+    Arc::new(Instead::new(directory, read))
 }
 
 /// Page cache whose calls panic.
@@ -208,7 +169,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
 #[test]
 fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let read = |request: ReadRequest| panic!("injected into a read at {}", request.offset);
-    let stand = stand(|directory| Arc::new(Instead { directory, read }));
+    let stand = stand(|directory| Arc::new(Instead::new(directory, read)));
     let (answer, answered) = channel();
     let waiter = move |result: Result<Landed, Errno>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
@@ -292,7 +253,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let held = Arc::clone(&reads);
     let hold = move |request| held.lock().unwrap().push(request);
-    let stand = stand(|directory| Arc::new(Instead { directory, read: hold }));
+    let stand = stand(|directory| Arc::new(Instead::new(directory, hold)));
     for prefetched in [false, true] {
         stand.cache.load(BLOCK, TIER);
         let reader = (!prefetched).then(|| stand.read());
@@ -322,7 +283,7 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let held = Arc::clone(&reads);
     let hold = move |request: ReadRequest| held.lock().unwrap().push(request);
-    let source = |directory| Arc::new(Instead { directory, read: hold }) as Arc<dyn Source>;
+    let source = |directory| Arc::new(Instead::new(directory, hold)) as Arc<dyn Source>;
     let period = Duration::from_secs(3600);
     let stand = stand_on(source, |disk| Arc::new(disk), Some(period));
     let catalog = stand.cache.catalog();

@@ -163,7 +163,7 @@ fn stored() -> (Stand, Gates, Counted) {
         (request.deliver)(bytes);
     };
     let stand = stand_on(
-        |directory| Arc::new(Instead { directory, read }),
+        |directory| Arc::new(Instead::new(directory, read)),
         |disk| Arc::new(Gated(disk, disk_gates)),
         None,
     );

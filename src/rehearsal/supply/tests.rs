@@ -1,0 +1,253 @@
+//! Who is shown when: rounds, distances and chances, whatever readers and the buffer do.
+
+use super::super::tests::chi_square::uniform;
+use super::*;
+
+fn supply(n: u32, distance: usize) -> Supply {
+    let mut supply = Supply::new(3, 0, distance);
+    supply.renew((0..n).map(SampleId));
+    supply
+}
+
+fn take(supply: &mut Supply) -> u32 {
+    let deal = supply.deal().unwrap();
+    supply.take(deal);
+    deal.sample.0
+}
+
+#[test]
+fn each_round_takes_every_sample_once() {
+    for (n, distance) in [(50, 20), (50, 50), (50, 1), (50, 0), (50, 200), (1, 5)] {
+        let mut supply = supply(n, distance);
+        for _ in 0..20 {
+            let mut round: Vec<u32> = (0..n).map(|_| take(&mut supply)).collect();
+            round.sort_unstable();
+            assert!(round.into_iter().eq(0..n), "{n} {distance}");
+        }
+    }
+    assert_eq!(supply(0, 3).deal(), None);
+}
+
+/// What is taken is what was drawn ahead for it, also where names are looked up twice, but for the
+/// first of a round.
+#[test]
+fn what_comes_next_is_known_ahead() {
+    for (n, distance) in [(200, 20), (40, 40)] {
+        let (mut supply, mut ahead) = (supply(n, distance), HashSet::new());
+        let mut unforeseen = 0;
+        for _ in 0..10 * n {
+            let looked = supply.deal().unwrap();
+            let found = supply.deal().unwrap();
+            supply.give_back(looked);
+            supply.take(found);
+            unforeseen += u32::from(!ahead.contains(&found.sample));
+            ahead = supply.upcoming().collect();
+        }
+        assert!(unforeseen <= 40, "{unforeseen} of {}", 10 * n);
+    }
+}
+
+/// Readers that look names up and never open what they find, or much later.
+#[test]
+fn nothing_repeats_within_the_distance_whatever_readers_do() {
+    for (n, distance, hands) in [(137, 64, 16), (40, 20, 8), (20, 12, 7), (9, 4, 4)] {
+        let mut supply = supply(n, distance);
+        let mut luck = Luck::new(1, Purpose::Offer, 9);
+        let (mut held, mut last) = (Vec::new(), HashMap::new());
+        for _ in 0..20_000 {
+            if held.len() < hands {
+                held.push(supply.deal().unwrap());
+            }
+            let deal: Deal = held.swap_remove(luck.index(held.len()));
+            match luck.below(4) {
+                0 => supply.give_back(deal),
+                1 => held.push(deal),
+                _ => {
+                    supply.take(deal);
+                    let now = supply.takings;
+                    let gap = last.insert(deal.sample, now).map_or(u64::MAX, |before| now - before);
+                    assert!(gap >= distance as u64, "{n} {distance}: {gap}");
+                }
+            }
+        }
+    }
+}
+
+/// Each is taken as often as the others although many are dealt and come back, and the first
+/// taking of a supply is any of them.
+#[test]
+fn no_sample_is_favoured() {
+    let mut counts = vec![0; 30];
+    let mut supply = supply(30, 10);
+    for turn in 0..60_000 {
+        let dealt: Vec<Deal> = (0..3).map(|_| supply.deal().unwrap()).collect();
+        counts[dealt[turn % 3].sample.0 as usize] += 1;
+        for (at, deal) in dealt.into_iter().enumerate() {
+            if at == turn % 3 { supply.take(deal) } else { supply.give_back(deal) }
+        }
+    }
+    let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
+    // A sample may be owed more than once, and be given it once.
+    assert!(most - least <= 20, "{counts:?}");
+    let mut first = vec![0; 10];
+    for number in 0..5000 {
+        let mut supply = Supply::new(7, number, 4);
+        supply.renew((0..10).map(SampleId));
+        first[take(&mut supply) as usize] += 1;
+    }
+    uniform("the first of ten", &first);
+}
+
+#[test]
+fn a_buffer_that_changes_is_followed() {
+    let mut supply = supply(10, 3);
+    for _ in 0..5 {
+        take(&mut supply);
+    }
+    let held = supply.deal().unwrap();
+    supply.renew((5..20).map(SampleId));
+    supply.take(held);
+    let mut seen: Vec<u32> = (0..40).map(|_| take(&mut supply)).collect();
+    assert!(seen.iter().all(|sample| (5..20).contains(sample)));
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!((seen.len(), supply.len()), (15, 15));
+    supply.renew([]);
+    assert_eq!((supply.deal(), supply.is_empty()), (None, true));
+    // All are dealt: there is one for everybody nonetheless.
+    supply.renew([SampleId(1)]);
+    let dealt = [supply.deal().unwrap(), supply.deal().unwrap()];
+    assert_eq!(dealt.map(|deal| deal.sample.0), [1, 1]);
+    supply.take(dealt[0]);
+    supply.give_back(dealt[1]);
+    assert_eq!(take(&mut supply), 1);
+}
+
+/// Names that readers look up. As with the kernel, what was found behind a name and not taken
+/// stays dealt until that is looked up again; then it is looked up twice.
+struct Names {
+    supply: Supply,
+    found: Vec<Option<Deal>>,
+    /// What was found first is given back after the second look.
+    late: bool,
+}
+
+impl Names {
+    fn new(supply: Supply, names: usize, late: bool) -> Names {
+        Names { supply, found: vec![None; names], late }
+    }
+
+    fn look(&mut self, name: usize) -> Deal {
+        if let Some(before) = self.found[name].take() {
+            let first = self.supply.deal().unwrap();
+            let gone = [before, first];
+            if !self.late {
+                gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+            }
+            self.found[name] = self.supply.deal();
+            if self.late {
+                gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+            }
+        } else {
+            self.found[name] = self.supply.deal();
+        }
+        self.found[name].unwrap()
+    }
+
+    /// Gives back what is behind names.
+    fn give_up(&mut self) {
+        let found = self.found.iter_mut().filter_map(Option::take);
+        found.for_each(|deal| self.supply.give_back(deal));
+    }
+
+    /// What was opened stays behind the name as well.
+    fn open(&mut self, name: usize) -> u32 {
+        let found = self.look(name);
+        self.supply.take(found);
+        found.sample.0
+    }
+}
+
+/// Opens few names many times; each sample must be found as often as the others, and come again
+/// after nearly all of them.
+#[track_caller]
+fn open_few(mut names: Names, held: std::ops::Range<u32>) {
+    let n = held.len();
+    let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+    for turn in 0..100 * n {
+        let sample = names.open(turn % 8);
+        *counts.entry(sample).or_default() += 1;
+        let gap = last.insert(sample, turn).map_or(usize::MAX, |before| turn - before);
+        // One is in the hands of the reader besides.
+        assert!(gap >= n - 2, "{sample} of {n} after {gap}");
+    }
+    let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+    assert!(counts.keys().all(|sample| held.contains(sample)), "{counts:?}");
+    assert!(counts.len() == n && most - least <= 5, "{counts:?}");
+}
+
+/// More names than samples, all of them looked at, and few of them opened from then on: all that
+/// can be found are, and at last what was never opened is given back.
+#[test]
+fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
+    for (n, late) in [(50, false), (50, true), (30, false), (30, true), (63, true)] {
+        let mut names = Names::new(supply(n, 64), 64, late);
+        (0..64).for_each(|name| _ = names.look(name));
+        let found: HashSet<u32> = (0..2 * n as usize).map(|turn| names.open(turn % 8)).collect();
+        assert!(found.len() + 1 >= n as usize, "{found:?} of {n}");
+        names.give_up();
+        open_few(names, 0..n);
+    }
+}
+
+/// Half of what was dealt and not taken is replaced by other samples.
+#[test]
+fn what_is_held_no_more_is_not_dealt() {
+    for late in [false, true] {
+        let mut names = Names::new(supply(50, 64), 64, late);
+        (0..64).for_each(|name| _ = names.look(name));
+        names.supply.renew((25..75).map(SampleId));
+        assert!((0..200).all(|turn| (25..75).contains(&names.open(turn % 8))));
+        names.give_up();
+        open_few(names, 25..75);
+    }
+}
+
+/// Who had been given up on comes nonetheless, or two take the same.
+#[test]
+fn a_taking_counts_whoever_comes() {
+    let mut supply = supply(10, 10);
+    let late = supply.deal().unwrap();
+    supply.give_back(late);
+    supply.take(late);
+    assert!((0..9).all(|_| take(&mut supply) != late.sample.0), "it was taken");
+    let mut one = Supply::new(3, 0, 2);
+    one.renew((0..3).map(SampleId));
+    let dealt: Vec<Deal> = (0..4).map(|_| one.deal().unwrap()).collect();
+    assert_eq!(dealt[0].sample, dealt[3].sample, "the one that waits for the longest");
+    one.take(dealt[0]);
+    one.take(dealt[1]);
+    one.take(dealt[3]);
+    one.give_back(dealt[2]);
+    assert_eq!(take(&mut one), dealt[2].sample.0);
+    let others = HashSet::from([take(&mut one), take(&mut one)]);
+    assert_eq!(others, HashSet::from([dealt[0].sample.0, dealt[1].sample.0]));
+}
+
+/// Newcomers have their chance in the round that they come in.
+#[test]
+fn newcomers_are_taken_in_proportion_to_what_is_left_of_the_round() {
+    let mut counts = [0; 2];
+    for number in 0..2000 {
+        let mut supply = Supply::new(5, number, 1);
+        supply.renew((0..8).map(SampleId));
+        for _ in 0..4 {
+            take(&mut supply);
+        }
+        supply.renew((0..9).map(SampleId));
+        let left = supply.next.len() + supply.open.len();
+        assert!(left == 4 || left == 5);
+        counts[left - 4] += 1;
+    }
+    uniform("half a round is left", &counts);
+}

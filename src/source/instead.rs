@@ -1,0 +1,54 @@
+//! A source for tests: a directory whose reads a test has in its hands.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::{PosixSource, ReadRequest, Source, Stat};
+
+/// A directory whose reads are done otherwise.
+pub(crate) struct Instead<R> {
+    directory: PosixSource,
+    read: R,
+}
+
+impl<R: Fn(ReadRequest) + Send + Sync + 'static> Instead<R> {
+    pub(crate) fn new(directory: PosixSource, read: R) -> Self {
+        Instead { directory, read }
+    }
+}
+
+impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
+        self.directory.list_in_parts(directory, each)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        self.directory.stat(path)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        self.directory.read_link(path)
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        self.directory.list_xattrs(path)
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.directory.xattr(path, name)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.directory.space()
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        requests.into_iter().for_each(&self.read);
+    }
+}
