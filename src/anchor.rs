@@ -1,9 +1,12 @@
 //! A file of our own that is replaced as a whole, beneath a directory that is held open.
 //!
 //! Whoever puts another directory where ours was keeps what is in that one. A file is written under
-//! another name, synced and renamed, so that after any crash it is as before or as after.
+//! another name, synced and renamed, so that after any crash it is as before or as after. In a directory
+//! of our own that name is one and the same, so that what a crash leaves goes at the next time; in
+//! others' it is one that nobody has.
 
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -27,15 +30,18 @@ pub fn hold(directory: &Path) -> Result<Arc<OwnedFd>> {
 pub struct Anchored {
     directory: Arc<OwnedFd>,
     name: String,
+    /// Whether the directory is ours alone.
+    ours: bool,
 }
 
 impl Anchored {
-    /// A name in a directory that is [held](hold).
+    /// A name in a directory of our own that is [held](hold).
     pub fn new(directory: &Arc<OwnedFd>, name: &str) -> Self {
-        Anchored { directory: Arc::clone(directory), name: name.to_owned() }
+        Anchored { directory: Arc::clone(directory), name: name.to_owned(), ours: true }
     }
 
-    /// The last name of a path, in the directory that is there now, by way of links too.
+    /// The last name of a path, in the directory that is there now, by way of links too; others may
+    /// have files there.
     ///
     /// # Errors
     /// The disk's, and [`ErrorKind::InvalidInput`] for a path that ends with no name in UTF-8.
@@ -44,7 +50,7 @@ impl Anchored {
         let directory = hold(&parent.unwrap_or(Path::new(".")).canonicalize()?)?;
         let name = path.file_name().and_then(|name| name.to_str());
         let no_name = || Error::new(ErrorKind::InvalidInput, "it is no name of a file");
-        Ok(Anchored { directory, name: name.ok_or_else(no_name)?.to_owned() })
+        Ok(Anchored { directory, name: name.ok_or_else(no_name)?.to_owned(), ours: false })
     }
 
     /// Opens the file for reading; no link is followed, and what is no file is not waited for.
@@ -62,10 +68,16 @@ impl Anchored {
     /// # Errors
     /// The disk's; the file is then as it was, or its name may not last.
     pub fn replace(&self, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        let next = format!("{}.new", self.name);
+        let random = || RandomState::new().build_hasher().finish();
+        let next = match self.ours {
+            true => format!("{}.new", self.name),
+            false => format!(".belady-{:016x}", random()),
+        };
         let remove = || unlinkat(&self.directory, next.as_str(), UnlinkatFlags::NoRemoveDir);
-        // Left by a crash.
-        let _ = remove();
+        if self.ours {
+            // Left by a crash.
+            let _ = remove();
+        }
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let file = File::from(openat(&self.directory, next.as_str(), flags, mode)?);
@@ -118,7 +130,7 @@ mod tests {
     fn what_fails_or_was_cut_short_leaves_the_file_as_it_was() {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("file");
-        let place = Anchored::at(&path).unwrap();
+        let place = Anchored::new(&hold(top.path()).unwrap(), "file");
         assert_eq!(place.open().unwrap_err().kind(), ErrorKind::NotFound);
         place.replace(|mut file| file.write_all(b"one")).unwrap();
         assert!(place.replace(|_| Err(Error::other("injected"))).is_err());
@@ -130,6 +142,14 @@ mod tests {
             (fs::read(&path).unwrap(), names(top.path())),
             (b"two".to_vec(), vec!["file".into()])
         );
+        // What is named so among others' files is theirs.
+        fs::write(top.path().join("file.new"), "precious").unwrap();
+        let among = Anchored::at(&path).unwrap();
+        assert!(among.replace(|_| Err(Error::other("injected"))).is_err());
+        among.replace(|mut file| file.write_all(b"three")).unwrap();
+        assert_eq!(std::io::read_to_string(among.open().unwrap()).unwrap(), "three");
+        assert_eq!(fs::read(top.path().join("file.new")).unwrap(), b"precious");
+        assert_eq!(names(top.path()).len(), 2);
         std::os::unix::fs::symlink(&path, top.path().join("link")).unwrap();
         assert!(Anchored::at(&top.path().join("link")).unwrap().open().is_err());
         assert!(Anchored::at(Path::new("/")).is_err());

@@ -108,7 +108,13 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
             match Anchored::at(&saved).and_then(open) {
                 Ok(catalog) => catalog,
                 Err(error) if error.kind() == IoErrorKind::NotFound => scan()?,
-                Err(error) => return Err(cannot(&saved, &error)),
+                Err(error) => {
+                    eprintln!(
+                        "belady: {}; the source is scanned",
+                        cannot(&saved, &error).message()
+                    );
+                    scan()?
+                }
             }
         }
     };

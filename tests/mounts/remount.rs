@@ -376,6 +376,13 @@ fn a_catalog_is_handed_on_by_commands() {
     assert!(ground.ends(0, &["catalog", "export", &source, &file]).contains("300 files"));
     let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
     assert!(said.contains("300 files, as it was saved"), "{said}");
+    // What is damaged is not believed; and what somebody else has there stays.
+    let others = format!("{file}.new");
+    fs::write(&others, "precious").unwrap();
+    fs::write(&files_of_stores(Path::new(&cache), "catalog")[0], "no catalog").unwrap();
+    let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    assert!(said.contains("300 files") && said.contains("the source is scanned"), "{said}");
+    assert_eq!(fs::read_to_string(&others).unwrap(), "precious");
     fs::remove_dir_all(&cache).unwrap();
     let import = ["catalog", "import", &file, &source, "--cache-dir", &cache];
     assert!(ground.ends(0, &import).contains("300 files"));
