@@ -11,11 +11,11 @@ use crate::engine::Scanned;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Waits until the mount knows all files of its source, with a spinner meanwhile, or until the
-/// `deadline`. Says for how long.
+/// `deadline`.
 ///
 /// # Errors
 /// What the source cannot tell about, and `Timeout` after the deadline.
-pub(super) fn await_scan(mountpoint: &Path, deadline: Option<Duration>) -> Result<Duration> {
+pub(super) fn await_scan(mountpoint: &Path, deadline: Option<Duration>) -> Result<()> {
     let (begun, bar) = (Instant::now(), ProgressBar::new_spinner());
     let style =
         ProgressStyle::with_template("{spinner} {pos} names found, and the source is scanned");
@@ -24,7 +24,7 @@ pub(super) fn await_scan(mountpoint: &Path, deadline: Option<Duration>) -> Resul
         let Scanned { names, whole } = ask(mountpoint, &Request::Scanned)?;
         if whole {
             bar.finish_and_clear();
-            return Ok(begun.elapsed());
+            return Ok(());
         }
         if deadline.is_some_and(|deadline| begun.elapsed() >= deadline) {
             let message = format!("the source is still being scanned: {names} names so far");

@@ -1,8 +1,10 @@
 //! `belady warmup`: samples brought here before the job starts, or gone after it.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
@@ -20,6 +22,9 @@ use crate::mount::absolute;
 /// Time between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Bytes of a list of names; as a request each may take two.
+const LIST_MAX: u64 = 120 << 20;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where it is mounted
@@ -27,7 +32,7 @@ pub(super) struct Args {
     /// What the first epoch of an order reads: a file, or a sampler
     #[arg(long, value_name = "FILE|SPEC", group = "choice")]
     order: Option<String>,
-    /// The files that this file names, one a line; a directory stands for all below it
+    /// The files that this file names, one a line; `-` is stdin, a directory stands for all below it
     #[arg(long, value_name = "FILE", group = "choice")]
     files_from: Option<PathBuf>,
     /// The files that a pattern matches, as `train/**/*.jpg`; all files if nothing is chosen
@@ -36,7 +41,7 @@ pub(super) struct Args {
     /// Fetch no more than this a second, as 500MB
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["check", "evict"])]
     rate: Option<Rate>,
-    /// Fetch nothing more after this time, as 10m
+    /// Fetch nothing more after this time, as 10m; what is on its way then has 5s more
     #[arg(long, value_name = "TIME", conflicts_with_all = ["check", "evict"])]
     deadline: Option<Period>,
     /// Only say how much is here
@@ -69,23 +74,40 @@ impl Args {
     fn chosen(&self) -> Result<Chosen> {
         Ok(match (&self.order, &self.files_from, &self.glob) {
             (Some(order), _, _) => Chosen::Order(absolute_order(order)?),
-            (_, Some(path), _) => Chosen::Files(absolute(path)),
+            (_, Some(path), _) => Chosen::Files(read_list(path)?),
             (_, _, Some(pattern)) => Chosen::Glob(pattern.clone()),
             _ => Chosen::All,
         })
     }
 }
 
+/// A list of names, read by who was given it: it may be a pipe.
+fn read_list(path: &Path) -> Result<Vec<u8>> {
+    let mut list = Vec::new();
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().take(LIST_MAX + 1).read_to_end(&mut list),
+        false => File::open(path).and_then(|file| file.take(LIST_MAX + 1).read_to_end(&mut list)),
+    };
+    let usage = |what: String| Error::new(ErrorKind::Usage, what);
+    read.map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+    if list.len() as u64 > LIST_MAX {
+        let message = format!("{} has more than {}", path.display(), Bytes(LIST_MAX).human());
+        return Err(usage(message).hint("give it in parts, or directories instead of their files"));
+    }
+    Ok(list)
+}
+
 pub(super) fn run(args: &Args) -> Result<()> {
+    let begun = Instant::now();
     let mountpoint = absolute(&args.mountpoint);
     let chosen = args.chosen()?;
-    let waited = await_scan(&mountpoint, args.deadline.map(|deadline| deadline.0))?;
+    let left = |deadline: Period| deadline.0.saturating_sub(begun.elapsed());
+    await_scan(&mountpoint, args.deadline.map(left))?;
     let progress = match (args.check, args.evict) {
         (true, _) => ask(&mountpoint, &Request::CountHere { chosen })?,
         (_, true) => ask(&mountpoint, &Request::Evict { chosen })?,
         _ => {
-            let left = |deadline: Period| deadline.0.saturating_sub(waited).as_secs_f64();
-            let deadline_s = args.deadline.map(left);
+            let deadline_s = args.deadline.map(|deadline| left(deadline).as_secs_f64());
             let pace = Pace { rate: args.rate.map(|rate| rate.0), deadline_s };
             let number = ask(&mountpoint, &Request::Warmup { chosen, pace })?;
             follow(&mountpoint, number)?
@@ -164,6 +186,8 @@ fn ended(progress: &Progress) -> String {
         (progress.unfit, "have no room in RAM or on disk"),
         (progress.failed, "could not be fetched or stored"),
         (progress.late, "not within the time"),
+        (progress.waiting, "not before it broke off"),
+        (progress.gone, "gone again"),
     ];
     for (tally, what) in others.into_iter().filter(|(tally, _)| tally.blocks > 0) {
         words += &format!("; {} {what}", counted(tally));
@@ -173,19 +197,52 @@ fn ended(progress: &Progress) -> String {
 
 /// An error where not everything is here.
 fn verdict(progress: &Progress) -> Result<()> {
-    let Progress { failed, late, unfit, .. } = progress;
+    let Progress { failed, late, unfit, gone, .. } = progress;
     if failed.blocks > 0 {
         let message = format!("{} could not be fetched or stored", counted(*failed));
         Err(Error::new(ErrorKind::Source, message).hint("`belady status` and the log say more"))
     } else if late.blocks > 0 {
         let message = format!("{} have not come within the time", counted(*late));
         Err(Error::new(ErrorKind::Timeout, message))
+    } else if progress.broken {
+        let message = match progress.waiting.blocks {
+            0 => "it could not be counted in the end what is here".into(),
+            _ => format!("it broke off before {} came", counted(progress.waiting)),
+        };
+        Err(Error::new(ErrorKind::Mount, message)
+            .hint("the mount ends or does not answer, or this command stood still for long"))
     } else if unfit.blocks > 0 {
         let message = format!("{} have no room in RAM or on disk", counted(*unfit));
         let hint = "they come from the source when they are read; more --ram or --nvme would hold \
                     them, --evict makes room";
         Err(Error::new(ErrorKind::Cache, message).hint(hint))
+    } else if gone.blocks > 0 {
+        let message = format!("{} came and are gone again", counted(*gone));
+        let hint = "others took their room, or somebody evicted them";
+        Err(Error::new(ErrorKind::Cache, message).hint(hint))
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_here_is_no_success() {
+        let some = Tally { blocks: 1, bytes: 5 };
+        let whole = Progress { chosen: some, fetched: some, disk: some, ..Progress::default() };
+        assert_eq!(verdict(&whole), Ok(()));
+        for (progress, kind) in [
+            (Progress { failed: some, late: some, ..whole.clone() }, ErrorKind::Source),
+            (Progress { late: some, gone: some, ..whole.clone() }, ErrorKind::Timeout),
+            (Progress { waiting: some, broken: true, ..whole.clone() }, ErrorKind::Mount),
+            (Progress { broken: true, ..whole.clone() }, ErrorKind::Mount),
+            (Progress { unfit: some, ..whole.clone() }, ErrorKind::Cache),
+            (Progress { gone: some, ..whole.clone() }, ErrorKind::Cache),
+        ] {
+            assert_eq!(verdict(&progress).unwrap_err().kind(), kind, "{progress:?}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::protocol::{self, Answer, PATIENCE, Reply, Request, Text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that one request may have: the features of a few thousand samples.
+/// Bytes that one request may have: the features of a few thousand samples, the names of millions.
 const REQUEST_MAX: u64 = 256 << 20;
 
 /// A control socket that is being served.

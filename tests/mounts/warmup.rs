@@ -4,6 +4,8 @@
 //! Method: real mounts over a filesystem that counts what is read of it and fails on command.
 
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -117,6 +119,49 @@ fn samples_are_chosen_by_order_by_names_and_by_pattern() {
     stand.ground.ends(2, &["warmup", point, "--files-from", "/no/such/file"]);
     stand.ground.ends(2, &["warmup", point, "--rate", "0"]);
     stand.ground.ends(6, &["warmup", stand.ground.path("source").to_str().unwrap()]);
+    stand.mounted.umount();
+}
+
+/// A pipe is read by the command itself, which has it.
+#[test]
+fn names_come_from_a_pipe_too() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    let point = stand.mounted.point.to_str().unwrap();
+    for (from, name) in [("-", "a/0001"), ("/dev/stdin", "a/0002")] {
+        let mut command = stand.ground.belady();
+        command.args(["warmup", point, "--json", "--files-from", from]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // More than any pipe has room for.
+        let names = format!("{name}\n{}", "none\n".repeat(1 << 20));
+        child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let progress: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(output.status.success());
+        assert_eq!(
+            (blocks(&progress, "fetched"), progress["missing"].as_u64()),
+            (1, Some(1 << 20))
+        );
+    }
+    stand.mounted.umount();
+}
+
+#[test]
+fn what_came_and_is_gone_again_is_no_success() {
+    let stand = Stand::new("1MiB", Some("64MiB"));
+    // It ends when this one comes.
+    stand.slow.ctl(&["fault", "hang", "b/0001", "ops=read"]);
+    let point = stand.mounted.point.to_str().unwrap();
+    let mut command = stand.ground.belady();
+    let child = command.args(["warmup", point, "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("all others are here", || {
+        blocks(&stand.warmup(0, &["--check", "--glob", "a/*"]), "disk") == FILES
+    });
+    stand.warmup(0, &["--evict", "--glob", "a/0003"]);
+    stand.slow.ctl(&["fault", "clear"]);
+    let output = child.wait_with_output().unwrap();
+    let progress: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), blocks(&progress, "gone")), (Some(5), 1), "{progress}");
+    stand.warmup(0, &[]);
     stand.mounted.umount();
 }
 

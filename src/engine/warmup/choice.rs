@@ -22,10 +22,25 @@ pub enum Chosen {
     All,
     /// The first epoch of an order, as on the command line.
     Order(String),
-    /// The names in this file, one a line; of a directory, everything below it.
-    Files(PathBuf),
+    /// These names, one a line; of a directory, everything below it.
+    Files(#[serde(with = "as_text")] Vec<u8>),
     /// What a shell pattern matches: `*` and `?` within a name, `**` across directories.
     Glob(String),
+}
+
+/// Bytes as text of which each character is one, so that names of any bytes go through JSON.
+mod as_text {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&bytes.iter().map(|byte| char::from(*byte)).collect::<String>())
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let byte = |c| u8::try_from(c).map_err(|_| D::Error::custom("a character that is no byte"));
+        String::deserialize(from)?.chars().map(byte).collect()
+    }
 }
 
 /// A shell's rules: a wildcard is no slash.
@@ -60,7 +75,7 @@ impl Engine {
         let parts = with_listing(&self.catalog, &points, source, |listing| match chosen {
             Chosen::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
             Chosen::Order(spec) => ordered(spec, listing),
-            Chosen::Files(path) => named(path, listing, &prefixes),
+            Chosen::Files(names) => Ok(named(names, listing, &prefixes)),
             Chosen::Glob(pattern) => matching(pattern, listing),
         })?;
         Ok(cut(&parts, &self.catalog.layout()))
@@ -105,14 +120,11 @@ fn matching(pattern: &str, listing: &Listing<'_>) -> Result<Parts> {
     Ok(Parts::whole(entries.into_iter().map(|entry| entry.file)))
 }
 
-fn named(path: &Path, listing: &Listing<'_>, prefixes: &[PathBuf]) -> Result<Parts> {
-    let text = std::fs::read(path).map_err(|error| {
-        Error::new(ErrorKind::Usage, format!("cannot read {}: {error}", path.display()))
-    })?;
+fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
     let mut entries: Vec<&Entry<'_>> = listing.entries().iter().collect();
     entries.sort_unstable_by_key(|entry| entry.path);
     let mut parts = Parts::default();
-    for line in text.split(|byte| *byte == b'\n') {
+    for line in names.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             continue;
@@ -132,7 +144,7 @@ fn named(path: &Path, listing: &Listing<'_>, prefixes: &[PathBuf]) -> Result<Par
         parts.parts.extend(inside.map(whole));
         parts.missing += u64::from(parts.parts.len() == before);
     }
-    Ok(parts)
+    parts
 }
 
 /// A name as someone wrote it, relative to the source, without a slash at its end.
@@ -170,16 +182,20 @@ mod tests {
 
     #[test]
     fn names_are_files_directories_or_missing() {
-        let list = tempfile::NamedTempFile::new().unwrap();
-        let given = "b/4.jpg\r\n\n/src/a/\n./none\n/src/b/.3\nb/4\n";
-        std::fs::write(list.path(), given).unwrap();
+        let given = b"b/4.jpg\r\n\n/src/a/\n./none\n/src/b/.3\nb/4\n";
         let prefixes = [PathBuf::from("/src")];
-        let parts = with(|listing| named(list.path(), listing, &prefixes)).unwrap();
+        let parts = with(|listing| named(given, listing, &prefixes));
         assert_eq!((files(&parts), parts.missing), (vec![5, 0, 2, 3, 4], 2));
-        std::fs::write(list.path(), "/src\n").unwrap();
-        let parts = with(|listing| named(list.path(), listing, &prefixes)).unwrap();
+        let parts = with(|listing| named(b"/src\n", listing, &prefixes));
         assert_eq!((parts.parts.len(), parts.missing), (PATHS.len(), 0));
-        assert!(with(|listing| named(Path::new("/none"), listing, &[])).is_err());
+    }
+
+    #[test]
+    fn names_of_any_bytes_are_asked_for() {
+        let names: Vec<u8> = (0..=u8::MAX).rev().collect();
+        let asked = serde_json::to_string(&Chosen::Files(names.clone())).unwrap();
+        assert_eq!(serde_json::from_str::<Chosen>(&asked).unwrap(), Chosen::Files(names));
+        assert!(serde_json::from_str::<Chosen>(r#"{"files": "\u0100"}"#).is_err());
     }
 
     #[test]

@@ -91,24 +91,37 @@ pub(super) fn run(
     // One that is beyond all time is none.
     let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     let deadline = pace.deadline_s.and_then(until);
-    loop {
+    let broken = loop {
         let stopped = warmup.unasked.fetch_add(1, Ordering::Relaxed) >= UNASKED_FOR;
         let late = deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
         let over = |by: Duration| late.is_some_and(|late| late >= by);
-        let looked = feed.look();
-        if looked.is_some() && !stopped && !over(Duration::ZERO) && feed.feed().is_some() {
-            if feed.is_done() {
-                break;
+        if feed.look().is_none() || stopped {
+            break true;
+        }
+        if over(Duration::ZERO) {
+            if over(GRACE) || feed.waiting.is_empty() {
+                break false;
             }
-        } else if looked.is_none() || stopped || over(GRACE) || feed.waiting.is_empty() {
-            break;
+        } else if feed.feed().is_none() {
+            break true;
+        } else if feed.is_done() {
+            break false;
         }
         *lock(&warmup.progress) = feed.progress.clone();
         std::thread::sleep(LOOK_EVERY);
-    }
+    };
     let Feed { mut progress, .. } = feed;
-    (progress.late, progress.waiting) = (progress.waiting, Tally::default());
-    let _ = around.count_here(blocks, &mut progress);
+    if !broken {
+        (progress.late, progress.waiting) = (progress.waiting, Tally::default());
+    }
+    match around.count_here(blocks, &mut progress) {
+        Some(()) => {
+            let (came, here) = (progress.already.with(progress.fetched), progress.ram);
+            progress.gone = came.without(here.with(progress.disk));
+        }
+        None => progress.broken = true,
+    }
+    progress.broken |= broken;
     *lock(&warmup.progress) = progress;
 }
 
@@ -309,6 +322,20 @@ mod tests {
         assert_eq!(feed.progress.failed.blocks, u64::from(FILES));
     }
 
+    /// What waits is not late where there is no deadline.
+    #[test]
+    fn a_warmup_breaks_off_where_the_mount_ends() {
+        let world = World::new();
+        let chosen = Tally { blocks: u64::from(FILES), bytes: u64::from(FILES) * 5 };
+        let progress = Mutex::new(Progress { chosen, waiting: chosen, ..Progress::default() });
+        let warmup = Warmup { progress, unasked: AtomicU32::new(0) };
+        world.around.inbox.close();
+        run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
+        let progress = lock(&warmup.progress).clone();
+        assert!(progress.done && progress.broken);
+        assert_eq!((progress.waiting, progress.late), (chosen, Tally::default()));
+    }
+
     #[test]
     fn a_warmup_ends_when_it_has_looked_many_times_and_nobody_has_asked() {
         let world = World::new();
@@ -316,7 +343,8 @@ mod tests {
         let warmup = Warmup { progress, unasked: AtomicU32::new(UNASKED_FOR - 3) };
         // It would wait for the disk otherwise.
         run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
-        assert!(lock(&warmup.progress).done && lock(&warmup.progress).failed.blocks == 0);
+        let progress = lock(&warmup.progress).clone();
+        assert!(progress.done && progress.broken && progress.failed.blocks == 0);
         assert_eq!(warmup.unasked.into_inner(), UNASKED_FOR + 1, "each look counts once");
     }
 }

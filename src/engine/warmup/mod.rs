@@ -48,9 +48,18 @@ impl Tally {
         self.blocks += 1;
         self.bytes += bytes;
     }
+
+    fn with(self, other: Tally) -> Self {
+        Tally { blocks: self.blocks + other.blocks, bytes: self.bytes + other.bytes }
+    }
+
+    fn without(self, other: Tally) -> Self {
+        let blocks = self.blocks.saturating_sub(other.blocks);
+        Tally { blocks, bytes: self.bytes.saturating_sub(other.bytes) }
+    }
 }
 
-/// How far a warm-up is. `chosen` is the sum of all others but `ram` and `disk`.
+/// How far a warm-up is. `chosen` is the sum of all others but `gone`, `ram` and `disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Files chosen.
@@ -71,10 +80,14 @@ pub struct Progress {
     pub late: Tally,
     /// What is still to be looked at or on its way.
     pub waiting: Tally,
+    /// What was here or has been fetched, and is not here in the end.
+    pub gone: Tally,
     /// What RAM keeps in the end.
     pub ram: Tally,
     /// What is on the local disk in the end, and not in RAM.
     pub disk: Tally,
+    /// Whether it broke off: the mount ends or does not answer, or nobody has asked for long.
+    pub broken: bool,
     /// Whether this is the end.
     pub done: bool,
 }
@@ -156,7 +169,7 @@ impl Around {
 }
 
 fn ended() -> Error {
-    Error::new(ErrorKind::Mount, "the mount is ending")
+    Error::new(ErrorKind::Mount, "the mount is ending, or does not answer")
 }
 
 impl Engine {
@@ -232,10 +245,7 @@ impl Engine {
         let (blocks, mut progress) = self.choose(chosen)?;
         let around = self.around();
         around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
-        progress.already = Tally {
-            blocks: progress.ram.blocks + progress.disk.blocks,
-            bytes: progress.ram.bytes + progress.disk.bytes,
-        };
+        progress.already = progress.ram.with(progress.disk);
         for some in blocks.chunks(ASKED_AT_ONCE) {
             self.inbox.put(Event::Unwanted { blocks: some.to_vec() }, None);
         }
