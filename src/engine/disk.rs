@@ -1,6 +1,5 @@
 //! The local store follows the space that others leave it on its disk.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Engine, STORE_TIER, lock};
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Home, Owner};
-use crate::cache::store::{LOOK_EVERY, Limits, Store};
+use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret};
 use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
@@ -78,15 +77,13 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
 
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     let home = home::claim(&disk.dir, owner)?;
-    let random = || u128::from(RandomState::new().build_hasher().finish());
     let limits = Limits {
         large_bytes: disk.large_file_bytes,
         min_free_files: disk.min_free_inodes,
         ..Limits::new(disk.configured_bytes, disk.min_free_bytes)
     };
-    let secret = random() << 64 | random();
     let opened = Directory::open(home.path(), true)
-        .and_then(|directory| Store::open(Arc::new(directory), limits, secret));
+        .and_then(|directory| Store::open(Arc::new(directory), limits, fresh_secret()));
     let store = opened.map_err(|error| {
         home::cannot(&disk.dir, &error).hint("`belady cache rm` deletes a store")
     })?;

@@ -110,11 +110,12 @@ impl Large {
         let id = match self.numbers.get(&part.file) {
             Some(id) => *id,
             None => {
-                let id = *next;
-                disk.create(&name(id, part.file), Use::Pages)?;
+                let (id, name) = (*next, name(*next, part.file));
+                disk.create(&name, Use::Pages)?;
                 *next = id.saturating_add(1);
+                // Blocks in a file whose name does not last would not either, whatever is synced.
+                disk.sync_names().inspect_err(|_| drop(disk.remove(&name)))?;
                 self.add(disk, id, part.file);
-                disk.sync_names()?;
                 id
             }
         };
@@ -249,7 +250,8 @@ impl Blob for Unopened {
             }
             // Somebody has deleted it: its other blocks turn out to be gone when they are read.
             let _ = self.disk.remove(&self.name);
-            self.disk.create(&self.name, Use::Pages)
+            let file = self.disk.create(&self.name, Use::Pages)?;
+            self.disk.sync_names().map(|()| file)
         })?;
         file.write_at(bytes, offset)
     }

@@ -133,6 +133,10 @@ pub(super) struct Log {
     secret: u128,
     end: u64,
     pub(super) records: u64,
+    /// Of those that were found, how many cannot be read.
+    pub(super) torn_records: u64,
+    /// Later logs that were found and cannot be read.
+    pub(super) skipped: Vec<String>,
     /// Records that come before all that are appended.
     owed: Vec<Record>,
     /// Something may stand beyond the end, of an append that failed.
@@ -150,12 +154,18 @@ fn generation_of(name: &str) -> Option<u32> {
     name.strip_prefix("index-")?.parse().ok()
 }
 
+/// Whether this is the name of a log that is whole.
+pub(super) fn is_index(name: &str) -> bool {
+    generation_of(name).is_some()
+}
+
 /// What a log says.
 pub(super) struct Replayed {
     generation: u32,
     length: u64,
     pub(super) secret: u128,
     pub(super) records: u64,
+    torn_records: u64,
     pub(super) entries: Entries,
 }
 
@@ -181,7 +191,7 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
     let mut bytes = vec![0; RECORD_BYTES * CHUNK.min(whole as usize)];
     let mut entries = Entries::default();
     let mut secret = None;
-    let mut read = 0;
+    let (mut read, mut torn_records) = (0, u64::from(!length.is_multiple_of(RECORD_BYTES as u64)));
     while read < whole {
         let count = CHUNK.min((whole - read) as usize);
         let bytes = &mut bytes[..count * RECORD_BYTES];
@@ -194,48 +204,57 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
             // Most records of most logs are live.
             entries.reserve(whole as usize);
         }
-        for record in bytes.chunks_exact(RECORD_BYTES).filter_map(Record::decode) {
-            match record {
-                Record::Secret(_) => {}
-                Record::Stored(key, at) => drop(entries.insert(key, at)),
-                Record::GivenUp(key) => drop(entries.remove(&key)),
+        for record in bytes.chunks_exact(RECORD_BYTES) {
+            match Record::decode(record) {
+                None => torn_records += 1,
+                Some(Record::Secret(_)) => {}
+                Some(Record::Stored(key, at)) => drop(entries.insert(key, at)),
+                Some(Record::GivenUp(key)) => drop(entries.remove(&key)),
             }
         }
         read += count as u64;
     }
-    Ok(secret.map(|secret| Replayed { generation, length, secret, records: whole, entries }))
+    let records = whole;
+    Ok(secret.map(|s| Replayed { generation, length, secret: s, records, torn_records, entries }))
 }
 
 impl Log {
-    /// Goes on with what was replayed, or begins a new log with this secret.
+    fn new(file: Arc<dyn Blob>, generation: u32, secret: u128) -> Self {
+        let (end, records, torn_records) = (0, 0, 0);
+        let (skipped, owed, torn) = (Vec::new(), Vec::new(), false);
+        Log { file, generation, secret, end, records, torn_records, skipped, owed, torn }
+    }
+
+    /// Goes on with what was replayed; nothing is changed where nothing is.
     pub(super) fn open(
         disk: &dyn Disk,
         names: &[(String, u64)],
-        fresh: u128,
-    ) -> Result<(Self, Entries)> {
-        let found = replay(disk, names)?;
-        let kept = found.as_ref().map(|found| name(found.generation));
-        let latest = names.iter().filter_map(|(name, _)| generation_of(name)).max();
-        let (log, entries) = match found {
-            Some(Replayed { generation, length, secret, records, entries }) => {
-                let file = disk.open(&name(generation), Use::Log)?;
-                let end = length - length % RECORD_BYTES as u64;
-                let log =
-                    Log { file, generation, secret, end, records, owed: Vec::new(), torn: false };
-                (log, entries)
-            }
-            None => {
-                // Not one of the names that there are: they may be all that a crash left.
-                let generation = latest.unwrap_or(0).wrapping_add(1);
-                (write_new(disk, generation, fresh, std::iter::empty())?, Entries::default())
-            }
+    ) -> Result<Option<(Self, Entries)>> {
+        let Some(found) = replay(disk, names)? else { return Ok(None) };
+        let Replayed { generation, length, secret, records, torn_records, entries } = found;
+        let file = disk.open(&name(generation), Use::Log)?;
+        let end = length - length % RECORD_BYTES as u64;
+        let later = |name: &String| generation_of(name).is_some_and(|later| later > generation);
+        let skipped = names.iter().map(|(name, _)| name).filter(|name| later(name)).cloned();
+        let log = Log {
+            end,
+            records,
+            torn_records,
+            skipped: skipped.collect(),
+            ..Log::new(file, generation, secret)
         };
-        let old = |name: &&String| name.starts_with("index-") && Some(*name) != kept.as_ref();
-        for name in names.iter().map(|(name, _)| name).filter(old) {
-            // One that stays is removed the next time.
-            let _ = disk.remove(name);
-        }
-        Ok((log, entries))
+        clear_others(disk, names, generation);
+        Ok(Some((log, entries)))
+    }
+
+    /// Begins a log with this secret, in place of what was found and is none.
+    pub(super) fn begin(disk: &dyn Disk, names: &[(String, u64)], secret: u128) -> Result<Self> {
+        // Not one of the names that there are: they may be all that a crash left.
+        let latest = names.iter().filter_map(|(name, _)| generation_of(name)).max();
+        let generation = latest.unwrap_or(0).wrapping_add(1);
+        let log = write_new(disk, generation, secret, std::iter::empty())?;
+        clear_others(disk, names, generation);
+        Ok(log)
     }
 
     /// The secret that keys are made with.
@@ -289,6 +308,16 @@ impl Log {
     }
 }
 
+/// Removes all logs of these but one.
+fn clear_others(disk: &dyn Disk, names: &[(String, u64)], generation: u32) {
+    let kept = name(generation);
+    let old = |name: &&String| name.starts_with("index-") && **name != kept;
+    for name in names.iter().map(|(name, _)| name).filter(old) {
+        // One that stays is removed the next time.
+        let _ = disk.remove(name);
+    }
+}
+
 /// Writes a log of these entries: whole and synced before it has its name, and before any older one
 /// may go.
 fn write_new(
@@ -300,8 +329,7 @@ fn write_new(
     // What an earlier try may have left.
     let _ = disk.remove(UNNAMED);
     let file = disk.create(UNNAMED, Use::Log)?;
-    let (owed, torn) = (Vec::new(), false);
-    let mut log = Log { file, generation, secret, end: 0, records: 0, owed, torn };
+    let mut log = Log::new(file, generation, secret);
     let stored = entries.map(|(key, at)| Record::Stored(key, at));
     let mut records = std::iter::once(Record::Secret(secret)).chain(stored).peekable();
     let mut write = || {

@@ -19,7 +19,8 @@
 //!    free places are punched where samples of their size do not come, or others need the space.
 //!    Reads never wait for any of this: one thread at a time writes.
 //! 5. At open the log is replayed; the segments' data are not looked at. What leads to no segment,
-//!    past the end of one, or to the place of another, is left out.
+//!    past the end of one, or to the place of another, is left out, and told to those who want to know
+//!    (`open.rs`).
 //!
 //! The store stores: what is stored and what is given up is the policy's to say.
 
@@ -31,6 +32,7 @@ pub mod journal;
 mod large;
 mod lend;
 mod log;
+mod open;
 mod outside;
 mod segments;
 #[cfg(test)]
@@ -62,6 +64,7 @@ pub use large::Part;
 pub use lend::Lent;
 pub use log::Key;
 use log::{Entries, Location, Log, Record};
+pub use open::{Losses, fresh_secret};
 pub use outside::{Count, count, recorded};
 use segments::{Extent, Files, Segments, pages_of};
 pub use write::Sample;
@@ -114,6 +117,9 @@ struct Index {
 struct Writer {
     log: Log,
     segments: Segments,
+    /// What is in segments that could not be opened: there at the next open perhaps, so that no new
+    /// index may be without it.
+    closed: Entries,
     /// Bytes written since the last sync.
     unsynced: u64,
     /// Dead records beyond as many as live ones, from which on the index is rewritten.
@@ -170,40 +176,6 @@ fn checksum(key: Key, bytes: &[u8]) -> u32 {
 }
 
 impl Store {
-    /// Opens what the disk holds. `fresh` becomes the secret of a store that is new; nobody should
-    /// be able to guess it.
-    ///
-    /// # Errors
-    /// The disk's, where it cannot be read or an index cannot be made.
-    pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
-        let watch = Arc::new(Watch::default());
-        let disk = watch.over(disk);
-        let names = disk.names()?;
-        let (mut log, mut entries) = Log::open(&*disk, &names, fresh)?;
-        let (segments, files, lost) =
-            Segments::open(&disk, &names, &mut entries, limits.segment_bytes);
-        let health = Health::new(limits.min_free, limits.min_free_files);
-        // Their places will be others', who must not be left out for them at the next open.
-        log.owe(lost.into_iter());
-        let used = entries.values().map(|at| stored(at.length as usize)).sum();
-        Ok(Store {
-            secret: log.secret().to_le_bytes(),
-            limits,
-            index: RwLock::new(Index { entries, files, ..Index::default() }),
-            writer: Mutex::new(Writer {
-                log,
-                segments,
-                unsynced: 0,
-                dead_records: limits.dead_records,
-            }),
-            used: AtomicU64::new(used),
-            budget: AtomicU64::new(limits.bytes),
-            health,
-            watch,
-            disk,
-        })
-    }
-
     fn read(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -315,10 +287,7 @@ impl Store {
     /// Where a sample is, for people.
     fn place(&self, key: Key) -> String {
         let Some(at) = self.read().entries.get(&key).copied() else { return String::new() };
-        let Extent { segment, .. } = Extent::of(&at);
-        let from = u64::from(at.page) * PAGE_BYTES;
-        let name = self.writer().segments.name(segment);
-        format!("{name}, bytes {from} to {}", from + u64::from(at.length))
+        self.writer().segments.describe(&at)
     }
 
     /// Gives samples up. Blocks.
@@ -364,18 +333,24 @@ impl Store {
 
     /// Keeps the index small.
     fn tidy(&self, writer: &mut Writer) {
-        let index = self.read();
-        let live = index.entries.len() as u64;
+        let live = (self.read().entries.len() + writer.closed.len()) as u64;
         if writer.log.records <= 2 * live + writer.dead_records {
             return;
         }
-        let entries = index.entries.iter().map(|(key, at)| (*key, *at));
         writer.dead_records = self.limits.dead_records;
-        if let Err(error) = writer.log.rewrite(&*self.disk, entries) {
+        if let Err(error) = self.rewrite(writer) {
             self.health.bad(&error);
             // Not tried again with each sample.
             writer.dead_records = writer.log.records;
         }
+    }
+
+    /// Leaves the dead records of the index behind.
+    fn rewrite(&self, writer: &mut Writer) -> Result<()> {
+        let Writer { log, closed, .. } = writer;
+        let index = self.read();
+        let entries = closed.iter().chain(&index.entries).map(|(key, at)| (*key, *at));
+        log.rewrite(&*self.disk, entries)
     }
 
     fn sync_all(&self, writer: &mut Writer) -> Result<()> {
@@ -395,9 +370,7 @@ impl Store {
         writer.segments.shrink(0);
         writer.segments.clear_gaps();
         self.delete_empty(&mut writer);
-        let index = self.read();
-        let entries = index.entries.iter().map(|(key, at)| (*key, *at));
-        let written = writer.log.rewrite(&*self.disk, entries);
+        let written = self.rewrite(&mut writer);
         written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
     }
 

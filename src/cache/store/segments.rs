@@ -96,16 +96,29 @@ fn id_of(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok()
 }
 
+/// Whether this is the name of a segment.
+pub(super) fn is_segment(name: &str) -> bool {
+    id_of(name).is_some()
+}
+
+/// Entries that were recorded and are not served.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    /// They lead nowhere, or to the same pages as another one: a crash has brought one back.
+    pub(super) lost: Vec<(Key, Location)>,
+    /// They are of segments that cannot be opened at this moment.
+    pub(super) closed: Entries,
+}
+
 impl Segments {
     /// The segments that are there. Entries that lead to none of them, or to the same pages as
-    /// another one (a crash has brought one back), are taken out; the last of what is given. Those
-    /// of a segment that cannot be opened are taken out too, but they are not lost.
+    /// another one, are taken out, and so are those of a segment that cannot be opened.
     pub(super) fn open(
         disk: &Arc<dyn Disk>,
         names: &[(String, u64)],
         entries: &mut Entries,
         segment_bytes: u64,
-    ) -> (Self, Files, Vec<Key>) {
+    ) -> (Self, Files, LeftOut) {
         let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
         let mut segments = Segments {
             disk: Arc::clone(disk),
@@ -141,24 +154,28 @@ impl Segments {
             written.insert(id, there);
             segments.segments.insert(id, Segment { file, pages, room: 0 });
         }
-        entries.retain(|_, at| !closed.contains(&at.segment));
+        let closed = entries.extract_if(|_, at| closed.contains(&at.segment)).collect();
         let lost = segments.keep_apart(entries, &written);
         let packed = segments.segments.iter().map(|(id, segment)| (*id, &segment.file));
         let files = packed.chain(segments.large.files());
         let files = files.map(|(id, file)| (id, Arc::clone(file))).collect();
-        (segments, files, lost)
+        (segments, files, LeftOut { lost, closed })
     }
 
     /// Takes out the entries that lead nowhere, and finds what is between the others.
-    fn keep_apart(&mut self, entries: &mut Entries, written: &HashMap<u32, u32>) -> Vec<Key> {
-        let mut lost = Vec::new();
+    fn keep_apart(
+        &mut self,
+        entries: &mut Entries,
+        written: &HashMap<u32, u32>,
+    ) -> Vec<(Key, Location)> {
+        let mut lost = HashSet::new();
         let mut places: Vec<(Extent, Key)> = Vec::with_capacity(entries.len());
         for (key, at) in entries.iter() {
             self.next = self.next.max(at.segment.saturating_add(1));
             let place = Extent::of(at);
             match written.get(&at.segment) {
                 Some(there) if place.end() <= *there => places.push((place, *key)),
-                _ => lost.push(*key),
+                _ => drop(lost.insert(*key)),
             }
         }
         places.sort_unstable();
@@ -168,9 +185,9 @@ impl Segments {
                 lost.extend([*one, *other]);
             }
         }
-        for key in &lost {
-            entries.remove(key);
-        }
+        let mut lost: Vec<(Key, Location)> =
+            lost.into_iter().filter_map(|key| Some((key, entries.remove(&key)?))).collect();
+        lost.sort_unstable_by_key(|(_, at)| (at.segment, at.page));
         if !lost.is_empty() {
             places.retain(|(_, key)| entries.contains_key(key));
         }
@@ -257,10 +274,11 @@ impl Segments {
         let id = self.next;
         let file = self.disk.create(&name(id), Use::Pages)?;
         self.next = id.saturating_add(1);
+        // Samples in a file whose name does not last would not either, whatever is synced.
+        self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&name(id))))?;
         let size = self.segment_pages.max(pages);
         self.segments.insert(id, Segment { file, pages: size, room: 0 });
         self.give(Extent { segment: id, page: 0, pages: size }, true);
-        self.disk.sync_names()?;
         self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
     }
 
@@ -359,6 +377,16 @@ impl Segments {
     /// The name of a file, by its number.
     pub(super) fn name(&self, id: u32) -> String {
         self.large.name(id).unwrap_or_else(|| name(id))
+    }
+
+    /// Where a sample is, for people.
+    pub(super) fn describe(&self, at: &Location) -> String {
+        let from = u64::from(at.page) * PAGE_BYTES;
+        let file = match self.file(at.segment) {
+            Some(_) => self.name(at.segment),
+            None => format!("file {:08}, which is gone", at.segment),
+        };
+        format!("{file}, bytes {from} to {}", from + u64::from(at.length))
     }
 
     /// Gives back what no block has in large files.

@@ -98,6 +98,8 @@ impl Store {
         match recorded {
             Ok(records) => {
                 self.used.fetch_add(places.iter().map(Extent::bytes).sum(), Ordering::Relaxed);
+                // What comes again is where it is now.
+                records.iter().for_each(|(key, _)| _ = writer.closed.remove(key));
                 self.write().entries.extend(records);
                 Ok(())
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nix::libc;
 
+use super::super::disk::Disk;
 use super::super::*;
 use super::model::{Model, bytes};
 
@@ -13,9 +14,17 @@ fn key(sample: u128) -> Key {
     Key::new(sample << 64 | (sample + 5))
 }
 
+fn limits() -> Limits {
+    Limits { segment_bytes: 60_000, dead_records: 12, ..Limits::new(1 << 20, 0) }
+}
+
 fn try_open(disk: &Model) -> Result<Store> {
-    let limits = Limits { segment_bytes: 60_000, dead_records: 12, ..Limits::new(1 << 20, 0) };
-    Store::open(Arc::new(disk.clone()), limits, 7)
+    Store::open(Arc::new(disk.clone()), limits(), 7)
+}
+
+/// What opening finds lost.
+fn losses(disk: &Model) -> Losses {
+    Store::open_found(Arc::new(disk.clone()), limits()).unwrap().unwrap().1
 }
 
 fn open(disk: &Model) -> Store {
@@ -103,6 +112,100 @@ fn a_segment_that_cannot_be_opened_is_there_the_next_time() {
     store.sync().unwrap();
     disk.close(None);
     assert_eq!(served(&open(&disk)), all());
+}
+
+#[test]
+fn a_segment_that_cannot_be_opened_outlasts_new_indexes() {
+    let disk = filled();
+    disk.close(Some("segment-00000002"));
+    let closed = losses(&disk).closed;
+    assert!(matches!(&closed[..], [(name, 2..)] if name == "segment-00000002"), "{closed:?}");
+    let store = open(&disk);
+    let left = served(&store);
+    let missing: Vec<u128> = all().into_iter().filter(|sample| !left.contains(sample)).collect();
+    store.compact().unwrap();
+    // The index is made small by itself, too.
+    let index = || disk.names().unwrap().into_iter().find(|(name, _)| name.starts_with("index-"));
+    let before = index().unwrap().0;
+    for _ in 0..SAMPLES {
+        store.remove(&[key(left[0])]);
+        assert!(put(&store, left[0]));
+    }
+    assert_ne!(index().unwrap().0, before);
+    // What has come again and is given up does not come back.
+    assert!(put(&store, missing[0]));
+    store.remove(&[key(missing[0])]);
+    store.compact().unwrap();
+    drop(store);
+    disk.close(None);
+    let again = served(&open(&disk));
+    assert_eq!(again, all().into_iter().filter(|n| *n != missing[0]).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_lost_is_told_at_the_next_open() {
+    let disk = filled();
+    assert_eq!(losses(&disk), Losses::default());
+    disk.edit("segment-00000002", |bytes| bytes.truncate(bytes.len() / 2));
+    let cut = losses(&disk);
+    assert!(cut.is_some() && cut.records == 0);
+    assert!(cut.samples.len() > 1 && cut.samples.len() < 10);
+    assert!(cut.samples.iter().all(|at| at.starts_with("segment-00000002, bytes ")), "{cut:?}");
+    let disk = filled();
+    disk.remove("segment-00000002").unwrap();
+    let gone = losses(&disk);
+    assert!(gone.samples.len() > cut.samples.len());
+    assert!(gone.samples.iter().all(|at| at.starts_with("file 00000002, which is gone")));
+    assert_eq!(served(&open(&disk)).len(), SAMPLES as usize - gone.samples.len());
+    let disk = filled();
+    disk.edit("index-00000001", |bytes| bytes[45] ^= 1);
+    assert_eq!(losses(&disk), Losses { records: 1, ..Losses::default() });
+    open(&disk).compact().unwrap();
+    assert_eq!(losses(&disk), Losses::default());
+}
+
+/// Nothing is deleted for it, and no index made with which nobody would notice.
+#[test]
+fn a_store_without_an_index_is_lost_and_stays_as_it_is() {
+    let found = |disk: &Model| Store::open_found(Arc::new(disk.clone()), limits());
+    assert!(found(&Model::default()).unwrap().is_none());
+    for deleted in [false, true] {
+        let disk = filled();
+        match deleted {
+            true => disk.remove("index-00000001").unwrap(),
+            false => disk.edit("index-00000001", |bytes| bytes[3] ^= 1),
+        }
+        let before = disk.names().unwrap();
+        assert_eq!(found(&disk).err().unwrap().kind(), ErrorKind::InvalidData);
+        assert_eq!(disk.names().unwrap(), before);
+    }
+    // An older one that is left counts, and the damage is told.
+    let disk = filled();
+    drop(disk.create("index-00000002", disk::Use::Log).unwrap());
+    assert_eq!(losses(&disk).indexes, ["index-00000002"]);
+    assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()));
+}
+
+/// A name that was not made to last takes the samples with it that were synced after it.
+#[test]
+fn nothing_is_stored_in_a_file_whose_name_may_not_last() {
+    let disk = Model::default();
+    let store = open(&disk);
+    let part = |sample| Part::new(key(99), sample * 12_288);
+    let put_part = |sample: u128| {
+        let bytes = bytes(sample, 9_000);
+        store.put_all(&[Sample { key: key(sample), bytes: &bytes, part: part(sample as u64) }])
+    };
+    disk.fail_names(Some(libc::EIO));
+    assert!(!put(&store, 0) && !put_part(1));
+    disk.fail_names(None);
+    assert!(put(&store, 0) && put_part(1));
+    store.sync().unwrap();
+    let mut random = rand::SeedableRng::seed_from_u64(5);
+    for _ in 0..50 {
+        let left = disk.crash(disk.ops(), &mut random);
+        assert_eq!(served(&open(&left)), [0, 1]);
+    }
 }
 
 #[test]

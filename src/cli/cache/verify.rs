@@ -1,0 +1,141 @@
+//! `belady cache verify`: whether what is stored is what was stored.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::super::{say, say_json};
+use super::{all_of, cannot, limits, select, source};
+use crate::cache::store::disk::Directory;
+use crate::cache::store::home::{self, Found as Listed};
+use crate::cache::store::{Key, Losses, Store};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What came of checking a store.
+#[derive(Default)]
+struct Checked {
+    /// Samples, the lost ones among them.
+    samples: usize,
+    /// Where the damaged and the lost ones were.
+    places: Vec<String>,
+    /// What else is not what it was.
+    losses: Losses,
+}
+
+pub(super) fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
+    let names: Vec<String> = name.map(str::to_owned).into_iter().collect();
+    let mut failed = Vec::new();
+    let selected = select(dir, &names, &mut failed)?;
+    let mut rows = Vec::new();
+    for listed in &selected.stores {
+        match check(dir, listed) {
+            Ok(checked) => {
+                failed.extend(checked.verdict().err());
+                rows.push((listed, Ok(checked)));
+            }
+            Err(error) => {
+                rows.push((listed, Err(error.message().to_owned())));
+                failed.push(error);
+            }
+        }
+    }
+    if json {
+        let skipped = selected
+            .skipped
+            .iter()
+            .map(|store| json!({ "store": store.name, "source": source(store), "in_use": true }));
+        let rows = rows.iter().map(|(store, checked)| row(store, checked));
+        say_json(&rows.chain(skipped).collect::<Vec<Value>>());
+    } else {
+        for (store, checked) in &rows {
+            if let Ok(checked) = checked {
+                checked.say(store);
+            }
+        }
+        selected.say_skipped();
+    }
+    // What is damaged says how the command ends, whatever else went wrong.
+    failed.sort_by_key(|error| error.kind() != ErrorKind::Cache);
+    all_of(failed)
+}
+
+fn check(dir: &Path, listed: &Listed) -> Result<Checked> {
+    let _home = home::claim_found(dir, listed)?;
+    try_check(listed).map_err(|error| cannot(listed, &error))
+}
+
+fn try_check(listed: &Listed) -> std::io::Result<Checked> {
+    let disk = Directory::open(&listed.path, true)?;
+    let Some((store, mut losses)) = Store::open_found(Arc::new(disk), limits())? else {
+        return Ok(Checked::default());
+    };
+    let keys = store.keys();
+    let style = ProgressStyle::with_template("checking {bar} {pos} of {len}");
+    let bar = ProgressBar::new(keys.len() as u64)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let damaged = store.verify(&mut bar.wrap_iter(keys.iter().copied()));
+    bar.finish_and_clear();
+    let damaged = damaged?;
+    store.remove(&damaged.iter().map(|(key, _)| *key).collect::<Vec<Key>>());
+    if losses.records > 0 {
+        // They would be found again.
+        store.compact()?;
+    }
+    store.sync()?;
+    let samples = keys.len() + losses.samples.len();
+    let mut places = std::mem::take(&mut losses.samples);
+    places.extend(damaged.into_iter().map(|(_, place)| place));
+    Ok(Checked { samples, places, losses })
+}
+
+fn row(store: &Listed, checked: &std::result::Result<Checked, String>) -> Value {
+    let Checked { samples, places, losses } = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            return json!({ "store": store.name, "source": source(store), "error": error });
+        }
+    };
+    let unopened: u64 = losses.closed.iter().map(|(_, samples)| samples).sum();
+    json!({ "store": store.name, "source": source(store), "checked": samples,
+        "damaged": places.len(), "places": places, "damaged_indexes": losses.indexes,
+        "damaged_records": losses.records, "not_opened": unopened })
+}
+
+impl Checked {
+    fn say(&self, store: &Listed) {
+        let (name, source, damaged) = (&store.name, source(store), self.places.len());
+        say(format!("{name}  {} samples checked, {damaged} damaged  {source}", self.samples));
+        self.places.iter().for_each(|place| say(format!("  damaged: {place}")));
+        self.losses.indexes.iter().for_each(|index| say(format!("  damaged: {index}")));
+        if self.losses.records > 0 {
+            say(format!("  damaged: {} records of the index", self.losses.records));
+        }
+        for (segment, samples) in &self.losses.closed {
+            say(format!("  cannot be opened: {segment}, {samples} samples"));
+        }
+    }
+
+    /// An error where not all is as it was.
+    fn verdict(&self) -> Result<()> {
+        let (damaged, records) = (self.places.len(), self.losses.records);
+        let unopened: u64 = self.losses.closed.iter().map(|(_, samples)| samples).sum();
+        let mut said = Vec::new();
+        if damaged > 0 || unopened == 0 {
+            said.push(format!("{damaged} samples were damaged and are dropped"));
+        }
+        if records > 0 || !self.losses.indexes.is_empty() {
+            said.push("the index was damaged, and what it does not know is lost".into());
+        }
+        if unopened > 0 {
+            said.push(format!("{unopened} samples are in segments that cannot be opened"));
+        }
+        if damaged == 0 && unopened == 0 && !self.losses.is_some() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Cache, said.join(", ")).hint(
+            "they are read from the source again; a disk that damages more should be replaced",
+        ))
+    }
+}
