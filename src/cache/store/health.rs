@@ -2,7 +2,9 @@
 //!
 //! Errors in a row make it unstable, and then down: it is bypassed, and tried again now and then.
 //! A disk on which others need the space is full: nothing more is written until there is clearly
-//! more space than has to stay free, so that it does not go back and forth at the edge.
+//! more space than has to stay free, so that it does not go back and forth at the edge. A quota does
+//! not show in the space: one that has refused a write is tried again now and then, and the disk is
+//! full until a write is taken.
 
 use std::io::{Error, Result};
 use std::sync::PoisonError;
@@ -33,10 +35,18 @@ struct State {
     /// When a disk that is down is tried again.
     retry: Instant,
     full: bool,
+    /// When a quota that has refused a write is tried again.
+    quota: Option<Instant>,
     /// Our place on the disk has been deleted.
     gone: bool,
     looked: Option<Instant>,
     written: u64,
+}
+
+impl State {
+    fn is_full(&self) -> bool {
+        self.full || self.quota.is_some()
+    }
 }
 
 /// The state of the disk below a store.
@@ -53,6 +63,7 @@ impl Health {
             errors: 0,
             retry: Instant::now(),
             full: false,
+            quota: None,
             gone: false,
             looked: None,
             written: 0,
@@ -71,14 +82,21 @@ impl Health {
             _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
             DOWN.. => "down: the cache disk fails; it is bypassed",
             1.. => "unstable: the cache disk has failed lately",
-            0 if state.full => {
+            0 if state.is_full() => {
                 "full: others need the space of the cache disk; no more is stored there"
             }
             0 => "normal",
         }
     }
 
-    /// Whether to try the disk.
+    /// Whether the disk works.
+    pub(super) fn is_up(&self) -> bool {
+        let state = self.lock();
+        state.errors < DOWN && !state.gone
+    }
+
+    /// Whether to try the disk. One that is down is so for one who asks, now and then: who has to try
+    /// it then, or nobody does.
     pub(super) fn is_usable(&self) -> bool {
         let mut state = self.lock();
         if state.errors < DOWN || state.gone {
@@ -112,7 +130,7 @@ impl Health {
                 state.full = self.leaves_little(space, bytes, state.full);
             }
         }
-        !state.full
+        !state.full && state.quota.is_none_or(|again| Instant::now() >= again)
     }
 
     /// Looks at the space.
@@ -133,7 +151,7 @@ impl Health {
 
     /// Whether others need the space.
     pub(super) fn is_full(&self) -> bool {
-        self.lock().full
+        self.lock().is_full()
     }
 
     /// The disk did what it should.
@@ -142,14 +160,23 @@ impl Health {
         state.errors = state.errors.saturating_sub(1);
     }
 
+    /// The disk took a sample.
+    pub(super) fn stored(&self) {
+        self.lock().quota = None;
+        self.good();
+    }
+
     /// The disk did not.
     pub(super) fn bad(&self, error: &Error) {
         let mut state = self.lock();
         if has_no_room(error) {
-            if !state.full {
+            if !state.is_full() {
                 tracing::warn!(%error, "the cache disk is full; going on without storing");
             }
             (state.full, state.looked) = (true, Some(Instant::now()));
+            if error.raw_os_error() == Some(libc::EDQUOT) {
+                state.quota = Some(Instant::now() + RETRY_AFTER);
+            }
             return;
         }
         state.errors = (state.errors + 1).min(DOWN);
@@ -162,6 +189,14 @@ impl Health {
     }
 }
 
+#[cfg(test)]
+impl Health {
+    /// Half a minute has gone by.
+    pub(super) fn make_due(&self) {
+        self.lock().retry = Instant::now();
+    }
+}
+
 /// Whether a disk has no room for what was asked of it.
 pub(super) fn has_no_room(error: &Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
@@ -169,6 +204,7 @@ pub(super) fn has_no_room(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::model::Model;
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -191,6 +227,26 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_is_full_until_a_write_is_taken() {
+        let disk = Model::default();
+        let health = Health::new(GIB, 0);
+        health.bad(&Error::from_raw_os_error(libc::EDQUOT));
+        let no_more = || {
+            // What the disk says of its space.
+            health.look(&disk).unwrap();
+            health.good();
+            health.words().starts_with("full") && health.is_full()
+        };
+        assert!(no_more() && !health.has_room(&disk, 1));
+        health.lock().quota = Some(Instant::now());
+        assert!(no_more() && health.has_room(&disk, 1), "it is tried again");
+        health.bad(&Error::from_raw_os_error(libc::EDQUOT));
+        assert!(no_more() && !health.has_room(&disk, 1));
+        health.stored();
+        assert!(!no_more() && health.words() == "normal" && health.has_room(&disk, 1));
+    }
+
+    #[test]
     fn a_disk_that_fails_is_down_and_comes_back_step_by_step() {
         let health = Health::new(0, 0);
         let error = Error::from_raw_os_error(libc::EIO);
@@ -200,8 +256,8 @@ mod tests {
         assert_eq!(health.words(), "normal");
         (0..5).for_each(|_| health.bad(&error));
         assert!(health.words().starts_with("down") && !health.is_usable());
-        health.lock().retry = Instant::now();
-        assert!(health.is_usable(), "one is let through");
+        health.make_due();
+        assert!(!health.is_up() && health.is_usable(), "one is let through");
         assert!(!health.is_usable(), "and no more for a while");
         health.good();
         assert!(health.words().starts_with("unstable") && health.is_usable());

@@ -29,7 +29,7 @@ impl AsFd for Lent {
 impl Store {
     /// The file that has this first block, if it [can be lent](Self::make_lendable). Never blocks.
     pub fn lent(&self, first: Key) -> Option<Arc<Lent>> {
-        if !self.is_usable() {
+        if self.reads_hang() || !self.health.is_up() {
             return None;
         }
         let index = self.read();

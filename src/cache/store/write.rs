@@ -62,12 +62,14 @@ impl Store {
         }
         let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
         let fits = self.used().saturating_add(bytes) <= self.budget();
-        if !fits || !self.is_usable() || !self.health.has_room(&*self.disk, bytes) {
+        // One who may try a disk that is down does try it.
+        let may = fits && !self.reads_hang() && self.health.has_room(&*self.disk, bytes);
+        if !may || !self.is_usable() {
             return false;
         }
         let mut writer = self.writer();
         match self.append(&mut writer, &samples) {
-            Ok(()) => self.health.good(),
+            Ok(()) => self.health.stored(),
             Err(error) => {
                 self.health.bad(&error);
                 return false;

@@ -142,6 +142,22 @@ fn a_segment_that_cannot_be_opened_outlasts_new_indexes() {
     assert_eq!(again, all().into_iter().filter(|n| *n != missing[0]).collect::<Vec<_>>());
 }
 
+/// Whoever only asks leaves the try of a disk that is down to who reads or writes.
+#[test]
+fn a_disk_that_is_down_is_tried_by_who_has_to_do_with_it() {
+    let disk = filled();
+    let store = open(&disk);
+    disk.fail_reads(Some(libc::EIO));
+    (0..3).for_each(|_| assert!(matches!(store.get(key(1)), Found::Damaged)));
+    assert!(store.state().starts_with("down") && !store.contains(key(1)));
+    store.health.make_due();
+    assert!(store.lent(key(1)).is_none());
+    disk.set_space(Some(disk::Space { bytes: 0, total: 1 << 30, files: Some(0) }));
+    assert!(!put(&store, 99), "there is no room");
+    assert!(store.contains(key(1)), "the try was left");
+    assert!(!store.contains(key(1)));
+}
+
 #[test]
 fn what_is_lost_is_told_at_the_next_open() {
     let disk = filled();
