@@ -4,7 +4,9 @@
 //! other's. Method: a cache directory with the stores of two sources, and one misfortune.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags};
 use serde_json::Value;
@@ -88,4 +90,162 @@ fn a_store_that_cannot_be_read_is_no_other_stores_trouble() {
     nix::mount::umount2(broken, MntFlags::MNT_DETACH).unwrap();
     ground.ends(0, &["cache", "gc", cache]);
     assert_eq!((list(&ground, cache).len(), left(broken)), (1, false));
+}
+
+const FILES: u64 = 20;
+
+/// A store of a source all of which is in it.
+fn fill(ground: &Ground, cache: &str) {
+    let mounted = Mounted::new(ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+    mounted.umount();
+}
+
+#[test]
+fn what_the_disk_has_lost_is_named_and_no_success() {
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, 30_000);
+    let cache = ground.path("cache");
+    let file = |prefix: &str| files_of_stores(&cache, prefix).remove(0);
+    let open = |prefix: &str| File::options().write(true).open(file(prefix)).unwrap();
+    let text = cache.to_str().unwrap();
+    let verify = |code| ground.ends(code, &["cache", "verify", text]);
+    for damage in ["gone", "cut", "record"] {
+        fill(&ground, text);
+        assert!(verify(0).contains(&format!("{FILES} samples checked, 0 damaged")));
+        let named = match damage {
+            "gone" => {
+                fs::remove_file(file("segment-")).unwrap();
+                "20 damaged"
+            }
+            "cut" => {
+                open("segment-").set_len(8 * 32_768 - 1).unwrap();
+                "damaged: segment-0000000"
+            }
+            _ => {
+                open("index-").write_all_at(b"torn", 45).unwrap();
+                "damaged: 1 records of the index"
+            }
+        };
+        let said = verify(5);
+        assert!(said.contains(named), "{damage}: {said}");
+        // It is dropped.
+        assert!(verify(0).contains("0 damaged"), "{damage}");
+    }
+    // Where nothing can be told of what is there, nothing is deleted either.
+    fill(&ground, text);
+    open("index-").write_all_at(b"head", 3).unwrap();
+    let before = files_of_stores(&cache, "");
+    for _ in 0..2 {
+        assert!(
+            verify(5).contains("its index is gone or damaged, and all that was stored is lost")
+        );
+        assert_eq!(files_of_stores(&cache, ""), before);
+    }
+    let said = ground.ends(5, &["cache", "verify", text, "--json"]);
+    assert!(said.contains("\"error\":"), "{said}");
+    ground.ends(0, &["cache", "gc", text]);
+    assert!(files_of_stores(&cache, "segment-").is_empty());
+    fill(&ground, text);
+    verify(0);
+}
+
+#[test]
+fn a_store_in_use_is_no_other_stores_trouble() {
+    let ground = Ground::new();
+    let cache = ground.path("cache");
+    let [first, second] = make_stores(&ground, &cache);
+    let cache = cache.to_str().unwrap();
+    let [first, second] = [&first, &second].map(|source| source.to_str().unwrap());
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    let said = ground.ends(0, &["cache", "verify", cache]);
+    assert!(said.contains("0 damaged") && said.contains("skipped"), "{said}");
+    let said = ground.ends(8, &["cache", "rm", cache, first, second]);
+    assert!(said.contains("deleted") && said.contains("in use by process"), "{said}");
+    assert_eq!(list(&ground, cache).len(), 1);
+    for verb in [&["verify", cache][..], &["gc", cache], &["rm", cache, "--all"]] {
+        let said = ground.ends(0, &[&["cache"], verb].concat());
+        assert!(said.contains("skipped") && said.contains(first), "{said}");
+    }
+    mounted.umount();
+    let said = ground.ends(2, &["cache", "rm", cache, "none", first]);
+    assert!(said.contains("deleted") && said.contains("no store 'none'"), "{said}");
+}
+
+/// A source that is formatted anew has another store at the same path.
+#[test]
+fn a_source_stands_for_all_its_stores() {
+    let ground = Ground::new();
+    let cache = ground.path("cache");
+    let [first, second] = make_stores(&ground, &cache).map(|s| s.to_str().unwrap().to_owned());
+    for owner in files_of_stores(&cache, "owner") {
+        let text = fs::read_to_string(&owner).unwrap();
+        fs::write(&owner, text.replace(&format!("{second:?}"), &format!("{first:?}"))).unwrap();
+    }
+    let cache = cache.to_str().unwrap();
+    let said = ground.ends(0, &["cache", "verify", cache, &first, "--json"]);
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&said).unwrap().len(), 2);
+    ground.ends(0, &["cache", "rm", cache, &first]);
+    assert!(list(&ground, cache).is_empty());
+}
+
+#[test]
+fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
+    let ground = Ground::new();
+    let cache = ground.path("cache");
+    let [first, _] = make_stores(&ground, &cache);
+    for owner in files_of_stores(&cache, "owner") {
+        fs::remove_file(owner).unwrap();
+    }
+    // Not ours.
+    let stores = cache.join("belady-store-v3");
+    fs::create_dir(stores.join("mine")).unwrap();
+    std::os::unix::fs::symlink(&first, stores.join("0123456789abcdef")).unwrap();
+    fs::write(stores.join("0123456789abcdee"), "").unwrap();
+    let text = cache.to_str().unwrap();
+    let listed = list(&ground, text);
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|row| row["source"] == "unknown" && row["in_use"] == false));
+    let mounted = Mounted::at(
+        &ground,
+        &first,
+        &ground.path("mount"),
+        &["--cache-dir", text, "--nvme", "16MiB"],
+    );
+    let owner = files_of_stores(&cache, "owner").remove(0);
+    fs::remove_file(owner).unwrap();
+    assert_eq!(list(&ground, text).iter().filter(|row| row["in_use"] == true).count(), 1);
+    ground.ends(0, &["cache", "rm", text, "--all"]);
+    assert_eq!(list(&ground, text).len(), 1, "the one in use");
+    mounted.umount();
+    ground.ends(0, &["cache", "gc", text, "--unused", "0s"]);
+    assert!(list(&ground, text).is_empty());
+    assert_eq!(fs::read_dir(stores).unwrap().count(), 4, "the tag, and what is not ours");
+}
+
+fn remount(disk: &Tmpfs, how: &str) {
+    let mut mount = Command::new("mount");
+    let mount = mount.args(["-o", &format!("remount,{how}")]).arg(&disk.0);
+    assert!(mount.status().unwrap().success());
+}
+
+#[test]
+fn a_cache_disk_that_has_become_read_only_is_bypassed() {
+    let ground = Ground::new();
+    let disk = Tmpfs::new(&ground, "disk", "size=64M,mode=700");
+    let cache = disk.0.join("cache");
+    make_stores(&ground, &cache);
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    for (how, state) in [("ro", "down"), ("rw", "normal")] {
+        remount(&disk, how);
+        // A source that was never stored there, too.
+        ground.plant("../third/file", b"x");
+        for source in ["source", "third"].map(|name| ground.path(name)) {
+            let mounted = Mounted::at(&ground, &source, &ground.path("mount"), &options);
+            assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
+            let status = mounted.status();
+            assert!(status["disk_state"].as_str().unwrap().starts_with(state), "{status}");
+            mounted.umount();
+        }
+    }
 }

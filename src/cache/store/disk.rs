@@ -4,10 +4,10 @@
 //! written. Both promise the same, and no more: what was written is there for later reads at once,
 //! and after a crash if it was synced. A name is there after a crash if the names were synced.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Directory {
     pub fn open(path: &Path, direct: bool) -> Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let directory = fcntl::open(path, flags, Mode::empty())?;
-        Ok(Directory { direct: direct && takes_direct(path), directory })
+        Ok(Directory { direct: direct && takes_direct(&directory), directory })
     }
 
     /// Whether pages go past the page cache.
@@ -134,16 +134,20 @@ impl Directory {
 /// The rights of a new file.
 const OWNER_ONLY: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
+/// The page that is tried; what a kill has left of it goes at the next try.
+const PROBE: &str = "probe";
+
 /// Tries a page; some filesystems refuse only the write.
-fn takes_direct(directory: &Path) -> bool {
-    let Ok(file) = tempfile::Builder::new().prefix("probe-").tempfile_in(directory) else {
-        return true;
-    };
-    let mut options = OpenOptions::new();
-    let opened = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(file.path());
+fn takes_direct(directory: &OwnedFd) -> bool {
+    let remove = || unlinkat(directory, PROBE, UnlinkatFlags::NoRemoveDir);
+    let _ = remove();
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_DIRECT;
+    let opened = fcntl::openat(directory, PROBE, flags, OWNER_ONLY).map_err(Error::from);
     let mut page = Buffer::pages(PAGE_BYTES as usize);
-    let refused = |error: &Error| error.raw_os_error() == Some(libc::EINVAL);
-    !opened.and_then(|file| file.write_all_at(page.pages_mut(), 0)).is_err_and(|e| refused(&e))
+    let tried = opened.and_then(|file| File::from(file).write_all_at(page.pages_mut(), 0));
+    // It may be there also where it could not be opened.
+    let _ = remove();
+    !tried.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
 }
 
 impl Disk for Directory {

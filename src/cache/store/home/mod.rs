@@ -16,6 +16,7 @@
 //!
 //! Nothing else is ever touched, and what bears such a name and is not ours is not either.
 
+mod found;
 mod trash;
 
 use std::fs::{self, DirBuilder, File};
@@ -37,6 +38,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
+pub use found::{Found, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
 
@@ -158,18 +160,49 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::ETIMEDOUT
                 | libc::EUCLEAN
                 | libc::EBADMSG
+                | libc::ESTALE
+                | libc::EHOSTDOWN
+                | libc::ESHUTDOWN
                 | libc::ENOSPC
                 | libc::EDQUOT
         )
     );
+    // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
+    let fails = fails || error.raw_os_error() == Some(libc::EROFS) && has_stores(cache);
     let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
     Error::new(kind, format!("cache.dir {}: {error}", cache.display()))
 }
 
+/// Whether there have been stores in a cache directory.
+fn has_stores(cache: &Path) -> bool {
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().as_bytes().starts_with(STORES.as_bytes()))
+}
+
+/// Makes a directory, and has its name last. One that is there stays as it is.
+fn make(directory: &Path) -> std::io::Result<()> {
+    let try_make = || DirBuilder::new().mode(0o700).create(directory);
+    let (mut made, parent) = (try_make(), directory.parent());
+    if let (Err(error), Some(parent)) = (&made, parent)
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        make(parent)?;
+        made = try_make();
+    }
+    match made {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    }
+    // Where it may not be opened, its owner has to see to it.
+    match parent.and_then(|parent| File::open(parent).ok()) {
+        Some(parent) => parent.sync_all(),
+        None => Ok(()),
+    }
+}
+
 /// Makes a directory of our own, or makes sure that it is one.
 fn make_own(cache: &Path, directory: &Path) -> Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| match cannot(cache, &error) {
+    make(directory).map_err(|error| match cannot(cache, &error) {
         failing if failing.kind() == ErrorKind::Disk => failing,
         _ => refuse(cache, format!("cannot be written: {error}"))
             .hint("give a writable local directory"),
@@ -390,51 +423,6 @@ fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
     Ok(home)
 }
 
-/// A store as it is found.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The name of its directory.
-    pub name: String,
-    /// The directory.
-    pub path: PathBuf,
-    /// Whose it is, if that can be read.
-    pub owner: Option<Owner>,
-    /// When it was used last, if that can be told.
-    pub used: Option<SystemTime>,
-    /// Whether a process uses it.
-    pub in_use: bool,
-    /// Bytes that its files take on the disk.
-    pub disk_bytes: u64,
-}
-
-/// The stores in a cache directory, sorted by name.
-///
-/// # Errors
-/// Where the cache directory cannot be used.
-pub fn stores(cache: &Path) -> Result<Vec<Found>> {
-    check(cache)?;
-    let stores = cache.join(format!("{STORES}{VERSION}"));
-    let entries = match fs::read_dir(&stores) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(cannot(cache, &error)),
-    };
-    let mut found: Vec<Found> = entries
-        .flatten()
-        .filter(|entry| entry.path().join(OWNER).is_file())
-        .map(|entry| Found {
-            name: entry.file_name().to_string_lossy().into_owned(),
-            owner: File::open(entry.path().join(OWNER)).ok().and_then(read_owner),
-            used: fs::metadata(entry.path().join(OWNER)).and_then(|found| found.modified()).ok(),
-            in_use: is_locked(&entry.path()),
-            disk_bytes: disk_bytes(&entry.path()),
-            path: entry.path(),
-        })
-        .collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
-}
-
 fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
     cache.join(format!("{STORES}{VERSION}")).join(owner.name())
 }
@@ -447,15 +435,4 @@ pub fn held(cache: &Path, owner: &Owner) -> u64 {
 /// Where the catalog of a source is saved, if it is.
 pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
     path_of(cache, owner).join(CATALOG)
-}
-
-/// Bytes that the files of a store take on the disk.
-pub fn disk_bytes(store: &Path) -> u64 {
-    let entries = fs::read_dir(store).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
-}
-
-fn is_locked(store: &Path) -> bool {
-    let Ok(file) = File::open(store.join(OWNER)) else { return false };
-    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }

@@ -10,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Home, STORES, TAG, TAG_NAME, VERSION, cannot, check, disk_bytes, is_locked};
+use super::found::is_locked;
+use super::{Home, STORES, TAG, TAG_NAME, VERSION, cannot, check, disk_bytes};
 use crate::error::Result;
 
 const TRASH: &str = "belady-trash-";
@@ -31,7 +32,7 @@ fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
 }
 
 /// Whether this is a directory, and made by this user.
-fn is_own(directory: &Path) -> bool {
+pub(super) fn is_own(directory: &Path) -> bool {
     let me = nix::unistd::geteuid().as_raw();
     fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == me)
 }
