@@ -125,21 +125,23 @@ fn samples_are_chosen_by_order_by_names_and_by_pattern() {
 /// A pipe is read by the command itself, which has it.
 #[test]
 fn names_come_from_a_pipe_too() {
+    const NONE: usize = 1_280_000;
     let stand = Stand::new("1MiB", Some("64MiB"));
     let point = stand.mounted.point.to_str().unwrap();
     for (from, name) in [("-", "a/0001"), ("/dev/stdin", "a/0002")] {
         let mut command = stand.ground.belady();
         command.args(["warmup", point, "--json", "--files-from", from]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // More than any pipe has room for.
-        let names = format!("{name}\n{}", "none\n".repeat(1 << 20));
+        // As many as ImageNet has.
+        let none = "train/n01440764/n01440764_10026.JPEG\n".repeat(NONE);
+        let names = format!("{name}\n{none}");
         child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let progress: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(output.status.success());
         assert_eq!(
             (blocks(&progress, "fetched"), progress["missing"].as_u64()),
-            (1, Some(1 << 20))
+            (1, Some(NONE as u64))
         );
     }
     stand.mounted.umount();

@@ -84,7 +84,6 @@ pub(super) fn is_locked(store: &Path) -> bool {
     let is_held = |locked: Option<Errno>| locked == Some(Errno::EWOULDBLOCK);
     let owner = File::open(store.join(OWNER)).ok();
     let lock = |file| Flock::lock(file, FlockArg::LockSharedNonblock).err().map(|(_, errno)| errno);
-    let stays =
-        |directory: &OwnedFd| lock_directory(directory, FlockArg::LockExclusiveNonblock).err();
+    let stays = |directory: &OwnedFd| lock_directory(directory, FlockArg::LockSharedNonblock).err();
     is_held(owner.and_then(lock)) || is_held(hold(store).ok().and_then(|held| stays(&held)))
 }
