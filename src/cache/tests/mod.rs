@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use super::store::tests::model::Model;
 use super::*;
 use crate::catalog::TICK;
 use crate::source::instead::Instead;
@@ -236,6 +237,41 @@ fn a_damaged_sample_that_is_wanted_whole_is_not_there_any_more() {
         stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
     }
     assert_eq!(stand.cache.store().unwrap().totals().0, 0);
+}
+
+/// A disk that is down is tried once in a while, for all blocks of a file or for none.
+#[test]
+fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
+    const LENGTH: usize = 1_500_000;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, [7; LENGTH]).unwrap();
+    let source = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
+    let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
+    let (inbox, disk) = (Arc::new(Inbox::new(8)), Model::default());
+    let store = Store::open(Arc::new(disk.clone()), store::Limits::new(4 << 20, 0), 1).unwrap();
+    let cache = Cache::new(catalog, inbox, Some((TIER, Arc::new(store))));
+    let store = cache.store().unwrap();
+    let start = std::time::Instant::now();
+    for block in [0, 1].map(BlockId) {
+        cache.load(block, TIER);
+        while store.totals().0 <= u64::from(block.0) {
+            assert!(start.elapsed() < LIMIT, "nothing is stored");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    disk.fail_reads(Some(nix::libc::EIO));
+    while !store.state().starts_with("down") {
+        store.keys().into_iter().for_each(|key| drop(store.get(key)));
+    }
+    disk.fail_reads(None);
+    store.make_due();
+    // Nobody else has it.
+    std::fs::remove_file(&file).unwrap();
+    let (whole, taken) = channel();
+    let node = cache.catalog.locate(BLOCK).unwrap().node;
+    cache.whole(node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    assert_eq!(taken.recv_timeout(LIMIT).unwrap().map(|bytes| bytes.len()), Some(LENGTH));
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn a_disk_that_is_down_is_tried_by_who_has_to_do_with_it() {
     disk.fail_reads(Some(libc::EIO));
     (0..3).for_each(|_| assert!(matches!(store.get(key(1)), Found::Damaged)));
     assert!(store.state().starts_with("down") && !store.contains(key(1)));
-    store.health.make_due();
+    store.make_due();
     assert!(store.lent(key(1)).is_none());
     disk.set_space(Some(disk::Space { bytes: 0, total: 1 << 30, files: Some(0) }));
     assert!(!put(&store, 99), "there is no room");
