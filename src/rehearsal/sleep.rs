@@ -2,8 +2,9 @@
 //! the buffer has grown (SIESTA, Harun et al. 2023).
 //!
 //! A set is a sequence of batches. Within a batch no sample comes twice as long as there are
-//! others. Where chance decides, each batch is drawn from all; where an order does, a batch goes on
-//! where the one before has ended, and after the last sample with the first. Samples are drawn one by one with probability in
+//! others: of classes in turn one leaves the turn when all of it was drawn. Where chance decides,
+//! each batch is drawn from all; where an order does, a batch goes on where the one before has
+//! ended, and after the last sample with the first. Samples are drawn one by one with probability in
 //! proportion to their weight, without those that were drawn, from a tree of sums: O(log n) a
 //! draw. Weights are integers, so no sum drifts.
 
@@ -98,9 +99,10 @@ struct Group {
     /// Node `i` has the nodes `2 i` and `2 i + 1` below it; leaves begin at `leaves`.
     sums: Vec<u64>,
     leaves: usize,
+    /// What was drawn and has not been given back.
     drawn: Vec<usize>,
-    /// Samples are taken as they stand.
-    in_order: bool,
+    /// Which sample comes next, where samples are taken as they stand.
+    next: Option<usize>,
 }
 
 impl Group {
@@ -127,7 +129,7 @@ impl Group {
             leaves: members.len().next_power_of_two(),
             sums: Vec::new(),
             drawn: Vec::new(),
-            in_order,
+            next: in_order.then_some(0),
         };
         group.sums = vec![0; 2 * group.leaves];
         group.sums[group.leaves..][..group.weights.len()].copy_from_slice(&group.weights);
@@ -146,26 +148,27 @@ impl Group {
         }
     }
 
-    /// A batch has ended: in the next one all can be drawn, but for those that an order has passed.
-    fn end_batch(&mut self) {
-        if !self.in_order {
-            self.refill();
-        }
+    /// Whether all of it was drawn.
+    fn is_empty(&self) -> bool {
+        self.drawn.len() == self.samples.len()
     }
 
-    /// What was drawn can be drawn again.
+    /// What was drawn can be drawn again; an order goes on where it is.
     fn refill(&mut self) {
         for index in std::mem::take(&mut self.drawn) {
             self.set(index, self.weights[index]);
         }
     }
 
+    /// Draws a sample of a group that is not empty.
     fn draw(&mut self, luck: &mut Luck) -> SampleId {
-        if self.drawn.len() == self.samples.len() {
-            self.refill();
-        }
-        let index =
-            if self.in_order { self.drawn.len() } else { self.find(luck.below(self.sums[1])) };
+        let index = match self.next {
+            Some(next) => {
+                self.next = Some((next + 1) % self.samples.len());
+                next
+            }
+            None => self.find(luck.below(self.sums[1])),
+        };
         self.set(index, 0);
         self.drawn.push(index);
         self.samples[index]
@@ -185,6 +188,53 @@ impl Group {
     }
 }
 
+/// Groups in turn: in each round those that are not empty give one sample each, in an order of
+/// chance.
+struct Turns {
+    groups: Vec<Group>,
+    /// Who is still to give one in this round.
+    round: Vec<usize>,
+    /// Who was not empty when the round began, and who was.
+    filled: Vec<usize>,
+    empty: Vec<usize>,
+    /// Groups of which anything was drawn.
+    touched: Vec<usize>,
+}
+
+impl Turns {
+    fn new(groups: Vec<Group>) -> Turns {
+        let (round, empty, touched) = Default::default();
+        Turns { filled: (0..groups.len()).collect(), groups, round, empty, touched }
+    }
+
+    /// What was drawn of any group can be drawn again. Takes as long as that was drawn.
+    fn refill(&mut self) {
+        self.filled.append(&mut self.empty);
+        for at in self.touched.drain(..) {
+            self.groups[at].refill();
+        }
+    }
+
+    /// Draws a sample; once all were drawn, they can be drawn again.
+    fn draw(&mut self, luck: &mut Luck) -> Option<SampleId> {
+        if self.round.is_empty() {
+            let gone = self.filled.extract_if(.., |at| self.groups[*at].is_empty());
+            self.empty.extend(gone);
+            if self.filled.is_empty() {
+                self.refill();
+            }
+            luck.shuffle(&mut self.filled);
+            self.round.clone_from(&self.filled);
+        }
+        // Who is in the round has given none since it began.
+        let at = self.round.pop()?;
+        if self.groups[at].drawn.is_empty() {
+            self.touched.push(at);
+        }
+        Some(self.groups[at].draw(luck))
+    }
+}
+
 /// Chooses a sleep set from the members of a buffer, in the order in which it is to be read.
 ///
 /// The same members and the same wish give the same set. Takes O((n + budget) log n).
@@ -198,27 +248,19 @@ pub fn sleep_set<'a>(
         classes.entry(group).or_default().push(member);
     }
     let mut luck = Luck::new(set.seed, Purpose::Sleep, set.budget);
-    let mut groups: Vec<Group> =
-        classes.into_values().map(|own| Group::new(set.chooser, own, &mut luck)).collect();
+    let groups = classes.into_values().map(|own| Group::new(set.chooser, own, &mut luck));
+    let mut turns = Turns::new(groups.collect());
     let mut chosen = Vec::new();
-    if groups.is_empty() {
+    if turns.groups.is_empty() {
         return chosen;
     }
     let batch = if set.batch == 0 { set.budget } else { set.batch };
-    let mut turn = 0;
     while (chosen.len() as u64) < set.budget {
         let begin = chosen.len();
         let size = batch.min(set.budget - begin as u64);
-        for _ in 0..size {
-            if turn % groups.len() == 0 {
-                luck.shuffle(&mut groups);
-            }
-            let at = turn % groups.len();
-            chosen.push(groups[at].draw(&mut luck));
-            turn += 1;
-        }
+        chosen.extend((0..size).map_while(|_| turns.draw(&mut luck)));
         luck.shuffle(&mut chosen[begin..]);
-        groups.iter_mut().for_each(Group::end_batch);
+        turns.refill();
     }
     chosen
 }

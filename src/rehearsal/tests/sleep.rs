@@ -119,21 +119,58 @@ fn what_goes_by_place_is_not_chosen_again_before_all_others() {
     assert!(middle.into_iter().eq(3..12), "all of a class, once each");
 }
 
+const EVERY: [Chooser; 8] = [
+    Chooser::Uniform,
+    Chooser::UniformBalanced,
+    Chooser::Prototypical,
+    Chooser::MinMargin,
+    Chooser::MaxLoss,
+    Chooser::MinReplay,
+    Chooser::Mir,
+    Chooser::Herding,
+];
+
+/// All of each batch are different, and a batch that is larger than all has everything equally often.
+fn check_batches(members: &[Member], budget: u64, batches: &[u64]) {
+    for (chooser, batch) in EVERY.iter().flat_map(|of| batches.iter().map(move |batch| (of, batch)))
+    {
+        let chosen = choose(members, *chooser, budget, *batch, 3);
+        assert_eq!(chosen.len() as u64, budget);
+        for chosen in chosen.chunks(*batch as usize) {
+            let mut counts = vec![0; members.len()];
+            chosen.iter().for_each(|sample| counts[*sample as usize] += 1);
+            let (least, most) = (counts.iter().min(), counts.iter().max());
+            let whole = chosen.len() / members.len();
+            let rest = usize::from(chosen.len() % members.len() > 0);
+            assert_eq!(least, Some(&whole), "{chooser:?}, {batch}");
+            assert_eq!(most, Some(&(whole + rest)), "{chooser:?}, {batch}");
+        }
+    }
+}
+
 #[test]
 fn nothing_comes_twice_in_a_batch_as_long_as_there_are_others() {
-    let members = members();
-    for chooser in [Chooser::Uniform, Chooser::MaxLoss, Chooser::MinReplay, Chooser::Mir] {
-        let chosen = choose(&members, chooser, 400, 20, 3);
-        assert_eq!(chosen.len(), 400);
-        for batch in chosen.chunks(20) {
-            assert_eq!(batch.iter().collect::<HashSet<_>>().len(), 20, "{chooser:?}");
-        }
-        let all = choose(&members, chooser, 40, 0, 3);
-        assert_eq!(all.iter().collect::<HashSet<_>>().len(), 40, "{chooser:?}");
-        assert_eq!(choose(&members, chooser, 100, 0, 3).len(), 100, "more than there are");
+    check_batches(&members(), 400, &[1, 7, 10, 20, 39, 40, 41, 100, 400]);
+    let uneven: Vec<Member> =
+        (0..1001).map(|n| member(n, u32::from(n == 7), Some(n as f32))).collect();
+    check_batches(&uneven, 4 * 512 + 100, &[512, 1001, 1500]);
+    for chooser in EVERY {
+        assert!(choose(&[], chooser, 5, 0, 1).is_empty());
+        assert!(choose(&members(), chooser, 0, 0, 1).is_empty());
     }
-    assert!(choose(&[], Chooser::Uniform, 5, 0, 1).is_empty());
-    assert!(choose(&members, Chooser::Uniform, 0, 0, 1).is_empty());
+}
+
+/// A class that was drawn as a whole waits for the next batch; the others take its turns.
+#[test]
+fn small_classes_leave_the_turn_of_a_batch() {
+    let members = members();
+    for chooser in [Chooser::UniformBalanced, Chooser::Prototypical, Chooser::Herding] {
+        for batch in choose(&members, chooser, 5 * 30, 30, 5).chunks(30) {
+            let mut counts = [0; 3];
+            batch.iter().for_each(|sample| counts[members[*sample as usize].class.0 as usize] += 1);
+            assert_eq!(counts, [3, 9, 18], "{chooser:?}");
+        }
+    }
 }
 
 #[test]
@@ -144,15 +181,23 @@ fn a_set_is_the_same_again() {
     assert_ne!(set(4), set(5));
 }
 
-/// A night of SIESTA: 2,502 batches of 512 from as many samples as ImageNet has codes.
+/// A night of SIESTA: 2,502 batches of 512 from as many samples as ImageNet has codes, of classes of
+/// one size or of all sizes up to half of it.
 #[test]
 fn a_night_is_chosen_at_once() {
-    let members: Vec<Member> = (0..959_665).map(|n| member(n, n % 1000, Some(n as f32))).collect();
-    for chooser in [Chooser::UniformBalanced, Chooser::MinMargin] {
-        let begun = std::time::Instant::now();
-        let chosen = choose(&members, chooser, 2502 * 512, 512, 1);
-        println!("{chooser:?}: {} samples in {:.2?}", chosen.len(), begun.elapsed());
-        assert_eq!(chosen.len(), 2502 * 512);
-        assert!(chosen.chunks(512).all(|batch| batch.iter().collect::<HashSet<_>>().len() == 512));
+    let even = |n: u32| n % 1000;
+    let uneven = |n: u32| (f64::from(n + 1) / 959_665.0).log2().abs() as u32 * 50 + n % 50;
+    let classes: [(&str, &dyn Fn(u32) -> u32); 2] = [("even", &even), ("uneven", &uneven)];
+    for (what, class) in classes {
+        let members: Vec<Member> =
+            (0..959_665).map(|n| member(n, class(n), Some(n as f32))).collect();
+        for chooser in [Chooser::UniformBalanced, Chooser::Herding, Chooser::MinMargin] {
+            let begun = std::time::Instant::now();
+            let chosen = choose(&members, chooser, 2502 * 512, 512, 1);
+            println!("{what}, {chooser:?}: {} samples in {:.2?}", chosen.len(), begun.elapsed());
+            assert_eq!(chosen.len(), 2502 * 512);
+            let different = |batch: &[u32]| batch.iter().collect::<HashSet<_>>().len() == 512;
+            assert!(chosen.chunks(512).all(different));
+        }
     }
 }
