@@ -152,21 +152,26 @@ impl Buffer {
         {
             return Some(offered);
         }
+        let mut gone = Vec::new();
         while !self.members.fits(bytes) {
-            match keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck) {
-                Victim::Newcomer => {
-                    self.evicted.note(class, newcomer.rank);
-                    return Some(offered);
-                }
-                Victim::Held(victim) => {
-                    let Some(gone) = self.members.remove(victim) else { return Some(offered) };
-                    self.evicted.note(gone.class, self.rank(&gone));
-                    offered.evicted.push(victim);
-                }
-            }
+            let victim = keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck);
+            let Victim::Held(victim) = victim else { break };
+            let Some(place) = self.members.take(victim) else { break };
+            let lowest = self.evicted.note(place.member.class, self.rank(&place.member));
+            gone.push((place, lowest));
         }
-        self.members.insert(newcomer.member, newcomer.rank);
-        offered.kept = true;
+        if self.members.fits(bytes) {
+            self.members.insert(newcomer.member, newcomer.rank);
+            offered.kept = true;
+            offered.evicted.extend(gone.iter().map(|(place, _)| place.member.sample));
+        } else {
+            // Nobody goes for one that does not come.
+            for (place, lowest) in gone.into_iter().rev() {
+                self.evicted.take_back(place.member.class, lowest);
+                self.members.put_back(place);
+            }
+            self.evicted.note(class, newcomer.rank);
+        }
         Some(offered)
     }
 

@@ -63,8 +63,8 @@ pub struct Member {
 
 /// A member, and where it stands.
 #[derive(Clone, Debug, PartialEq)]
-struct Place {
-    member: Member,
+pub(super) struct Place {
+    pub(super) member: Member,
     rank: u64,
     /// Index in `all`.
     at: usize,
@@ -154,7 +154,13 @@ impl Members {
     }
 
     pub(super) fn remove(&mut self, sample: SampleId) -> Option<Member> {
-        let Place { member, rank, at, at_class } = self.places.remove(&sample)?;
+        self.take(sample).map(|place| place.member)
+    }
+
+    /// Takes a member out, with where it stood.
+    pub(super) fn take(&mut self, sample: SampleId) -> Option<Place> {
+        let place = self.places.remove(&sample)?;
+        let Place { member, rank, at, at_class } = place;
         let class = member.class;
         let share = self.capacity.share(member.bytes);
         self.used -= share;
@@ -174,7 +180,35 @@ impl Members {
                 self.by_count.insert((held.samples.len(), Reverse(class)));
             }
         }
-        Some(member)
+        Some(place)
+    }
+
+    /// Puts back who was taken out last, and everybody stands where they stood.
+    pub(super) fn put_back(&mut self, place: Place) {
+        let Place { member: Member { sample, class, .. }, rank, at, at_class } = place;
+        self.insert(place.member, rank);
+        // Who has moved to its place goes back to the end.
+        let swap = |list: &mut Vec<SampleId>, at: usize| {
+            let last = list.len().checked_sub(1)?;
+            list.swap(at.min(last), last);
+            list.get(last).copied().map(|moved| (moved, last))
+        };
+        let moved = swap(&mut self.all, at);
+        let own = self.classes.get_mut(&class).map(|class| &mut class.samples);
+        let moved_of_class = own.and_then(|own| swap(own, at_class));
+        if let Some((moved, last)) = moved
+            && let Some(moved) = self.places.get_mut(&moved)
+        {
+            moved.at = last;
+        }
+        if let Some((moved, last)) = moved_of_class
+            && let Some(moved) = self.places.get_mut(&moved)
+        {
+            moved.at_class = last;
+        }
+        if let Some(own) = self.places.get_mut(&sample) {
+            (own.at, own.at_class) = (at, at_class);
+        }
     }
 
     /// Changes what is known of a member, and its rank by that.
@@ -293,6 +327,13 @@ mod tests {
                 members.insert(new, rank);
                 list.push((new, rank));
             } else if let Some(gone) = members.any(&mut luck) {
+                let before = members.clone();
+                let mut taken = Vec::new();
+                for _ in 0..1 + luck.index(3) {
+                    taken.extend(members.any(&mut luck).and_then(|sample| members.take(sample)));
+                }
+                taken.into_iter().rev().for_each(|place| members.put_back(place));
+                assert!(members == before, "who was taken and put back has never been away");
                 assert_eq!(members.remove(gone).map(|member| member.sample), Some(gone));
                 assert_eq!(members.remove(gone), None);
                 list.retain(|(member, _)| member.sample != gone);

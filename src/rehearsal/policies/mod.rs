@@ -118,9 +118,19 @@ pub(super) enum Victim {
 pub(super) struct Evicted(BTreeMap<ClassId, u64>);
 
 impl Evicted {
-    pub(super) fn note(&mut self, class: ClassId, rank: u64) {
-        let lowest = self.0.entry(class).or_insert(rank);
-        *lowest = rank.min(*lowest);
+    /// Notes a rank, and says what was the lowest of the class before.
+    pub(super) fn note(&mut self, class: ClassId, rank: u64) -> Option<u64> {
+        let before = self.of(class);
+        self.0.insert(class, before.map_or(rank, |lowest| rank.min(lowest)));
+        before
+    }
+
+    /// What was noted last for a class is as it was before.
+    pub(super) fn take_back(&mut self, class: ClassId, before: Option<u64>) {
+        match before {
+            Some(lowest) => self.0.insert(class, lowest),
+            None => self.0.remove(&class),
+        };
     }
 
     /// The lowest of a class.

@@ -196,3 +196,29 @@ fn a_large_buffer_takes_many_offers() {
         assert_eq!(buffer.len(), 20_000, "{policy:?}");
     }
 }
+
+/// With room in bytes a large newcomer may need that of several: they all go for it, or none does.
+#[test]
+fn nobody_goes_for_a_sample_that_does_not_come() {
+    let (mut refused, mut kept) = (0, 0);
+    for (policy, seed) in Policy::ALL.into_iter().flat_map(|of| (0..40).map(move |seed| (of, seed)))
+    {
+        let mut buffer = buffer_of(policy, Capacity::Bytes(1000), seed);
+        (0..10).for_each(|n| drop(buffer.offer(candidate(n % 2, 100))));
+        for large in 0..4 {
+            let before: Vec<Member> = buffer.members().copied().collect();
+            let offered = buffer.offer(candidate(large % 3, 450)).unwrap();
+            let after: Vec<Member> = buffer.members().copied().collect();
+            if offered.kept {
+                kept += 1;
+                assert!(!offered.evicted.is_empty() && buffer.used() <= 1000);
+            } else {
+                refused += 1;
+                assert!(offered.evicted.is_empty(), "{policy:?}, {seed}");
+                assert!(after == before, "{policy:?}, {seed}");
+            }
+        }
+    }
+    println!("{kept} were kept and {refused} were not");
+    assert!(kept > 100 && refused > 100);
+}
