@@ -24,14 +24,15 @@ fn name_of(path: &str) -> &str {
 }
 
 impl Making {
-    /// Adds a file. Where there is one of its name, what tells it apart goes before the extension.
+    /// Adds a file. Where there is one of its name, what tells it apart goes before the extension,
+    /// as often as it takes: another one may be called just so.
     fn add(&mut self, class: &str, name: &str, apart: usize, content: Content) {
         let files = match self.classes.get_mut(class) {
             Some(files) => files,
             None => self.classes.entry(class.to_owned()).or_default(),
         };
         let mut name = name.to_owned();
-        if files.contains_key(&name) {
+        while files.contains_key(&name) {
             let (stem, extension) = name.split_at(name.rfind('.').unwrap_or(name.len()));
             name = format!("{stem}~{apart}{extension}");
         }
@@ -83,6 +84,16 @@ pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Displ
     Display { classes }
 }
 
+/// Files and directories that are listed.
+struct Listed<'a>(HashSet<&'a Path>);
+
+impl Listed<'_> {
+    /// Whether a path is one of them or below one, however many they are.
+    fn holds(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.0.contains(above))
+    }
+}
+
 /// The samples of the task and draws of an epoch, which are of other tasks. The samples of the task
 /// are links to the files of the dataset. Where nobody says which they are, what the buffer holds is
 /// old and all else is new.
@@ -90,9 +101,10 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let mut making = Making::default();
     let (mut new, mut paths) = (0, HashSet::new());
     let is_old = |path: &Path| path.to_str().is_some_and(|path| held.sample(path).is_some());
+    let listed = Listed(held.files().iter().map(Path::new).collect());
     let is_of_task = |path: &Path| match held.files() {
         [] => path.starts_with(&held.settings.root) && !is_old(path),
-        files => files.iter().any(|file| path.starts_with(file)),
+        _ => listed.holds(path),
     };
     catalog.for_each_file(|path, _, stat| {
         if stat.kind != Kind::File || !is_of_task(path) {
@@ -123,4 +135,70 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
         making.add(held.class(member.class), &name, k as usize, Content::Held(sample));
     }
     making.made()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_holds_what_it_names_and_what_is_below() {
+        let files = ["a/b", "a/bc/1.jpg", "d", "e/f/g"];
+        let listed = Listed(files.iter().map(Path::new).collect());
+        let paths = [
+            "a",
+            "a/b",
+            "a/b/1.jpg",
+            "a/b/c/1.jpg",
+            "a/bc",
+            "a/bc/1.jpg",
+            "a/bc/1.jpg/x",
+            "a/bc/2.jpg",
+            "a/bd",
+            "b",
+            "d",
+            "d/1",
+            "d1",
+            "dd/1",
+            "e",
+            "e/f",
+            "e/f/g",
+            "e/f/gh",
+        ];
+        let held: Vec<&str> =
+            paths.into_iter().filter(|path| listed.holds(Path::new(path))).collect();
+        let expected =
+            ["a/b", "a/b/1.jpg", "a/b/c/1.jpg", "a/bc/1.jpg", "a/bc/1.jpg/x", "d", "d/1", "e/f/g"];
+        assert_eq!(held, expected);
+        for path in paths {
+            let holds = files.iter().any(|file| Path::new(path).starts_with(file));
+            assert_eq!(listed.holds(Path::new(path)), holds, "{path}");
+        }
+        // The dataset itself.
+        let all = Listed([Path::new("")].into());
+        assert!(paths.iter().all(|path| all.holds(Path::new(path))));
+        assert!(!Listed(HashSet::new()).holds(Path::new("a")));
+    }
+
+    #[test]
+    fn a_file_that_is_told_apart_takes_no_name_of_another() {
+        let mut making = Making::default();
+        let names =
+            ["1.jpg", "1~2.jpg", "1.jpg", "1~2~2.jpg", "1", "1", ".x", ".x", "1~5", "1~5~5"];
+        for (at, name) in names.into_iter().enumerate() {
+            making.add("c", name, at, Content::Link(at.to_string()));
+        }
+        let display = making.made();
+        let (_, files) = &display.classes[0];
+        let found: BTreeMap<&str, String> = files
+            .iter()
+            .map(|file| match &file.content {
+                Content::Link(at) => (file.name.as_str(), at.clone()),
+                Content::Held(_) => unreachable!("all are links"),
+            })
+            .collect();
+        assert_eq!(found.len(), names.len(), "{found:?}");
+        assert!(found.values().map(|at| at.parse::<usize>().unwrap()).sum::<usize>() == 45);
+        assert_eq!(found["1~2~2.jpg"], "2");
+    }
 }
