@@ -18,6 +18,7 @@ mod inside;
 mod known;
 mod listings;
 mod notify;
+mod opened;
 mod ops;
 mod own;
 mod pass;
@@ -138,8 +139,12 @@ impl Mounted {
             MountOption::Subtype("belady".into()),
         ];
         config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
-        let session = Session::new(Guarded(ViewOps::new(views)), mountpoint, &config);
-        Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
+        let ops = ViewOps::new(Arc::clone(&views));
+        let session = Session::new(Guarded(ops), mountpoint, &config);
+        let mounted =
+            Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)?;
+        views.lapse_by(views::lapse_by(mounted.session.notifier()));
+        Ok(mounted)
     }
 
     /// Where it is mounted.

@@ -1,16 +1,16 @@
 //! The views of rehearsal buffers: a connection of its own where every open is seen. Nothing can be
 //! written but scores and codes, wherever in the file they are written. Scores are lines, taken as
-//! they are whole; the close fails with `EINVAL` where some were refused. Codes are taken at the close,
-//! all or none, and it fails where they are not.
+//! they are whole; the close fails with `EINVAL` where some were refused, and with `ENOSPC` where the
+//! disk had no room for them. Codes are taken at the close, all or none, and it fails where they are
+//! not. Who syncs a file has those codes taken that are whole, and is answered when all that was taken
+//! lasts.
 //!
 //! What a file holds never changes, so the kernel keeps its pages; bytes are read from the disk and
 //! compared with their checksum only when the kernel asks for some it has not.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -20,11 +20,12 @@ use fuser::{
 };
 
 use super::convert;
-use super::writing::Writing;
-use crate::cache::{CodeFile, Pinned};
-use crate::fs::views::{Entry, EntryKind, Views};
+use super::guard::is_answering;
+use super::opened::{Handle, Handles, Open};
+use super::writing::{Room, Whole, Writing};
+use crate::fs::views::{Entry, EntryKind, Lapse, Views};
 use crate::source::{Pool, Urgency};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::is_holding;
 
 /// For how long the kernel may believe a name: longer ones would hold displays that are over.
 const VALID: Duration = Duration::from_secs(60);
@@ -36,56 +37,12 @@ const READERS: usize = 4;
 const LABEL: &str = "user.belady.label";
 const SOURCE: &str = "user.belady.source";
 
-/// A file that is open.
-struct Open {
-    pinned: Pinned,
-    /// Its bytes, once they were needed.
-    bytes: OnceLock<Vec<u8>>,
-}
-
-impl Open {
-    /// Its bytes, read where nobody has needed them yet. Blocks then.
-    fn bytes(&self) -> std::io::Result<&[u8]> {
-        if self.bytes.get().is_none() {
-            // Of two that read at once the first one's are kept.
-            let _ = self.bytes.set(self.pinned.read()?);
-        }
-        Ok(self.bytes.get().map_or(&[], Vec::as_slice))
-    }
-}
-
-#[derive(Clone)]
-enum Handle {
-    Scores(Arc<Writing>),
-    Append(Arc<Writing>),
-    Codes(Arc<CodeFile>),
-    Listing(Arc<Vec<(String, Entry)>>),
-    File(Arc<Open>),
-}
-
-/// What is open, by number.
-#[derive(Default)]
-struct Handles {
-    open: Mutex<HashMap<u64, Handle>>,
-    last: AtomicU64,
-}
-
-impl Handles {
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, handle: Handle) -> FileHandle {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open().insert(number, handle);
-        FileHandle(number)
-    }
-}
-
 /// The filesystem of the views.
 pub(super) struct ViewOps {
     views: Arc<Views>,
     handles: Arc<Handles>,
+    /// What is written to all files and not taken yet.
+    room: Arc<Room>,
     readers: Pool,
     owner: (u32, u32),
     mounted: SystemTime,
@@ -103,6 +60,7 @@ impl ViewOps {
         ViewOps {
             views,
             handles: Arc::default(),
+            room: Arc::default(),
             readers: Pool::new("belady-view", 0, READERS),
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
             mounted: SystemTime::now(),
@@ -111,44 +69,69 @@ impl ViewOps {
 }
 
 impl ViewOps {
-    /// Has lines taken, which may need a while, and does `then` with what was refused so far.
+    /// Has lines taken, which may need a while, and does `then` when that is done.
     fn score(
         &self,
         ino: INodeNo,
-        lines: Vec<u8>,
+        lines: Whole,
         writing: &Arc<Writing>,
-        then: impl FnOnce(&AtomicU64) + Send + 'static,
+        then: impl FnOnce(&Writing) + Send + 'static,
     ) {
-        let (views, refused) = (Arc::clone(&self.views), Arc::clone(&writing.refused));
-        let done = move |count| {
-            refused.fetch_add(count, Ordering::Relaxed);
-            then(&refused);
+        let (Whole { bytes, share }, writing) = (lines, Arc::clone(writing));
+        let done = move |why: Option<nix::errno::Errno>| {
+            drop(share);
+            if let Some(why) = why {
+                writing.refuse(convert::errno(why));
+            }
+            then(&writing);
         };
-        self.readers.submit(Urgency::Demand, move || views.score(ino.0, lines, Box::new(done)));
+        self.views.score(ino.0, bytes, Box::new(done));
     }
 
     /// Has codes taken, which may need a while, and does `then` with what came of them.
     fn append(
         &self,
         ino: INodeNo,
-        codes: Vec<u8>,
+        codes: Whole,
         then: impl FnOnce(Result<usize, nix::errno::Errno>) + Send + 'static,
     ) {
-        if codes.is_empty() {
+        let Whole { bytes, share } = codes;
+        if bytes.is_empty() {
             return then(Ok(0));
         }
-        let views = Arc::clone(&self.views);
-        self.readers.submit(Urgency::Demand, move || views.append(ino.0, codes, Box::new(then)));
+        let done = move |came| {
+            drop(share);
+            then(came);
+        };
+        self.views.append(ino.0, bytes, Box::new(done));
     }
 
     /// Whether a file takes what is written.
     fn takes(&self, ino: INodeNo) -> Option<Handle> {
         match self.views.entry(ino.0).ok()?.kind {
-            EntryKind::Scores => Some(Handle::Scores(Arc::default())),
-            EntryKind::Append => Some(Handle::Append(Arc::default())),
+            EntryKind::Scores => Some(Handle::Scores(Writing::new(&self.room))),
+            EntryKind::Append => Some(Handle::Append(Writing::new(&self.room))),
             _ => None,
         }
     }
+}
+
+/// Says what came of something.
+fn answer<T>(came: Result<T, nix::errno::Errno>, reply: ReplyEmpty) {
+    match came {
+        Ok(_) => reply.ok(),
+        Err(errno) => reply.error(convert::errno(errno)),
+    }
+}
+
+/// Has the kernel look names up again; what is open stays what it is.
+pub(super) fn lapse_by(kernel: fuser::Notifier) -> Lapse {
+    Arc::new(move |directory, name| {
+        debug_assert!(!is_answering(), "a request thread notifies the kernel");
+        debug_assert!(!is_holding(), "the kernel is notified under a lock");
+        // One that it does not know is an error, and none to us.
+        let _ = kernel.inval_entry(INodeNo(directory), OsStr::new(name));
+    })
 }
 
 /// What the kernel is told of a node.
@@ -282,8 +265,7 @@ impl Filesystem for ViewOps {
         }
         match self.views.open(ino.0) {
             Ok(pinned) => {
-                let open = Open { pinned, bytes: OnceLock::new() };
-                let handle = self.handles.keep(Handle::File(Arc::new(open)));
+                let handle = self.handles.keep(Handle::File(Arc::new(Open::new(pinned))));
                 // Nobody has written anything that a close would have to wait for.
                 let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
                 reply.opened(handle, flags);
@@ -316,7 +298,7 @@ impl Filesystem for ViewOps {
             });
         }
         let Some(Handle::File(open)) = handle else { return reply.error(Errno::EBADF) };
-        if let Some(bytes) = open.bytes.get() {
+        if let Some(bytes) = open.there() {
             return reply.data(part(bytes, offset, size));
         }
         let views = Arc::clone(&self.views);
@@ -347,19 +329,15 @@ impl Filesystem for ViewOps {
         let written = data.len() as u32;
         let handle = self.handles.open().get(&fh.0).cloned();
         match handle {
-            Some(Handle::Scores(writing)) => {
-                let Some(lines) = writing.add_lines(data, lock_owner) else {
-                    return reply.error(Errno::EFBIG);
-                };
-                if lines.is_empty() {
-                    return reply.written(written);
-                }
-                self.score(ino, lines, &writing, move |_| reply.written(written));
-            }
-            Some(Handle::Append(writing)) if writing.add(data, lock_owner) => {
-                reply.written(written);
-            }
-            Some(Handle::Append(_)) => reply.error(Errno::EFBIG),
+            Some(Handle::Scores(writing)) => match writing.add_lines(data, lock_owner) {
+                Ok(lines) if lines.bytes.is_empty() => reply.written(written),
+                Ok(lines) => self.score(ino, lines, &writing, move |_| reply.written(written)),
+                Err(errno) => reply.error(errno),
+            },
+            Some(Handle::Append(writing)) => match writing.add(data, lock_owner) {
+                Ok(()) => reply.written(written),
+                Err(errno) => reply.error(errno),
+            },
             _ => reply.error(Errno::EBADF),
         }
     }
@@ -377,19 +355,43 @@ impl Filesystem for ViewOps {
             return reply.ok();
         };
         let Some(last) = writing.end(lock_owner) else { return reply.ok() };
-        if writing.is_over() {
-            return reply.error(Errno::EFBIG);
+        if let Some(errno) = writing.over() {
+            return reply.error(errno);
         }
         if let Some(Handle::Append(_)) = handle {
-            return self.append(ino, last, |came| match came {
-                Ok(_) => reply.ok(),
-                Err(errno) => reply.error(convert::errno(errno)),
-            });
+            return self.append(ino, last, |came| answer(came, reply));
         }
-        self.score(ino, last, writing, |refused| match refused.swap(0, Ordering::Relaxed) {
-            0 => reply.ok(),
-            _ => reply.error(Errno::EINVAL),
+        self.score(ino, last, writing, |writing| match writing.refused() {
+            None => reply.ok(),
+            Some(errno) => reply.error(errno),
         });
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _data: bool,
+        reply: ReplyEmpty,
+    ) {
+        let handle = self.handles.open().get(&fh.0).cloned();
+        let (Some(Handle::Append(writing)) | Some(Handle::Scores(writing))) = &handle else {
+            return reply.ok();
+        };
+        if let Some(errno) = writing.over() {
+            return reply.error(errno);
+        }
+        let views = Arc::clone(&self.views);
+        let sync = move |came: Result<usize, nix::errno::Errno>| match came {
+            Ok(_) => views.sync(ino.0, Box::new(|synced| answer(synced, reply))),
+            Err(_) => answer(came, reply),
+        };
+        match (&handle, self.views.bytes_of_one(ino.0)) {
+            (Some(Handle::Append(_)), Some(each)) => self.append(ino, writing.whole(each), sync),
+            // Lines are taken before their write is answered.
+            _ => sync(Ok(0)),
+        }
     }
 
     /// Opening with truncation is all that a shell does to a file that takes what is written.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::features::{self, Feature};
 use super::luck::{Luck, Purpose};
 use super::members::{Capacity, ClassId, Member, Members, SampleId};
 use super::policies::{Evicted, Keeper, Newcomer, Policy, Victim};
@@ -225,22 +224,6 @@ impl Buffer {
             return Err(Refused::NotFinite);
         }
         self.update(sample, |member| member.score = Some(score))
-    }
-
-    /// Takes features of samples and makes scores of them, as [`Policy::Herding`] and
-    /// [`Policy::Prototypical`] need them; with other policies they say nothing.
-    ///
-    /// What is compared are the samples of one class in this list, so all of a class belong in it.
-    /// Those that the buffer does not hold count for the mean of their class.
-    ///
-    /// # Errors
-    /// Where features are not finite or not of one length; nothing is changed then.
-    pub fn feed(&mut self, list: &[Feature]) -> Result<(), Refused> {
-        for (sample, score) in features::scores(self.rules.policy, list)? {
-            // Those that are not held were there to be compared with.
-            let _ = self.score(sample, score);
-        }
-        Ok(())
     }
 
     /// Notes that a sample was shown again.

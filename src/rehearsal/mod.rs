@@ -3,7 +3,7 @@
 //! 1. A [`Buffer`] is offered samples one by one, as they are read or as somebody lists them. Its
 //!    [`Policy`] says whether a sample is kept, and which must go for it.
 //! 2. What the trainer finds out about samples comes back as scores ([`Buffer::score`]) or as
-//!    features ([`Buffer::feed`]), and counts when the next sample must go.
+//!    features, of which [`scores`] are made, and counts when the next sample must go.
 //! 3. [`Draws`] of an epoch are known ahead: what is shown again is fetched like everything else
 //!    whose order is known. [`Mix`] spreads them among new samples, [`sleep_set`] chooses many at
 //!    once, a [`Supply`] has one for whoever asks, [`Ordinals`] show each once as it is ready.
@@ -28,7 +28,7 @@ mod tests;
 pub use buffer::{Buffer, Candidate, Offered, Refused, Rules};
 pub use classes::{Classes, Labels, Pattern};
 pub use draws::Draws;
-pub use features::Feature;
+pub use features::{Feature, scores};
 pub use members::{Capacity, ClassId, Member, SampleId};
 pub use mix::{Mix, Part};
 pub use ordinals::Ordinals;

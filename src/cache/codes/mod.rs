@@ -167,6 +167,11 @@ impl Shelf {
         self.bytes
     }
 
+    /// Bytes of each with its number before it, as they are appended.
+    pub fn bytes_with_number(&self) -> usize {
+        NUMBER_BYTES + self.bytes
+    }
+
     /// All codes, and a number that says whether they are still the same.
     pub fn all(&self) -> (u64, Codes) {
         let held = self.held();
@@ -226,7 +231,7 @@ impl CodeStore {
     /// `InvalidInput` where these are not whole codes, `StorageFull` where others need the space of the
     /// disk, and the disk's.
     pub fn append(&mut self, bytes: &[u8]) -> Result<usize> {
-        let each = NUMBER_BYTES + self.shelf.bytes;
+        let each = self.shelf.bytes_with_number();
         if !bytes.len().is_multiple_of(each) {
             let (found, code) = (bytes.len(), self.shelf.bytes);
             let message = format!("{found} bytes are no multiple of {NUMBER_BYTES} + {code}");

@@ -42,7 +42,8 @@ impl Owner {
     pub(super) fn answer(&mut self, question: Question) -> Result<Value> {
         match question {
             Question::Stats => {
-                let of = |place| stats(place, &self.doubts(place));
+                let missed = self.around.notes.missed();
+                let of = |place| stats(place, &self.doubts(place), &missed);
                 Ok(json!(self.places.iter().map(of).collect::<Vec<_>>()))
             }
             Question::List { buffer } => self.named(&buffer).map(|at| list(&self.places[at].held)),
@@ -56,12 +57,12 @@ impl Owner {
                 let none = || usage(format!("{path} is not in the buffer"));
                 member.map(|member| told(held, member)).ok_or_else(none)
             }
+            Question::Score { buffer, lines, .. } => {
+                let at = self.named(&buffer)?;
+                Ok(self.score(at, &lines).told())
+            }
             // Whoever copies asks for a view.
             Question::Export { .. } => Ok(Value::Null),
-            Question::Score { buffer, lines, features } => {
-                let at = self.named(&buffer)?;
-                if features { self.feed(at, &lines) } else { Ok(self.score(at, &lines).told()) }
-            }
             Question::Offer { buffer, paths } => {
                 let at = self.named(&buffer)?;
                 self.offer_listed(at, &paths)
@@ -90,7 +91,7 @@ impl Owner {
     fn sleep(&mut self, buffer: usize, set: SleepSet) -> Result<Value> {
         bounded("--budget", set.budget)?;
         let held = &mut self.places[buffer].held;
-        held.write();
+        let _ = held.write();
         let held = &*held;
         let is_unscored = held.buffer().members().all(|member| member.score.is_none());
         if set.chooser.goes_by_scores() && is_unscored && !held.buffer().is_empty() {
@@ -106,7 +107,7 @@ impl Owner {
         Ok(json!({ "view": view.name(), "samples": paths }))
     }
 
-    fn named(&self, name: &str) -> Result<usize> {
+    pub(super) fn named(&self, name: &str) -> Result<usize> {
         let found = self.places.iter().position(|place| place.held.settings.name == name);
         found.ok_or_else(|| {
             let names = self.places.iter().map(|place| place.held.settings.name.as_str());
@@ -154,9 +155,10 @@ impl Owner {
             known.ok_or_else(|| usage(format!("{line} is not in the dataset")))
         };
         let files = lines.map(known_as).collect::<Result<Vec<_>>>()?;
+        let listed = files.len();
         self.writable(buffer)?.begin_task(task, files);
         self.around.views.begin_task(buffer);
-        Ok(Value::Null)
+        Ok(json!({ "task": task, "listed": listed }))
     }
 }
 
@@ -177,7 +179,7 @@ impl Refusals {
 }
 
 /// How full a buffer is.
-fn stats(place: &Place, doubts: &[String]) -> Value {
+fn stats(place: &Place, doubts: &[String], missed: &Value) -> Value {
     let Place { held, latent, queue, .. } = place;
     let (buffer, rules) = (held.buffer(), held.buffer().rules());
     let mut tasks = BTreeMap::<String, u64>::new();
@@ -203,6 +205,7 @@ fn stats(place: &Place, doubts: &[String]) -> Value {
         "bytes": bytes,
         "offered": buffer.offers(),
         "waiting": queue.len(),
+        "missed": missed,
         "task": held.task(),
         "classes": classes,
         "tasks": tasks,

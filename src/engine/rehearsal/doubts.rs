@@ -1,6 +1,8 @@
 //! What may be wrong with the settings of a buffer, which shows only when the dataset is known.
 
 use super::owner::{Owner, Place};
+use crate::config::Bytes;
+use crate::rehearsal::Capacity;
 use crate::source::Kind;
 
 impl Owner {
@@ -19,7 +21,38 @@ impl Owner {
                 false => format!("classes: `{classes}` fits no file below root `{root}`"),
             });
         }
+        doubts.extend(self.needs_more(place));
         doubts
+    }
+
+    /// Where all buffers together need more than the disk has for them, how large this one may be.
+    /// Room in bytes was compared when the settings were read; what samples come to is known by the
+    /// dataset.
+    fn needs_more(&self, place: &Place) -> Option<String> {
+        let (files, bytes) = self.catalog().totals();
+        let each = bytes.checked_div(files)?.max(1);
+        let need = |place: &Place| match place.held.settings.rules.capacity {
+            Capacity::Samples(samples) => samples.min(files).saturating_mul(each),
+            Capacity::Bytes(bytes) => bytes,
+        };
+        let Capacity::Samples(samples) = place.held.settings.rules.capacity else { return None };
+        let all = self.places.iter().fold(0, |all: u64, of| all.saturating_add(need(of)));
+        let disk = &self.around.disk;
+        if all <= disk.bytes {
+            return None;
+        }
+        let others = all - need(place);
+        let fit = disk.bytes.saturating_sub(others) / each;
+        let human = |bytes| Bytes(bytes).human();
+        let (all, each, has) = (human(all), human(each), human(disk.bytes));
+        let more = match disk.configured_bytes > disk.bytes {
+            true => "make room on the disk of cache.dir, which has no more left",
+            false => "make cache.disk larger",
+        };
+        Some(format!(
+            "size: with {samples} samples of {each} on average buffers come to {all}, and cache.disk \
+             is {has}: make it {fit} samples at most, or {more}"
+        ))
     }
 
     /// Whether a buffer takes any file of the dataset. All are gone through once, and again when there

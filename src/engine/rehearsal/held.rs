@@ -21,7 +21,7 @@ use crate::cache::{Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
-    Buffer, Candidate, ClassId, Feature, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
+    Buffer, Candidate, ClassId, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
 };
 
 /// Samples larger than this are never kept: they are read and served in one piece.
@@ -110,7 +110,7 @@ impl Held {
             held.commit(Record::Resized { capacity }, &[]);
         }
         held.wear = Wear::new(held.live(), min_free);
-        held.write();
+        let _ = held.write();
         Ok(held)
     }
 
@@ -235,20 +235,6 @@ impl Held {
         Ok(())
     }
 
-    /// Takes features of samples, and notes the scores that follow.
-    ///
-    /// # Errors
-    /// As of [`Buffer::feed`].
-    pub(super) fn feed(&mut self, list: &[Feature]) -> std::result::Result<(), Refused> {
-        self.state.buffer.feed(list)?;
-        for sample in list.iter().filter_map(|feature| feature.sample) {
-            if let Some(score) = self.buffer().get(sample).and_then(|member| member.score) {
-                self.commit(Record::Scored { sample, score }, &[]);
-            }
-        }
-        Ok(())
-    }
-
     /// A sample was shown again. That is not noted while the disk takes nothing.
     pub(super) fn shown(&mut self, sample: SampleId) {
         // One that is of an older epoch may be held no more.
@@ -266,7 +252,7 @@ impl Held {
     /// others need the space of that.
     pub(super) fn has_room(&mut self) -> bool {
         if self.journal.is_full() {
-            self.write();
+            let _ = self.write();
         }
         let is_left = self.wear.has_room(&self.journal, 0);
         if self.is_left && !is_left {
@@ -280,8 +266,12 @@ impl Held {
         is_left && !self.journal.is_full()
     }
 
-    /// Writes what happened to the disk; rewrites the journal where most of it is dead.
-    pub(super) fn write(&mut self) {
+    /// Writes what happened to the disk; rewrites the journal where most of it is dead. What could
+    /// not be written waits.
+    ///
+    /// # Errors
+    /// The disk's, of which is said once that they are there.
+    pub(super) fn write(&mut self) -> Result<()> {
         let result = self.journal.write();
         self.settle(&result);
         if result.is_ok()
@@ -291,13 +281,18 @@ impl Held {
             let name = &self.settings.name;
             tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
         }
+        result
     }
 
-    /// Makes what was written last.
-    pub(super) fn sync(&mut self) {
-        self.write();
+    /// Writes what happened, and makes what was written last.
+    ///
+    /// # Errors
+    /// As of [`Held::write`].
+    pub(super) fn sync(&mut self) -> Result<()> {
+        self.write()?;
         let result = self.journal.sync();
         self.settle(&result);
+        result
     }
 
     fn settle(&mut self, result: &Result<()>) {

@@ -45,7 +45,10 @@ impl Latent {
     }
 
     /// Makes what was written last.
-    pub(super) fn sync(&mut self) {
+    ///
+    /// # Errors
+    /// The disk's, of which is said once that they are there.
+    pub(super) fn sync(&mut self) -> std::io::Result<()> {
         let result = self.store.sync();
         if let Err(error) = &result
             && !self.warned
@@ -53,6 +56,7 @@ impl Latent {
             tracing::warn!(%error, "codes of a rehearsal buffer may not last");
         }
         self.warned = result.is_err();
+        result
     }
 
     /// Whether everything that was taken lasts.

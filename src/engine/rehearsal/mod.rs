@@ -1,13 +1,14 @@
 //! Rehearsal buffers of a mount: the thread that owns them, and what it is told.
 //!
 //! 1. The planner's thread passes on each file when it is first read (`offers`), with the bytes that
-//!    were fetched for it. It never waits; what the owner is too far behind for is offered when it
-//!    is read again.
+//!    were fetched for it. It never waits; what the owner is too far behind for (`notes`) is offered
+//!    when it is read again.
 //! 2. The owner (`owner`) has the bytes of what may be kept fetched where they are not at hand
 //!    (`queue`). Each buffer decides in the order of the offers (`held`), and writes what it keeps to
 //!    its journal, with the bytes.
 //! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
-//! 4. Views and commands ask the owner; their answers follow, and no request thread waits.
+//! 4. Views and commands ask the owner; their answers follow, and no request thread waits. What takes
+//!    long and needs no owner, copies (`export`) and features (`features`), whoever asks does.
 //! 5. What slots and streams show next is read when the planner says so (`ahead`).
 
 mod ahead;
@@ -15,8 +16,10 @@ mod answers;
 mod displays;
 mod doubts;
 mod export;
+mod features;
 mod held;
 mod latent;
+mod notes;
 mod numbered;
 mod offers;
 mod owner;
@@ -30,11 +33,10 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SendError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,20 +46,20 @@ use crate::cache::{Cache, CodeStore, Inbox};
 use crate::catalog::NodeId;
 use crate::config::{DiskSettings, RehearsalSettings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::views::{Appended, Ask, BufferView, Made, Scored, View, Views};
-use crate::rehearsal::{Classes, Labels, SampleId, SleepSet};
+use crate::fs::views::{Ask, BufferView, Views};
+use crate::rehearsal::{Classes, Labels, SleepSet};
 use crate::sync::Mutex;
 use ahead::Ahead;
 use held::Held;
 use latent::Latent;
+use notes::{Arriving, Note, Notes};
 pub(super) use numbered::Numbered;
 pub(super) use offers::Offers;
-use offers::Waiting;
 use owner::{Around, Owner, Place};
 use queue::Queue;
 
-/// Notes that wait for the owner at most.
-const NOTES_MAX: usize = 1 << 14;
+/// Files at most whose bytes could not be had, until the planner's thread has heard of them.
+const FAILED_MAX: usize = 1 << 14;
 
 /// How long a command waits for the owner.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -130,28 +132,6 @@ pub enum Question {
     },
 }
 
-/// What the owner is told.
-enum Note {
-    /// A file was read; with its bytes where they are at hand.
-    Read { node: NodeId, bytes: Option<Waiting> },
-    /// An epoch has begun, after what was read before this.
-    Began { epoch: u32 },
-    /// Somebody looks at a view that is not made yet.
-    Make { buffer: usize, view: View, made: Made },
-    /// A sample of a view was opened.
-    Shown { buffer: usize, sample: SampleId },
-    /// The bytes of a sample of a view are not what was written.
-    Damaged { buffer: usize, sample: SampleId },
-    /// Lines `path score` were written for a buffer.
-    Scored { buffer: usize, lines: Vec<u8>, done: Scored },
-    /// Codes were written for a buffer.
-    Appended { buffer: usize, bytes: Vec<u8>, done: Appended },
-    /// A command asks.
-    Asked { question: Question, answer: SyncSender<Result<Value>> },
-    /// There is something to look at: bytes that were fetched, or the end.
-    Wake,
-}
-
 /// A buffer that is to be opened, and where it lies.
 pub(super) struct Opening {
     pub(super) settings: RehearsalSettings,
@@ -162,7 +142,7 @@ pub(super) struct Opening {
 
 /// The owner's thread, from outside.
 pub(super) struct Rehearsal {
-    notes: SyncSender<Note>,
+    notes: Notes,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
     ahead: Arc<Ahead>,
@@ -187,12 +167,12 @@ impl Rehearsal {
         let min_free = disk.min_free_bytes;
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
-        let (notes, received) = sync_channel(NOTES_MAX);
+        let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
         let views = views(places.iter().map(view).collect(), &notes, &ahead);
         let points = Arc::<Mutex<Vec<PathBuf>>>::default();
-        let (failing, failed) = sync_channel(NOTES_MAX);
+        let (failing, failed) = sync_channel(FAILED_MAX);
         let (cache, shown) = (Arc::clone(cache), Arc::clone(&views));
         let around = Around {
             cache,
@@ -200,9 +180,10 @@ impl Rehearsal {
             notes: notes.clone(),
             failed: failing,
             points: Arc::clone(&points),
+            disk: disk.clone(),
         };
         let owner = Owner::new(places, around);
-        let thread = run(owner, received, &closed)?;
+        let thread = run(owner, arriving, &closed)?;
         let failed = Mutex::new(Some(failed));
         Ok(Rehearsal {
             notes,
@@ -240,24 +221,45 @@ impl Rehearsal {
             // It may take long, and the owner has other things to do.
             return self.export(buffer, directory);
         }
+        if let Question::Score { buffer, lines, features: true } = question {
+            return self.feed(buffer, lines);
+        }
+        let answer = self.owner(|owner| {
+            owner.decide();
+            owner.answer(question)
+        })?;
+        self.views.lapse();
+        answer
+    }
+
+    /// Has the owner do something. Waits for what comes of it.
+    ///
+    /// # Errors
+    /// `Timeout` where the owner is busy for very long.
+    fn owner<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Owner) -> T + Send + 'static,
+    ) -> Result<T> {
         let (answer, answered) = sync_channel(1);
-        let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
-        self.notes.send(Note::Asked { question, answer }).map_err(|_| ended())?;
+        // Who asked may be gone.
+        let ask = Box::new(move |owner: &mut Owner| drop(answer.send(what(owner))));
+        let ended = |_| Error::new(ErrorKind::Busy, "the mount is ending");
+        self.notes.send(Note::Asked { ask }).map_err(ended)?;
         answered.recv_timeout(PATIENCE).map_err(|_| {
             Error::new(ErrorKind::Timeout, "the owner of the rehearsal buffers does not answer")
-        })?
+        })
     }
 
     /// Ends the thread; what was decided is written. Says whether it has ended.
     pub(super) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
-        // Where it is full, the thread has something to wake up for.
-        let _ = self.notes.try_send(Note::Wake);
+        // It may have ended by itself.
+        let _ = self.notes.send(Note::Wake);
         ends(lock(&self.thread).take(), STOP_PATIENCE, "what was offered last")
     }
 }
 
-fn run(owner: Owner, notes: Receiver<Note>, closed: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
+fn run(owner: Owner, notes: Arriving, closed: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
     let closed = Arc::clone(closed);
     let run = move || owner.run(&notes, &closed);
     std::thread::Builder::new().name("belady-rehearse".into()).spawn(run).map_err(|error| {
@@ -313,38 +315,29 @@ fn view(place: &Place) -> BufferView {
     }
 }
 
-/// Views that leave notes for the owner. A request thread never waits: where there is no room for
-/// its note, the request fails or the opening is not counted.
-fn views(buffers: Vec<BufferView>, notes: &SyncSender<Note>, ahead: &Arc<Ahead>) -> Arc<Views> {
-    let (making, showing, scoring) = (notes.clone(), notes.clone(), notes.clone());
-    let (damaging, appending) = (notes.clone(), notes.clone());
-    let make = move |buffer, view, made: Made| {
-        let unsent = match making.try_send(Note::Make { buffer, view, made }) {
-            Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => note,
-            Ok(()) => return,
-        };
-        if let Note::Make { made, .. } = unsent {
-            made(None);
-        }
+/// Views that leave notes for the owner. A request thread never waits; after the end of the mount its
+/// note is dropped, and with it the reply, which is an error then.
+fn views(buffers: Vec<BufferView>, notes: &Notes, ahead: &Arc<Ahead>) -> Arc<Views> {
+    let leave = || {
+        let notes = notes.clone();
+        move |note| drop(notes.send(note))
     };
-    let shown = move |buffer, sample| drop(showing.try_send(Note::Shown { buffer, sample }));
-    let damaged = move |buffer, sample| drop(damaging.try_send(Note::Damaged { buffer, sample }));
-    let score = move |buffer, lines, done: Scored| {
-        // Who writes waits for room.
-        if scoring.send(Note::Scored { buffer, lines, done }).is_err() {
-            tracing::warn!("scores came after the end of the mount");
-        }
+    let (making, scoring, appending, syncing) = (leave(), leave(), leave(), leave());
+    let (showing, damaging, ahead) = (notes.clone(), notes.clone(), Arc::clone(ahead));
+    let ask = Ask {
+        make: Box::new(move |buffer, view, made| making(Note::Make { buffer, view, made })),
+        shown: Box::new(move |buffer, sample| {
+            showing.try_send(Note::Shown { buffer, sample });
+        }),
+        damaged: Box::new(move |buffer, sample| {
+            damaging.try_send(Note::Damaged { buffer, sample });
+        }),
+        drawn: Box::new(move |upcoming| ahead.drawn(upcoming)),
+        score: Box::new(move |buffer, lines, done| scoring(Note::Scored { buffer, lines, done })),
+        append: Box::new(move |buffer, bytes, done| {
+            appending(Note::Appended { buffer, bytes, done });
+        }),
+        sync: Box::new(move |buffer, done| syncing(Note::Sync { buffer, done })),
     };
-    let append = move |buffer, bytes, done: Appended| {
-        if let Err(SendError(Note::Appended { done, .. })) =
-            appending.send(Note::Appended { buffer, bytes, done })
-        {
-            done(Err(Errno::EIO));
-        }
-    };
-    let ahead = Arc::clone(ahead);
-    let drawn = move |upcoming| ahead.drawn(upcoming);
-    let (make, shown, score) = (Box::new(make), Box::new(shown), Box::new(score));
-    let (damaged, drawn, append) = (Box::new(damaged), Box::new(drawn), Box::new(append));
-    Views::new(buffers, Ask { make, shown, damaged, drawn, score, append })
+    Views::new(buffers, ask)
 }

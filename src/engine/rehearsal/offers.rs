@@ -10,11 +10,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::Note;
 use super::ahead::Ahead;
+use super::notes::{Note, Notes};
 use crate::cache::{Arrival, Buffer, Cache};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
@@ -71,7 +71,7 @@ enum Stage {
 
 /// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
 pub(in crate::engine) struct Offers {
-    notes: SyncSender<Note>,
+    notes: Notes,
     /// Files whose bytes could not be had after all.
     failed: Receiver<NodeId>,
     ahead: Arc<Ahead>,
@@ -85,11 +85,7 @@ pub(in crate::engine) struct Offers {
 }
 
 impl Offers {
-    pub(super) fn new(
-        notes: SyncSender<Note>,
-        failed: Receiver<NodeId>,
-        ahead: Arc<Ahead>,
-    ) -> Self {
+    pub(super) fn new(notes: Notes, failed: Receiver<NodeId>, ahead: Arc<Ahead>) -> Self {
         let (stages, waiting, withheld) = Default::default();
         let (all, started) = (Arc::default(), Instant::now());
         Offers { notes, failed, ahead, all, started, stages, waiting, withheld }
@@ -108,8 +104,8 @@ impl Offers {
 
     /// The job has begun this epoch, after all that was read so far.
     pub(in crate::engine) fn began(&self, epoch: u32) {
-        // Where there is no room, the epoch is frozen when it is looked at.
-        let _ = self.notes.try_send(Note::Began { epoch });
+        // The owner may have ended.
+        let _ = self.notes.send(Note::Began { epoch });
     }
 
     /// A draw is to be read ahead of its open.
@@ -237,7 +233,7 @@ impl Offers {
     fn offer(&mut self, file: FileId, node: NodeId, cache: &Arc<Cache>) {
         let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
         // What there is no room for is offered when it is read again.
-        if self.notes.try_send(Note::Read { node, bytes }).is_ok() {
+        if self.notes.try_send(Note::Read { node, bytes }) {
             let trusted = self.withheld.remove(&file);
             *self.stage(file) = Stage::Offered { trusted };
             if trusted {

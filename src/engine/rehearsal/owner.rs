@@ -1,10 +1,11 @@
 //! The thread that owns the buffers.
 
 use std::cell::Cell;
+use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -12,12 +13,13 @@ use nix::errno::Errno;
 use super::displays;
 use super::held::{Held, Newcomer, hash_of};
 use super::latent::Latent;
+use super::notes::{Arriving, NOTES_MAX, Note, Notes};
 use super::offers::Waiting;
 use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
-use super::{NOTES_MAX, Note};
 use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
+use crate::config::DiskSettings;
 use crate::fs::views::{Access, Display, View, Views};
 use crate::source::{Kind, Stat};
 use crate::sync::Mutex;
@@ -39,11 +41,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn sync(&mut self) {
-        self.held.sync();
-        if let Some(latent) = &mut self.latent {
-            latent.sync();
-        }
+    /// Writes what happened, and makes what was written last.
+    fn sync(&mut self) -> Result<(), Error> {
+        let held = self.held.sync();
+        let latent = self.latent.as_mut().map_or(Ok(()), Latent::sync);
+        held.and(latent)
     }
 
     /// Whether everything that happened has been written and lasts, and no offer waits for room.
@@ -58,11 +60,13 @@ pub(super) struct Around {
     pub(super) cache: Arc<Cache>,
     pub(super) views: Arc<Views>,
     /// Where it leaves notes for itself.
-    pub(super) notes: SyncSender<Note>,
+    pub(super) notes: Notes,
     /// Hears of files whose bytes could not be had.
     pub(super) failed: SyncSender<NodeId>,
     /// Where the dataset is seen at.
     pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
+    /// The disk that buffers share with the local store.
+    pub(super) disk: DiskSettings,
 }
 
 /// Owner of the buffers.
@@ -79,7 +83,7 @@ impl Owner {
     }
 
     /// Takes notes until `closed`.
-    pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
+    pub(super) fn run(mut self, notes: &Arriving, closed: &AtomicBool) {
         self.say_doubts();
         // What could not be written when a buffer was opened is tried again as well.
         let mut due = Some(Instant::now());
@@ -87,19 +91,19 @@ impl Owner {
             let patience = due.map_or(Duration::from_secs(3600), |due| {
                 due.saturating_duration_since(Instant::now())
             });
-            match notes.recv_timeout(patience) {
+            match notes.next(patience) {
                 Ok(note) => {
                     self.take(note);
-                    notes.try_iter().take(BATCH).for_each(|note| self.take(note));
+                    notes.there(BATCH).for_each(|note| self.take(note));
                     self.decide();
-                    self.places.iter_mut().for_each(|place| place.held.write());
+                    self.places.iter_mut().for_each(|place| drop(place.held.write()));
                     due.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if due.is_some_and(|due| due <= Instant::now()) {
-                self.places.iter_mut().for_each(Place::sync);
+                self.places.iter_mut().for_each(|place| drop(place.sync()));
                 self.decide();
                 // What waits for the disk is tried again.
                 let settled = self.places.iter_mut().all(Place::is_settled);
@@ -107,9 +111,9 @@ impl Owner {
             }
         }
         // What was read last is offered, too.
-        notes.try_iter().take(NOTES_MAX).for_each(|note| self.take(note));
+        notes.there(NOTES_MAX).for_each(|note| self.take(note));
         self.decide();
-        self.places.iter_mut().for_each(Place::sync);
+        self.places.iter_mut().for_each(|place| drop(place.sync()));
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -136,17 +140,18 @@ impl Owner {
             }
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
-                done(self.score(buffer, &lines).refused.count);
+                done(self.score(buffer, &lines).why());
             }
             Note::Appended { buffer, bytes, done } => {
                 let latent = self.places.get_mut(buffer).and_then(|place| place.latent.as_mut());
                 done(latent.map_or(Err(Errno::ENOENT), |latent| latent.append(&bytes)));
             }
-            Note::Asked { question, answer } => {
-                self.decide();
-                // Who asked may be gone.
-                drop(answer.send(self.answer(question)));
+            Note::Sync { buffer, done } => {
+                let errno = |error: Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+                let place = self.places.get_mut(buffer).ok_or(Errno::ENOENT);
+                done(place.and_then(|place| place.sync().map_err(errno)));
             }
+            Note::Asked { ask } => ask(self),
             Note::Wake => {}
         }
     }
@@ -156,7 +161,7 @@ impl Owner {
         self.decide();
         let view = View::Epoch(epoch.into());
         for buffer in 0..self.places.len() {
-            if !self.around.views.has(buffer, view)
+            if !self.around.views.is_seen(buffer, view)
                 && let Some(display) = self.display(buffer, view)
             {
                 self.around.views.freeze(buffer, view, display);
@@ -168,7 +173,7 @@ impl Owner {
     fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
         let held = &mut self.places.get_mut(buffer)?.held;
         // What is shown is on the disk before.
-        held.write();
+        let _ = held.write();
         match view {
             View::Epoch(_) => Some(displays::all(held)),
             View::Stream(_) => Some(displays::stream(held)),
@@ -207,7 +212,7 @@ impl Owner {
     }
 
     /// Decides what can be decided, and fetches what the next decisions need.
-    fn decide(&mut self) {
+    pub(super) fn decide(&mut self) {
         for Place { held, queue, .. } in &mut self.places {
             let catalog = self.around.cache.catalog();
             while held.has_room()
@@ -270,7 +275,7 @@ fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
 }
 
 /// Begins fetches of what the next decisions need.
-fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &SyncSender<Note>) {
+fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &Notes) {
     let mut asked_bytes = 0;
     let may_fetch = held.has_room();
     for (ahead, offer) in queue.firsts().enumerate() {

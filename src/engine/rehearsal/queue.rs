@@ -5,10 +5,9 @@
 //! together, and all others wait. An offer whose bytes cannot be had is none.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 
-use super::Note;
+use super::notes::{Note, Notes};
 use super::offers::Waiting;
 use crate::catalog::NodeId;
 
@@ -83,12 +82,12 @@ impl Queue {
 /// Brings what was fetched, also where who should bring it is dropped; then there are no bytes.
 pub(super) struct Delivery {
     to: Arc<Fetched>,
-    notes: SyncSender<Note>,
+    notes: Notes,
 }
 
 impl Delivery {
     /// Brings it to this place and wakes the owner.
-    pub(super) fn new(to: &Arc<Fetched>, notes: &SyncSender<Note>) -> Self {
+    pub(super) fn new(to: &Arc<Fetched>, notes: &Notes) -> Self {
         Delivery { to: Arc::clone(to), notes: notes.clone() }
     }
 
@@ -101,7 +100,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         let _ = self.to.set(None);
-        // Where there is no room for the note, there are others that wake the owner.
-        let _ = self.notes.try_send(Note::Wake);
+        // The owner may have ended.
+        let _ = self.notes.send(Note::Wake);
     }
 }

@@ -1,22 +1,19 @@
-//! What a trainer says of samples: scores and features, by the paths that it knows them by.
+//! What a trainer says of samples, by the paths that it knows them by.
 //!
 //! A trainer cannot know what the buffer holds at this moment: what it says of another sample of the
 //! dataset is passed over. Refused is what is of no sample, or says nothing.
 
 use std::path::{Component, Path, PathBuf};
 
+use nix::errno::Errno;
 use serde_json::{Value, json};
 
-use super::answers::{FULL, Refusals, usage};
+use super::answers::{FULL, Refusals};
 use super::owner::Owner;
 use crate::catalog::NodeId;
 use crate::engine::lock;
-use crate::error::Result;
-use crate::rehearsal::{ClassId, Feature, Refused, SampleId};
+use crate::rehearsal::SampleId;
 use crate::source::Kind;
-
-/// Words of a path that look like numbers and stand before features.
-const PATH_NUMBERS_MAX: usize = 4;
 
 /// What a path means.
 pub(super) enum Meant {
@@ -33,9 +30,17 @@ pub(super) struct Came {
     /// They were of samples that are not held.
     pub(super) passed: u64,
     pub(super) refused: Refusals,
+    /// The disk had no room for any.
+    full: bool,
 }
 
 impl Came {
+    /// Why any were refused, for who wrote them.
+    pub(super) fn why(&self) -> Option<Errno> {
+        let errno = if self.full { Errno::ENOSPC } else { Errno::EINVAL };
+        (self.refused.count > 0).then_some(errno)
+    }
+
     /// Counts further lines; what was refused last is named.
     fn add(&mut self, other: &Came) {
         self.taken += other.taken;
@@ -106,8 +111,8 @@ impl Owner {
     /// Takes lines `path score`. A path, which may have spaces in it, is within the dataset or that
     /// of a file of a view.
     pub(super) fn score(&mut self, buffer: usize, lines: &str) -> Came {
-        let mut came = Came::default();
         let has_room = self.places.get_mut(buffer).is_some_and(|place| place.held.has_room());
+        let mut came = Came { full: !has_room, ..Came::default() };
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {
                 came.refused.note(line, "is not of the form `path score`");
@@ -136,87 +141,5 @@ impl Owner {
             place.held.scores.add(&came);
         }
         came
-    }
-
-    /// Takes lines `path feature feature ...`, all of them or none but for those that say nothing.
-    /// What is not held counts for the mean of its class.
-    pub(super) fn feed(&mut self, buffer: usize, lines: &str) -> Result<Value> {
-        let policy = self.places[buffer].held.buffer().rules().policy;
-        if !policy.goes_by_features() {
-            let message =
-                format!("the policy {} of the buffer does not go by features", json!(policy));
-            return Err(usage(message).hint("`herding` and `prototypical` do"));
-        }
-        self.writable(buffer)?;
-        let (mut features, mut came) = (Vec::new(), Came::default());
-        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (ends, values) = numbers(line);
-            let Some(shortest) = ends.first() else {
-                came.refused.note(line, "has no feature, or one that is not of numbers");
-                continue;
-            };
-            let known = |(of_path, end): (usize, &usize)| {
-                Some((self.meant(buffer, &line[..*end])?, values[of_path..].to_vec()))
-            };
-            let mut paths = ends.iter().enumerate().take(1 + PATH_NUMBERS_MAX);
-            let held = &self.places[buffer].held;
-            let (sample, class, values) = match paths.find_map(known) {
-                None => {
-                    came.refused.note(&line[..*shortest], "is no file of the dataset or of a view");
-                    continue;
-                }
-                Some((Meant::Held(sample), values)) => {
-                    let member = held.buffer().get(sample);
-                    (Some(sample), member.map_or(ClassId(0), |member| member.class), values)
-                }
-                Some((Meant::Other(path), values)) => {
-                    came.passed += 1;
-                    let Some(class) = held.class_number(Path::new(&path)) else { continue };
-                    (None, class, values)
-                }
-            };
-            came.taken += u64::from(sample.is_some());
-            features.push(Feature { sample, class, values });
-        }
-        self.places[buffer].held.feed(&features).map_err(|why| match why {
-            Refused::NotFinite => {
-                usage("a feature is not a finite number; none was taken".to_owned())
-            }
-            Refused::Dimension { found, expected } => usage(format!(
-                "a feature has {found} numbers where the first has {expected}; none was taken"
-            )),
-            Refused::NotHeld => usage("a sample is not in the buffer".to_owned()),
-        })?;
-        Ok(came.told())
-    }
-}
-
-/// The numbers at the end of a line, and where what stands before each of them ends.
-fn numbers(line: &str) -> (Vec<usize>, Vec<f32>) {
-    let (mut rest, mut ends, mut values) = (line, Vec::new(), Vec::new());
-    while let Some((before, word)) = rest.rsplit_once(char::is_whitespace)
-        && let Ok(value) = word.parse()
-    {
-        rest = before.trim_end();
-        ends.push(rest.len());
-        values.push(value);
-    }
-    ends.reverse();
-    values.reverse();
-    (ends, values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_stand_behind_a_path() {
-        let line = "a b/1 2.jpg  0.5\t-1e3";
-        assert_eq!(numbers(line), (vec![11, 16], vec![0.5, -1000.0]));
-        assert_eq!(numbers("img 5 0.25"), (vec![3, 5], vec![5.0, 0.25]));
-        for line in ["", "path", "path x", "1.0"] {
-            assert_eq!(numbers(line), (vec![], vec![]), "{line}");
-        }
     }
 }

@@ -63,7 +63,7 @@ fn path(n: u32) -> String {
 /// Offers samples of ten classes; says how many were kept.
 fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
     let kept = samples.filter(|n| offer_one(held, &path(*n), &bytes(*n))).count();
-    held.write();
+    let _ = held.write();
     kept
 }
 
@@ -92,7 +92,7 @@ fn a_buffer_is_there_again() {
     held.shown(shown);
     held.score(shown, 2.5).unwrap();
     held.begin_task(4, vec!["train/c1".to_owned()]);
-    held.write();
+    let _ = held.write();
     let (before, paths) = (held.buffer().clone(), check(&held));
     assert_eq!((before.len(), paths.len()), (20, 20));
     drop(held);
@@ -154,7 +154,7 @@ fn another_size_is_the_same_buffer() {
         held.score(sample, sample.0 as f32).unwrap();
         held.shown(sample);
     }
-    held.write();
+    let _ = held.write();
     let before = check(&held);
     drop(held);
     for (size, expected) in [(8, 8), (30, 8)] {
@@ -182,7 +182,7 @@ fn dead_bytes_are_left_behind() {
     let large = vec![3; 1 << 20];
     for n in 0..150 {
         assert!(offer_one(&mut held, &format!("train/c/{n}.jpg"), &large));
-        held.write();
+        let _ = held.write();
     }
     let files = std::fs::read_dir(directory.path()).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
@@ -226,7 +226,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     let written = || frozen().filter(|sample| sample.pinned.is_written()).count();
     assert_eq!((frozen().count(), written()), (4, 0));
     disk.fail_writes(None);
-    held.sync();
+    held.sync().unwrap();
     assert!(held.lasts() && held.has_room());
     assert_eq!(written(), 4);
     let shown =
@@ -270,7 +270,7 @@ fn nothing_is_given_up_before_its_successor_is_there() {
     let disk = Model::default();
     let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
     assert_eq!(offer(&mut held, 0..20), 20);
-    held.sync();
+    held.sync().unwrap();
     let before = check(&held);
     disk.fail_writes(Some(libc::ENOSPC));
     offer(&mut held, 20..60);
@@ -279,7 +279,7 @@ fn nothing_is_given_up_before_its_successor_is_there() {
     assert_eq!(check(&open_on(Arc::new(disk.clone()), &["policy=ring"])), before);
     let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
     offer(&mut held, 20..60);
-    held.sync();
+    held.sync().unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(5);
     for cut in 1..=disk.ops() {
         for _ in 0..20 {
@@ -317,13 +317,13 @@ fn a_rewrite_that_cannot_be_is_tried_later() {
     disk.set_space(room(1 << 20));
     (0..8).for_each(|n| {
         assert!(offer_one(&mut held, &path(n), &large));
-        held.write();
+        let _ = held.write();
     });
     let names = disk.names().unwrap();
     assert!(names.len() == 1 && names[0].1 > 8 * large.len() as u64, "{names:?}");
     disk.set_space(None);
     (8..14).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
-    held.write();
+    let _ = held.write();
     let names = disk.names().unwrap();
     assert!(names.len() == 1 && names[0].1 < 2 * large.len() as u64, "{names:?}");
     drop(held);

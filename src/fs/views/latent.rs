@@ -21,7 +21,7 @@ const APPEND: &str = "append";
 /// Takes what came of an append: how many codes, or why none.
 pub type Appended = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
-/// Takes codes for a buffer, each behind its number, and says when that is done. May wait.
+/// Takes codes for a buffer, each behind its number, and says when that is done.
 pub type Append = Box<dyn Fn(usize, Vec<u8>, Appended) + Send + Sync>;
 
 /// A file that the kernel knows.
@@ -132,7 +132,15 @@ impl Views {
         lock(&self.codes).known.get(&node).map(|known| Arc::clone(&known.file))
     }
 
-    /// Takes codes for the buffer whose file this is, and says when that is done. May wait.
+    /// The bytes of a code with its number, as the file that takes codes wants them.
+    pub fn bytes_of_one(&self, node: u64) -> Option<usize> {
+        match Place::of(node) {
+            Some(Place::Append(buffer)) => self.shelf(buffer).map(Shelf::bytes_with_number),
+            _ => None,
+        }
+    }
+
+    /// Takes codes for the buffer whose file this is, and says when that is done.
     pub fn append(&self, node: u64, bytes: Vec<u8>, done: Appended) {
         match Place::of(node) {
             Some(Place::Append(buffer)) => (self.ask.append)(buffer, bytes, done),

@@ -27,6 +27,8 @@ mod names;
 mod place;
 mod slots;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -54,11 +56,20 @@ pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
 /// Told of a sample: the buffer's place, and which.
 pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
 
-/// Takes how many lines were refused.
-pub type Scored = Box<dyn FnOnce(u64) + Send>;
+/// Takes why lines were refused, if any were.
+pub type Scored = Box<dyn FnOnce(Option<Errno>) + Send>;
 
-/// Takes lines `path score` for a buffer, and says when that is done. May wait.
+/// Takes lines `path score` for a buffer, and says when that is done.
 pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
+
+/// Has a name in the directory of this node looked up again. May block.
+pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
+
+/// Takes whether what was taken lasts.
+pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Has what was taken for a buffer last, and says when that is done.
+pub type Lasting = Box<dyn Fn(usize, Synced) + Send + Sync>;
 
 /// Told what comes next of samples that are shown one after the other.
 pub type Drawn = Box<dyn Fn(Upcoming) + Send + Sync>;
@@ -91,6 +102,8 @@ pub struct Ask {
     pub score: Score,
     /// Takes codes.
     pub append: Append,
+    /// Has scores and codes last.
+    pub sync: Lasting,
 }
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
@@ -116,6 +129,18 @@ struct State {
     slots: Vec<Slot>,
     /// By buffer and view.
     places: HashMap<(usize, View), usize>,
+    /// Names that stand for other displays from now on, in the directories of their buffers.
+    lapsed: Vec<(u64, String)>,
+}
+
+impl State {
+    /// Somebody looks at a display.
+    fn look(&mut self, slot: usize) -> Option<&Slot> {
+        self.looks += 1;
+        let slot = self.slots.get_mut(slot)?;
+        (slot.seen, slot.looked) = (true, self.looks);
+        Some(slot)
+    }
 }
 
 /// A node, as it is told of.
@@ -154,6 +179,7 @@ pub struct Views {
     codes: Mutex<latent::Files>,
     /// Where links lead: the dataset, with a slash at its end.
     dataset: OnceLock<String>,
+    lapse: Mutex<Option<Lapse>>,
     ask: Ask,
 }
 
@@ -179,8 +205,8 @@ impl Views {
     /// The views of these buffers.
     pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
-        let (state, codes, dataset) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        Arc::new(Views { buffers, state, slots, codes, dataset, ask })
+        let (state, codes, dataset, lapse) = Default::default();
+        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, ask })
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first
@@ -196,10 +222,7 @@ impl Views {
 
     fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
         let mut state = lock(&self.state);
-        state.looks += 1;
-        let looks = state.looks;
-        let slot = state.slots.get_mut(slot).ok_or(Errno::ENOENT)?;
-        (slot.seen, slot.looked) = (true, looks);
+        let slot = state.look(slot).ok_or(Errno::ENOENT)?;
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
@@ -221,11 +244,15 @@ impl Views {
         });
         let mut state = lock(&self.state);
         state.looks += 1;
-        let State { slots, places, looks } = &mut *state;
+        let State { slots, places, looks, .. } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
-        if slot == slots.len() {
-            let (display, looked) = (Some(display), *looks);
-            slots.push(Slot { buffer, view, display, stream, seen, looked });
+        match slots.get_mut(slot) {
+            // It may have been frozen while it was made for who looks at it.
+            Some(there) => there.seen |= seen,
+            None => {
+                let (display, looked) = (Some(display), *looks);
+                slots.push(Slot { buffer, view, display, stream, seen, looked });
+            }
         }
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
@@ -264,9 +291,11 @@ impl Views {
         self.display(slot).ok()
     }
 
-    /// Whether there is such a display.
-    pub fn has(&self, buffer: usize, view: View) -> bool {
-        lock(&self.state).places.contains_key(&(buffer, view))
+    /// Whether there is such a display and somebody has looked at it: it stays what it is.
+    pub fn is_seen(&self, buffer: usize, view: View) -> bool {
+        let state = lock(&self.state);
+        let slot = state.places.get(&(buffer, view));
+        slot.and_then(|slot| state.slots.get(*slot)).is_some_and(|slot| slot.seen)
     }
 
     /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
@@ -283,9 +312,36 @@ impl Views {
         self.keep_as(buffer, view, display, false);
     }
 
-    /// A task has begun: the mix of the one before is shown no more.
+    /// A task has begun: its mixes are others, as are epochs that nobody has looked at.
     pub fn begin_task(&self, buffer: usize) {
-        lock(&self.state).places.remove(&(buffer, View::TaskMix));
+        let State { slots, places, lapsed, .. } = &mut *lock(&self.state);
+        places.retain(|(of, view), slot| {
+            let stays = match view {
+                View::Mix(_) | View::TaskMix => false,
+                View::Epoch(_) => slots.get(*slot).is_some_and(|slot| slot.seen),
+                View::Sleep(_) | View::Stream(_) => true,
+            };
+            if *of != buffer || stays {
+                return true;
+            }
+            lapsed.push((Place::Buffer(buffer).node(), view.name()));
+            false
+        });
+    }
+
+    /// Has names that lapse looked up again like this. The last one counts.
+    pub fn lapse_by(&self, lapse: Lapse) {
+        *lock(&self.lapse) = Some(lapse);
+    }
+
+    /// Has names looked up again that stand for others than before. Blocks where such a lookup waits
+    /// for the owner of the buffers: never call it from there, nor from a request thread.
+    pub fn lapse(&self) {
+        let lapsed = std::mem::take(&mut lock(&self.state).lapsed);
+        let lapse = lock(&self.lapse).clone();
+        if let Some(lapse) = lapse {
+            lapsed.iter().for_each(|(directory, name)| lapse(*directory, name));
+        }
     }
 
     /// The kernel has forgotten so many lookups of a node.
@@ -396,12 +452,20 @@ impl Views {
         }
     }
 
-    /// Takes lines `path score` for the buffer whose file this is, and says when that is done. May
-    /// wait.
+    /// Takes lines `path score` for the buffer whose file this is, and says when that is done.
     pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
         match Place::of(node) {
             Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
-            _ => done(0),
+            _ => done(Some(Errno::EBADF)),
+        }
+    }
+
+    /// Has everything last that was taken for the buffer whose file this is, and says when that is
+    /// done.
+    pub fn sync(&self, node: u64, done: Synced) {
+        match Place::of(node) {
+            Some(Place::Scores(buffer) | Place::Append(buffer)) => (self.ask.sync)(buffer, done),
+            _ => done(Err(Errno::EBADF)),
         }
     }
 

@@ -50,12 +50,15 @@ impl Views {
         let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
             return reply(Err(Errno::ENOENT));
         };
-        let entry = move |slot| {
-            let lasting = view != View::TaskMix;
-            Entry { lasting, ..directory(Place::Display(slot)) }
+        let entry = move |slot| directory(Place::Display(slot));
+        let found = {
+            let mut state = lock(&self.state);
+            let slot = state.places.get(&(buffer, view)).copied();
+            // Its names may be all that somebody wants to see of it.
+            slot.filter(|slot| state.look(*slot).is_some())
         };
-        if let Some(slot) = lock(&self.state).places.get(&(buffer, view)) {
-            return reply(Ok(entry(*slot)));
+        if let Some(slot) = found {
+            return reply(Ok(entry(slot)));
         }
         if matches!(view, View::Sleep(_)) {
             return reply(Err(Errno::ENOENT));

@@ -448,7 +448,8 @@ mod tests {
             shown: Box::new(|_, _| ()),
             damaged: Box::new(|_, _| ()),
             drawn: Box::new(|_| ()),
-            score: Box::new(|_, _, done| done(0)),
+            score: Box::new(|_, _, done| done(None)),
+            sync: Box::new(|_, done| done(Ok(()))),
             append: Box::new(|_, _, done| done(Ok(0))),
         }
     }

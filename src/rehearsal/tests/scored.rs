@@ -105,7 +105,9 @@ fn tell(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut Cha
                 let (sample, class) = (Some(SampleId(known.sample)), ClassId(known.class));
                 list.push(Feature { sample, class, values: feature });
             }
-            buffer.feed(&list).unwrap();
+            for (sample, score) in scores(policy, &list).unwrap() {
+                buffer.score(sample, score).unwrap();
+            }
             for class in 0..CLASSES {
                 let own: Vec<usize> =
                     (0..naive.0.len()).filter(|at| naive.0[*at].class == class).collect();

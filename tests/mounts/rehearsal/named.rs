@@ -74,6 +74,44 @@ fn settings_that_do_not_fit_the_dataset_are_named() {
     mounted.umount();
 }
 
+/// What samples come to is known when the dataset is.
+#[test]
+fn a_buffer_of_more_than_the_disk_is_named() {
+    let ground = ground();
+    (0..FILES).for_each(|n| ground.plant(&format!("train/d/{n}.jpg"), &content(n, 64 << 10)));
+    let doubts = |samples: &str, nvme: &str| {
+        let cache = ground.path("cache");
+        let size = format!("rehearsal.old.size={samples}");
+        let more = ["--set", "rehearsal.latent-only.latent=8"];
+        let options = [
+            "--cache-dir",
+            cache.to_str().unwrap(),
+            "--nvme",
+            nvme,
+            "--set",
+            &size,
+            more[0],
+            more[1],
+        ];
+        let mounted = Mounted::new(&ground, &options);
+        let (code, text) = rehearse(&ground, "stats", &[], "");
+        assert_eq!(code, Some(0), "{text}");
+        let told = stats(&ground)["doubts"].as_array().unwrap().len();
+        let log = mounted.log();
+        mounted.umount();
+        (told, text, log)
+    };
+    // 200 files of 16 KiB on average.
+    let (told, text, log) = doubts("1000000", "1MiB");
+    assert_eq!(told, 1, "{text}");
+    for words in ["size: with 1000000 samples of 1", "come to 3", "make it 6", "cache.disk larger"]
+    {
+        assert!(text.contains(words) && log.contains(words), "{words}: {text}");
+    }
+    assert_eq!(doubts("1000000", "8MiB").0, 0, "all of the dataset fits");
+    assert_eq!(doubts("40", "1MiB").0, 0);
+}
+
 #[test]
 fn views_are_listed_where_that_is_asked_for() {
     let ground = ground();

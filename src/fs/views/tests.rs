@@ -1,0 +1,106 @@
+//! Names of displays: what stays behind them, and what does not.
+
+use std::ffi::OsStr;
+use std::sync::mpsc::channel;
+
+use super::*;
+
+/// Views of one buffer; who asks for a display gets one with as many classes as were made before.
+fn views() -> Arc<Views> {
+    let made = std::sync::atomic::AtomicUsize::new(0);
+    let make = move |_, _, then: Made| {
+        let before = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        then(Some(display(before)));
+    };
+    let ask = Ask {
+        make: Box::new(make),
+        shown: Box::new(|_, _| ()),
+        damaged: Box::new(|_, _| ()),
+        drawn: Box::new(|_| ()),
+        score: Box::new(|_, _, done| done(None)),
+        append: Box::new(|_, _, done| done(Ok(0))),
+        sync: Box::new(|_, done| done(Ok(()))),
+    };
+    let buffer = BufferView {
+        name: "old".to_owned(),
+        seed: 1,
+        distance: 0,
+        slots: 1,
+        changes: Arc::default(),
+        drawn: 0,
+        latent: None,
+    };
+    Views::new(vec![buffer], ask)
+}
+
+fn display(classes: usize) -> Display {
+    Display { classes: (0..classes).map(|class| (format!("c{class}"), Vec::new())).collect() }
+}
+
+fn buffer() -> u64 {
+    Place::Buffer(0).node()
+}
+
+fn look(views: &Arc<Views>, name: &str) -> u64 {
+    let (send, found) = channel();
+    views.lookup(buffer(), OsStr::new(name), move |entry| send.send(entry.unwrap()).unwrap());
+    let entry: Entry = found.recv().unwrap();
+    assert_eq!((entry.kind, entry.lasting), (EntryKind::Directory, true));
+    entry.node
+}
+
+fn classes(views: &Arc<Views>, node: u64) -> usize {
+    let (send, listed) = channel();
+    views.list(node, move |names| send.send(names.unwrap().len()).unwrap());
+    listed.recv().unwrap()
+}
+
+/// Looking its name up is all that a loader may have done yet.
+#[test]
+fn an_epoch_whose_name_was_looked_up_stays() {
+    let views = views();
+    views.freeze(0, View::Epoch(3), display(40));
+    views.freeze(0, View::Epoch(4), display(41));
+    let node = look(&views, "epoch-4");
+    assert!(views.is_seen(0, View::Epoch(4)));
+    (5..30).for_each(|epoch| views.freeze(0, View::Epoch(epoch), display(50)));
+    assert_eq!((look(&views, "epoch-4"), classes(&views, node)), (node, 41));
+    let unseen = look(&views, "epoch-3");
+    assert_eq!(classes(&views, unseen), 0, "nobody had looked, so it is made anew");
+    // It is frozen while it is made for who looks at it.
+    views.freeze(0, View::Epoch(31), display(60));
+    assert!(!views.is_seen(0, View::Epoch(31)));
+    views.keep(0, View::Epoch(31), display(61));
+    views.freeze(0, View::Epoch(32), display(70));
+    assert_eq!(classes(&views, look(&views, "epoch-31")), 60);
+}
+
+#[test]
+fn the_mixes_of_a_task_end_with_it() {
+    let views = views();
+    let names = ["mix", "mix-0", "mix-7", "epoch-0"];
+    let before = names.map(|name| look(&views, name));
+    views.freeze(0, View::Epoch(1), display(40));
+    let lapsed = Arc::<Mutex<Vec<(u64, String)>>>::default();
+    let told = Arc::clone(&lapsed);
+    views.lapse_by(Arc::new(move |directory, name| {
+        lock(&told).push((directory, name.to_owned()));
+    }));
+    views.lapse();
+    assert!(lock(&lapsed).is_empty());
+    views.begin_task(0);
+    views.begin_task(0);
+    views.lapse();
+    views.lapse();
+    let mut lapsed = std::mem::take(&mut *lock(&lapsed));
+    lapsed.sort();
+    let expected = ["epoch-1", "mix", "mix-0", "mix-7"].map(|name| (buffer(), name.to_owned()));
+    assert_eq!(lapsed, expected);
+    let after = names.map(|name| look(&views, name));
+    assert!(before.iter().zip(&after).take(3).all(|(before, after)| before != after));
+    assert_eq!(before[3], after[3], "who has looked at an epoch finds it as it was");
+    // Who has them open goes on.
+    assert_eq!(before.map(|node| classes(&views, node)), [0, 1, 2, 3]);
+    assert_eq!(after.map(|node| classes(&views, node)), [4, 5, 6, 3]);
+    assert_eq!(classes(&views, look(&views, "epoch-1")), 7);
+}

@@ -1,0 +1,67 @@
+//! What is open of the views, by number.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use fuser::FileHandle;
+
+use super::writing::Writing;
+use crate::cache::{CodeFile, Pinned};
+use crate::fs::views::Entry;
+use crate::sync::{Mutex, MutexGuard};
+
+/// A file that is open.
+pub(super) struct Open {
+    pinned: Pinned,
+    /// Its bytes, once they were needed.
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl Open {
+    pub(super) fn new(pinned: Pinned) -> Self {
+        Open { pinned, bytes: OnceLock::new() }
+    }
+
+    /// Its bytes, where somebody has needed them.
+    pub(super) fn there(&self) -> Option<&[u8]> {
+        self.bytes.get().map(Vec::as_slice)
+    }
+
+    /// Its bytes, read where nobody has needed them yet. Blocks then.
+    pub(super) fn bytes(&self) -> std::io::Result<&[u8]> {
+        if self.bytes.get().is_none() {
+            // Of two that read at once the first one's are kept.
+            let _ = self.bytes.set(self.pinned.read()?);
+        }
+        Ok(self.bytes.get().map_or(&[], Vec::as_slice))
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Handle {
+    Scores(Arc<Writing>),
+    Append(Arc<Writing>),
+    Codes(Arc<CodeFile>),
+    Listing(Arc<Vec<(String, Entry)>>),
+    File(Arc<Open>),
+}
+
+/// What is open, by number.
+#[derive(Default)]
+pub(super) struct Handles {
+    open: Mutex<HashMap<u64, Handle>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    pub(super) fn open(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn keep(&self, handle: Handle) -> FileHandle {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open().insert(number, handle);
+        FileHandle(number)
+    }
+}
