@@ -58,6 +58,9 @@ pub(super) enum Verb {
         which: Which,
         /// The directory; it must not be there yet
         directory: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Offer files to a buffer: paths within the dataset, one a line
     Offer {
@@ -65,6 +68,9 @@ pub(super) enum Verb {
         which: Which,
         /// The list; standard input if left out
         list: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Tell a buffer what the trainer found out: lines `path score`
     Score {
@@ -76,6 +82,9 @@ pub(super) enum Verb {
         /// those that are not held count for the mean of their class
         #[arg(long)]
         features: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Say that what is offered from now on is of this task
     Task {
@@ -86,6 +95,9 @@ pub(super) enum Verb {
         /// A list of its files and directories within the dataset, `-` for standard input; all that
         /// is offered if left out
         files: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print the draws of an epoch from what a buffer holds, in their order
     Draw {
@@ -97,6 +109,9 @@ pub(super) enum Verb {
         /// How many
         #[arg(long, default_value_t = 64)]
         count: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Choose a sleep set: samples to be learnt from again, shown as sleep-N/, printed in their order
     Sleep {
@@ -125,73 +140,83 @@ fn chooser(text: &str) -> std::result::Result<Chooser, String> {
     serde_json::from_value(Value::from(text)).map_err(|error| error.to_string())
 }
 
-pub(super) fn run(verb: &Verb) -> Result<()> {
-    match verb {
-        Verb::Stats { mountpoint, json } => {
-            let stats = ask(mountpoint, Question::Stats)?;
-            if *json {
-                say_json(&stats);
-            } else {
-                stats.as_array().into_iter().flatten().for_each(for_people);
-            }
-        }
-        Verb::Ls { which, json } => {
-            let list = ask(&which.mountpoint, Question::List { buffer: which.buffer.clone() })?;
-            if *json {
-                say_json(&list);
-            } else {
-                list.as_array().into_iter().flatten().for_each(member_for_people);
-            }
-        }
+/// What is asked of which mount, and whether the answer is to be JSON.
+fn question(verb: &Verb) -> Result<(&Path, Question, bool)> {
+    let buffer = |which: &Which| which.buffer.clone();
+    let (which, question, json) = match verb {
+        Verb::Stats { mountpoint, json } => return Ok((mountpoint, Question::Stats, *json)),
+        Verb::Ls { which, json } => (which, Question::List { buffer: buffer(which) }, json),
         Verb::Show { which, path, json } => {
-            let (buffer, path) = (which.buffer.clone(), path.clone());
-            let member = ask(&which.mountpoint, Question::Show { buffer, path })?;
-            if *json { say_json(&member) } else { member_for_people(&member) }
+            (which, Question::Show { buffer: buffer(which), path: path.clone() }, json)
         }
-        Verb::Export { which, directory } => {
-            let (buffer, directory) = (which.buffer.clone(), absolute(directory));
-            let came = ask(&which.mountpoint, Question::Export { buffer, directory })?;
-            say(format!("{} samples", came["copied"]));
-            return refused(&came, ErrorKind::Cache, "not copied");
+        Verb::Export { which, directory, json } => {
+            let directory = absolute(directory);
+            (which, Question::Export { buffer: buffer(which), directory }, json)
         }
-        Verb::Offer { which, list } => {
-            let (buffer, paths) = (which.buffer.clone(), text(list.as_deref())?);
-            let came = ask(&which.mountpoint, Question::Offer { buffer, paths })?;
-            let number = |key: &str| came[key].as_u64().unwrap_or(0);
-            say(format!("{} offered; decided one by one, as their bytes come", number("offered")));
-            return refused(&came, ErrorKind::Usage, "not taken");
+        Verb::Offer { which, list, json } => {
+            let paths = text(list.as_deref())?;
+            (which, Question::Offer { buffer: buffer(which), paths }, json)
         }
-        Verb::Score { which, lines, features } => {
-            let (buffer, lines) = (which.buffer.clone(), text(lines.as_deref())?);
-            let question = Question::Score { buffer, lines, features: *features };
-            let came = ask(&which.mountpoint, question)?;
-            say(format!("{} taken{}", came["taken"], passed(&came)));
-            return refused(&came, ErrorKind::Usage, "not taken");
+        Verb::Score { which, lines, features, json } => {
+            let (lines, features) = (text(lines.as_deref())?, *features);
+            (which, Question::Score { buffer: buffer(which), lines, features }, json)
         }
-        Verb::Task { which, task, files } => {
-            let buffer = which.buffer.clone();
+        Verb::Task { which, task, files, json } => {
             let list = files.as_deref().map(|path| text((path != Path::new("-")).then_some(path)));
             let files = list.transpose()?.unwrap_or_default();
-            ask(&which.mountpoint, Question::Task { buffer, task: *task, files })?;
+            (which, Question::Task { buffer: buffer(which), task: *task, files }, json)
         }
-        Verb::Draw { which, epoch, count } => {
-            let buffer = which.buffer.clone();
-            let question = Question::Draw { buffer, epoch: *epoch, count: *count };
-            say_paths(&ask(&which.mountpoint, question)?);
+        Verb::Draw { which, epoch, count, json } => {
+            let (epoch, count) = (*epoch, *count);
+            (which, Question::Draw { buffer: buffer(which), epoch, count }, json)
         }
         Verb::Sleep { which, budget, policy, batch, seed, json } => {
             let set = SleepSet { chooser: *policy, budget: *budget, batch: *batch, seed: *seed };
-            let question = Question::Sleep { buffer: which.buffer.clone(), set };
-            let chosen = ask(&which.mountpoint, question)?;
-            if *json {
-                say_json(&chosen);
-            } else {
-                eprintln!("{}", chosen["view"].as_str().unwrap_or_default());
-                say_paths(&chosen["samples"]);
-            }
+            (which, Question::Sleep { buffer: buffer(which), set }, json)
+        }
+    };
+    Ok((&which.mountpoint, question, *json))
+}
+
+pub(super) fn run(verb: &Verb) -> Result<()> {
+    let (mountpoint, question, json) = question(verb)?;
+    let answer = ask(mountpoint, question)?;
+    if json {
+        say_json(&answer);
+    } else {
+        answer_for_people(verb, &answer);
+    }
+    match verb {
+        Verb::Export { .. } => refused(&answer, ErrorKind::Cache, "not copied"),
+        Verb::Offer { .. } | Verb::Score { .. } => refused(&answer, ErrorKind::Usage, "not taken"),
+        _ => Ok(()),
+    }
+}
+
+fn answer_for_people(verb: &Verb, answer: &Value) {
+    let each = || answer.as_array().into_iter().flatten();
+    match verb {
+        Verb::Stats { .. } => each().for_each(for_people),
+        Verb::Ls { .. } => {
+            say(format!(
+                "{:<16} {:>4} {:>8} {:>7} {:>10}  path",
+                "class", "task", "age", "replays", "score"
+            ));
+            each().for_each(member_for_people);
+        }
+        Verb::Show { .. } => member_for_people(answer),
+        Verb::Export { .. } => say(format!("{} samples", answer["copied"])),
+        Verb::Offer { .. } => {
+            say(format!("{} offered; decided one by one, as their bytes come", answer["offered"]));
+        }
+        Verb::Score { .. } => say(format!("{} taken{}", answer["taken"], passed(answer))),
+        Verb::Task { .. } => {}
+        Verb::Draw { .. } => say_paths(answer),
+        Verb::Sleep { .. } => {
+            eprintln!("{}", answer["view"].as_str().unwrap_or_default());
+            say_paths(&answer["samples"]);
         }
     }
-    Ok(())
 }
 
 fn ask(mountpoint: &Path, question: Question) -> Result<Value> {
@@ -263,6 +288,14 @@ fn for_people(stats: &Value) {
     for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         say(format!("    {why}"));
     }
+    let missed = |key: &str| stats["missed"][key].as_u64().unwrap_or(0);
+    let (reads, openings) = (missed("reads"), missed("openings"));
+    if reads + openings > 0 {
+        say(format!(
+            "  missed in a rush, of all buffers: {reads} reads, offered when they are read again; \
+             {openings} openings, not counted as shown"
+        ));
+    }
     let latent = &stats["latent"];
     if let (Some(codes), Some(each)) = (latent["codes"].as_u64(), latent["bytes_each"].as_u64()) {
         let disk = Bytes(latent["bytes_on_disk"].as_u64().unwrap_or(0)).human();
@@ -283,7 +316,7 @@ fn member_for_people(member: &Value) {
     let word = |key: &str| member[key].as_str().unwrap_or_default();
     let score = member["score"].as_f64().map_or("-".to_owned(), |score| format!("{score:.4}"));
     say(format!(
-        "{:<16} {:>4} {:>8} {:>6} {score:>10}  {}",
+        "{:<16} {:>4} {:>8} {:>7} {score:>10}  {}",
         word("class"),
         member["task"],
         member["age"],

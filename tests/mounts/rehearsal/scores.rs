@@ -124,7 +124,8 @@ fn a_sample_is_offered_once_however_its_path_is_written() {
     wait_for_offers(&ground, 3);
     let (_, listed) = rehearse(&ground, "ls", &["old"], "");
     assert_eq!(listed.matches("train/b/1.jpg").count(), 1, "{listed}");
-    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert_eq!(listed.lines().count(), 1 + 3, "{listed}");
+    assert!(listed.starts_with("class "), "{listed}");
     mounted.umount();
 }
 
