@@ -29,13 +29,13 @@ impl Owner {
     /// Room in bytes was compared when the settings were read; what samples come to is known by the
     /// dataset.
     fn needs_more(&self, place: &Place) -> Option<String> {
+        let Capacity::Samples(samples) = place.held.settings.rules.capacity else { return None };
         let (files, bytes) = self.catalog().totals();
         let each = bytes.checked_div(files)?.max(1);
         let need = |place: &Place| match place.held.settings.rules.capacity {
             Capacity::Samples(samples) => samples.min(files).saturating_mul(each),
             Capacity::Bytes(bytes) => bytes,
         };
-        let Capacity::Samples(samples) = place.held.settings.rules.capacity else { return None };
         let all = self.places.iter().fold(0, |all: u64, of| all.saturating_add(need(of)));
         let disk = &self.around.disk;
         if all <= disk.bytes {

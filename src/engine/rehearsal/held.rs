@@ -321,7 +321,7 @@ impl Held {
     }
 
     /// Bytes of what is held, and of the hashes of what was offered.
-    fn live(&self) -> u64 {
+    pub(super) fn live(&self) -> u64 {
         let bytes: u64 = self.buffer().members().map(|member| member.bytes).sum();
         bytes + 8 * self.state.offered.len() as u64
     }

@@ -167,6 +167,10 @@ impl Rehearsal {
         let min_free = disk.min_free_bytes;
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
+        // What buffers hold already is theirs, and was not counted as left.
+        let held = places.iter().fold(0, |held: u64, place| held.saturating_add(place.held.live()));
+        let bytes = disk.bytes.saturating_add(held).min(disk.configured_bytes.max(disk.bytes));
+        let disk = DiskSettings { bytes, ..disk.clone() };
         let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
@@ -180,7 +184,7 @@ impl Rehearsal {
             notes: notes.clone(),
             failed: failing,
             points: Arc::clone(&points),
-            disk: disk.clone(),
+            disk,
         };
         let owner = Owner::new(places, around);
         let thread = run(owner, arriving, &closed)?;

@@ -4,8 +4,9 @@
 //! NAME/                   one buffer
 //!     epoch-K/CLASS/FILE  what it held when epoch K of an order that was told began, or when it
 //!                         was first looked at; it stays like that
-//!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K
-//!     mix/CLASS/FILE      the same, anew for each task
+//!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K;
+//!                         anew for each task
+//!     mix/CLASS/FILE      the same for all epochs of the task
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
 //!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
 //!     slots/NNNN          the same, of any class

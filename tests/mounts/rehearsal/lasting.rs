@@ -1,12 +1,13 @@
-//! Who syncs a file that takes something.
+//! What is written lasts, or waits for the disk, or is an error.
 //!
 //! Goal: what `fsync` says is true: what was written is there after a kill of the daemon, with the file
-//! still open; where the disk does not take it, `fsync` and the close say so. Method: codes and scores
-//! in pieces that end anywhere, daemons that are killed, and a disk that is full.
+//! still open; where the disk does not take it, `fsync` and the close say so, and offers wait. Method:
+//! codes and scores in pieces that end anywhere, daemons that are killed, and a disk that is full.
 
 use std::os::fd::IntoRawFd;
 
 use super::*;
+use crate::refused::Tmpfs;
 
 fn append_to(file: &Path) -> fs::File {
     fs::OpenOptions::new().append(true).open(file).unwrap()
@@ -55,6 +56,51 @@ fn what_was_synced_is_there_after_a_kill() {
         rehearse(&ground, "show", &["old", &format!("train/a/{}", held[0]), "--json"], "");
     assert_eq!(serde_json::from_str::<Value>(&known).unwrap()["score"], 7.5);
     again.umount();
+}
+
+/// Mounts with a buffer of the latest 30 samples on a small disk of its own.
+pub(super) fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
+    // Not all of the source fits, so that none of it lies there until it is read: what would be
+    // given up for others is room for samples of the buffer.
+    ground.plant("val/large", &content(9, 2 << 20));
+    let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
+    let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    Mounted::new(ground, &cache.into_iter().chain(sets).collect::<Vec<_>>())
+}
+
+/// Takes all that is left of a disk, for as long as the file is not cut.
+pub(super) fn fill(tiny: &Tmpfs) -> fs::File {
+    let other = fs::File::create(tiny.0.join("other")).unwrap();
+    let mut end = 0;
+    while other.write_all_at(&[1; 4096], end).is_ok() {
+        end += 4096;
+    }
+    other
+}
+
+/// What is decided then is shown when there is room again, and in the next mount.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let ground = ground();
+    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&ground, &tiny);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let view = mounted.path("rehearsal/old");
+    assert_eq!(counts(&epoch(&view, 0)), [("a", 30)]);
+    let other = fill(&tiny);
+    read_class(&mounted, "train/b");
+    wait_for_offers(&ground, 2 * FILES);
+    // A page may have had room for some.
+    assert!(epoch(&view, 1).values().flatten().count() < 10);
+    assert_eq!(mounted.count("/read_errors"), 0);
+    other.set_len(0).unwrap();
+    assert_eq!(counts(&epoch(&view, 2)), [("b", 30)]);
+    mounted.umount();
+    let mounted = on_tiny_disk(&ground, &tiny);
+    assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("b", 30)]);
+    mounted.umount();
 }
 
 #[test]

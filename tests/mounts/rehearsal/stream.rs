@@ -9,8 +9,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::lasting::{fill, on_tiny_disk};
 use super::slots::{filled, planted, read_slot, which};
 use super::*;
+use crate::refused::Tmpfs;
 
 /// Samples that the buffers of these tests hold.
 const HELD: usize = 30;
