@@ -1,4 +1,5 @@
-//! Locks that know, in builds with checks, whether a thread holds one: std's in every other way.
+//! Locks that know, in builds with checks, whether a thread holds one: std's in every other way. And
+//! threads that let others go first.
 //!
 //! The kernel may make us wait for what a request holds, and a request for a lock. So nobody may
 //! notify the kernel, or use our own mount, while [`is_holding`] says so.
@@ -6,6 +7,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError};
 use std::time::Duration;
+
+use nix::libc;
 
 #[cfg(debug_assertions)]
 mod held {
@@ -227,6 +230,13 @@ impl Condvar {
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
+}
+
+/// Lets others go before this thread: its nice value becomes this, from 0 to 19. Refused where that of
+/// the whole process is higher already.
+pub fn stand_back(nice: u32) {
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };
 }
 
 #[cfg(test)]

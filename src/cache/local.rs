@@ -11,8 +11,6 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, PoisonError};
 
-use nix::libc;
-
 use super::backlog::Arrival;
 use super::care::Owed;
 use super::find::find;
@@ -22,7 +20,7 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
-use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, stand_back};
 
 /// Bytes that are written at once.
 const BATCH_BYTES: usize = 4 << 20;
@@ -31,7 +29,7 @@ const BATCH_BYTES: usize = 4 << 20;
 const REMOVED_AT_ONCE: usize = 1 << 14;
 
 /// Niceness of the thread that writes.
-const NICE: i32 = 15;
+const NICE: u32 = 15;
 
 /// For how many looks in a row the end of a mount waits for a disk that takes nothing.
 const CLOSE_PATIENCE: u64 = looks_in(30);
@@ -424,12 +422,10 @@ impl Local {
     }
 }
 
-/// Lets everyone else go before this thread: whoever reads or brings samples must not wait for
-/// processors because others are stored. What then cannot be stored in time is not stored.
+/// Whoever reads or brings samples must not wait for processors because others are stored. What then
+/// cannot be stored in time is not stored.
 fn step_back() {
-    // Refused where the whole process stands back further already.
-    // SAFETY: no memory is involved; 0 is the calling thread.
-    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    stand_back(NICE);
 }
 
 struct Working<'a>(&'a Local);

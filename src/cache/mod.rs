@@ -18,6 +18,7 @@
 //! never an error to a reader; a source error reaches the reader as it is.
 
 mod backlog;
+mod bindings;
 mod buffer;
 mod care;
 mod checked;
@@ -52,6 +53,7 @@ use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 pub use backlog::Arrival;
 use backlog::Backlog;
+pub use bindings::Bindings;
 pub use buffer::Buffer;
 use care::Owed;
 use checked::Checked;

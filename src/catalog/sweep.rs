@@ -15,10 +15,13 @@ use nix::errno::Errno;
 use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, stand_back};
 
 /// Names that are looked at at once.
 const CHUNK: usize = 512;
+
+/// Niceness of the threads: a job that lists all there is begins at the same time.
+const NICE: u32 = 15;
 
 /// Some names of a directory.
 struct Portion {
@@ -96,6 +99,7 @@ impl Catalog {
             (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
         };
         let work = || {
+            stand_back(NICE);
             while let Some(portion) = next() {
                 let (found, told) = self.check(&portion);
                 failed.fetch_or(!told, Ordering::Relaxed);

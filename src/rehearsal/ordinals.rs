@@ -5,6 +5,12 @@
 //! is asked for is *bound* to the first sample that is due, is ready and has no ordinal yet; what is
 //! not ready is skipped, and due again for the next one that is asked for. So readers wait for no
 //! sample as long as any other can be had, and each sample is read once nonetheless.
+//!
+//! What was bound is bound again where an epoch is taken up after the end of a process. Of the samples
+//! without an ordinal those that are not held any more are due no more; so some ordinals may be left
+//! without one.
+
+use std::collections::HashSet;
 
 use super::luck::{Luck, Purpose};
 use super::members::SampleId;
@@ -20,14 +26,31 @@ pub struct Ordinals {
 }
 
 impl Ordinals {
-    /// The ordinals of an epoch, none of which is bound.
-    pub fn new(seed: u64, epoch: u64, samples: impl IntoIterator<Item = SampleId>) -> Ordinals {
-        let mut due: Vec<SampleId> = samples.into_iter().collect();
+    /// The ordinals of an epoch with this set of samples, of which these are bound, and those of them
+    /// that are `held` are due. A pair that fits no other one, or not the set, is left out.
+    pub fn new(
+        seed: u64,
+        epoch: u64,
+        set: impl IntoIterator<Item = SampleId>,
+        pairs: impl IntoIterator<Item = (usize, SampleId)>,
+        held: impl Fn(SampleId) -> bool,
+    ) -> Ordinals {
+        let mut due: Vec<SampleId> = set.into_iter().collect();
         due.sort_unstable();
         due.dedup();
+        let (mut bound, mut taken) = (vec![None; due.len()], HashSet::new());
+        for (ordinal, sample) in pairs {
+            if let Some(place @ None) = bound.get_mut(ordinal)
+                && due.binary_search(&sample).is_ok()
+                && taken.insert(sample)
+            {
+                *place = Some(sample);
+            }
+        }
         Luck::new(seed, Purpose::Stream, epoch).shuffle(&mut due);
         due.reverse();
-        Ordinals { bound: vec![None; due.len()], due }
+        due.retain(|sample| held(*sample) && !taken.contains(sample));
+        Ordinals { bound, due }
     }
 
     /// How many there are.
@@ -38,6 +61,11 @@ impl Ordinals {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.bound.is_empty()
+    }
+
+    /// How many samples have no ordinal.
+    pub fn left(&self) -> usize {
+        self.due.len()
     }
 
     /// The sample of an ordinal that is bound.
@@ -74,7 +102,7 @@ mod tests {
     use super::*;
 
     fn ordinals(n: u32, epoch: u64) -> Ordinals {
-        Ordinals::new(11, epoch, (0..n).map(SampleId))
+        Ordinals::new(11, epoch, (0..n).map(SampleId), [], |_| true)
     }
 
     /// The samples as they are due.
@@ -91,7 +119,7 @@ mod tests {
         assert!(sorted.into_iter().eq((0..200).map(SampleId)) && !first.is_sorted());
         assert_eq!(order(200, 3), first);
         assert_ne!(order(200, 4), first);
-        let mut other = Ordinals::new(12, 3, (0..200).rev().map(SampleId));
+        let mut other = Ordinals::new(12, 3, (0..200).rev().map(SampleId), [], |_| true);
         assert!(first.iter().enumerate().any(|(at, s)| other.bind(at, |_| true) != Some(*s)));
         let none = ordinals(0, 3).bind(0, |_| true);
         assert_eq!((none, ordinals(0, 3).is_empty()), (None, true));
@@ -112,6 +140,20 @@ mod tests {
         assert_eq!(ordinals.bind(5, |_| true), None, "no such ordinal");
         assert_eq!(ordinals.bind(3, |_| true), Some(order[2]));
         assert_eq!((ordinals.get(3), ordinals.len()), (Some(order[2]), 5));
+    }
+
+    #[test]
+    fn what_was_bound_is_bound_again() {
+        let order = order(6, 2);
+        let [a, b, gone, c, d, e] = order[..] else { panic!("six") };
+        let pairs = [(4, a), (1, c), (1, d), (0, c), (9, e), (2, SampleId(17))];
+        let set = (0..6).map(SampleId);
+        let mut again = Ordinals::new(11, 2, set, pairs, |sample| sample != gone);
+        assert_eq!((again.get(4), again.get(1), again.get(0)), (Some(a), Some(c), None));
+        assert_eq!((again.len(), again.left()), (6, 3));
+        let bound = [0, 5, 2, 3].map(|ordinal| again.bind(ordinal, |_| true));
+        assert_eq!(bound, [Some(b), Some(d), Some(e), None]);
+        assert_eq!((again.bind(4, |_| false), again.left()), (Some(a), 0));
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use nix::libc;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -19,6 +18,7 @@ use super::Note;
 use crate::config::LearnSettings;
 use crate::learn::{LoaderId, Search, SearchId};
 use crate::source::{Pool, Urgency};
+use crate::sync::stand_back;
 
 /// A thread was kept waiting where it waited for more than one part in so many of what it computed.
 const WAITED: u32 = 4;
@@ -189,12 +189,6 @@ fn processor_time() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Duration::ZERO };
     let spent = usage.user_time() + usage.system_time();
     Duration::from_micros(spent.num_microseconds().unsigned_abs())
-}
-
-/// Lets everyone else go before this thread.
-fn stand_back(nice: u32) {
-    // SAFETY: a call without pointers; 0 is the calling thread. To be nicer is always permitted.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };
 }
 
 #[cfg(test)]

@@ -156,8 +156,8 @@ impl Owner {
         };
         let files = lines.map(known_as).collect::<Result<Vec<_>>>()?;
         let listed = files.len();
-        self.writable(buffer)?.begin_task(task, files);
-        self.around.views.begin_task(buffer);
+        let is_other = self.writable(buffer)?.begin_task(task, files);
+        self.around.views.begin_task(buffer, is_other);
         Ok(json!({ "task": task, "listed": listed }))
     }
 }

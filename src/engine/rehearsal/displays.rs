@@ -44,7 +44,8 @@ impl Making {
             files.into_iter().map(|(name, content)| Exhibit { name, content }).collect()
         };
         let classes = self.classes.into_iter();
-        Display { classes: classes.map(|(class, files)| (class, exhibits(files))).collect() }
+        let classes = classes.map(|(class, files)| (class, exhibits(files))).collect();
+        Display { classes, bindings: None }
     }
 }
 
@@ -53,9 +54,15 @@ pub(super) fn all(held: &Held) -> Display {
     each(held, Held::shows)
 }
 
-/// All that a buffer holds: a stream shows each sample once it has been written.
-pub(super) fn stream(held: &Held) -> Display {
-    each(held, Held::holds)
+/// All that a buffer holds of an epoch's samples: a stream shows each one once it has been written.
+pub(super) fn stream(held: &mut Held, epoch: u64) -> Display {
+    let bindings = held.bindings(epoch);
+    let set = bindings.as_ref().map(|bindings| bindings.set().iter().copied().collect());
+    let is_of = |set: &HashSet<u32>, id: SampleId| set.contains(&id.0);
+    let display = each(held, |held, id| {
+        held.holds(id).filter(|_| set.as_ref().is_none_or(|set| is_of(set, id)))
+    });
+    Display { bindings, ..display }
 }
 
 fn each(held: &Held, of: impl Fn(&Held, SampleId) -> Option<Arc<Sample>>) -> Display {
@@ -81,7 +88,7 @@ pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Displ
     let named = |(class, files)| (held.class(class).to_owned(), files);
     let mut classes: Vec<(String, Vec<Exhibit>)> = classes.into_iter().map(named).collect();
     classes.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Display { classes }
+    Display { classes, bindings: None }
 }
 
 /// Files and directories that are listed.

@@ -17,7 +17,7 @@ use siphasher::sip::SipHasher24;
 use super::record::{Origin, Record, State};
 use super::scores::Came;
 use crate::cache::store::disk::Disk;
-use crate::cache::{Journal, Wear};
+use crate::cache::{Bindings, Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
@@ -26,6 +26,9 @@ use crate::rehearsal::{
 
 /// Samples larger than this are never kept: they are read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
+
+/// Streams that are kept in mind: more than are shown at once.
+const STREAMS_MAX: usize = 16;
 
 /// A sample that may be kept.
 pub(super) struct Newcomer {
@@ -41,7 +44,10 @@ pub(super) struct Held {
     pub(super) settings: RehearsalSettings,
     labels: Labels,
     state: State,
+    disk: Arc<dyn Disk>,
     journal: Journal,
+    /// Streams whose ordinals were bound in this mount.
+    streams: Vec<Arc<Bindings>>,
     /// What came of the scores of this mount.
     pub(super) scores: Came,
     wear: Wear,
@@ -76,7 +82,7 @@ impl Held {
         let rules = settings.rules;
         let mut state = State::new(Buffer::new(rules));
         let mut lived = Ok(());
-        let journal = Journal::open(disk, |text, pinned| {
+        let journal = Journal::open(Arc::clone(&disk), |text, pinned| {
             if lived.is_ok() {
                 let record = serde_json::from_slice(text).map_err(Error::from);
                 lived = record.and_then(|record| state.apply(record, pinned));
@@ -92,7 +98,9 @@ impl Held {
             settings,
             labels,
             state,
+            disk,
             journal,
+            streams: Vec::new(),
             scores: Came::default(),
             wear: Wear::new(0, min_free),
             is_left: true,
@@ -106,6 +114,7 @@ impl Held {
         let capacity = rules.capacity;
         if is_new || before != (Rules { capacity: before.capacity, ..rules }) {
             held.commit(Record::Ruled { rules }, &[]);
+            held.end_streams();
         } else if before.capacity != capacity {
             held.commit(Record::Resized { capacity }, &[]);
         }
@@ -243,9 +252,52 @@ impl Held {
         }
     }
 
-    /// What is offered from now on is of this task, whose samples are these files and directories.
-    pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) {
+    /// What is offered from now on is of this task, whose samples are these files and directories. Says
+    /// whether it is another one than before.
+    pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) -> bool {
+        let is_other = (task, &files) != (self.state.task, &self.state.files);
         self.commit(Record::Task { task, files }, &[]);
+        if is_other {
+            self.end_streams();
+        }
+        is_other
+    }
+
+    /// What is bound of the stream of an epoch, which begins with what is held where nothing is; none
+    /// where the disk does not take it.
+    pub(super) fn bindings(&mut self, epoch: u64) -> Option<Arc<Bindings>> {
+        if let Some(known) = self.streams.iter().find(|known| known.epoch() == epoch) {
+            return Some(Arc::clone(known));
+        }
+        // A sample that does not last would leave its number to another one.
+        let lasts = self.sync().is_ok() && self.lasts();
+        let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
+        if !lasts || set.is_empty() {
+            return None;
+        }
+        match Bindings::open(&*self.disk, epoch, &set) {
+            Ok(bindings) => {
+                let bindings = Arc::new(bindings);
+                self.streams.push(Arc::clone(&bindings));
+                let over = self.streams.len().saturating_sub(STREAMS_MAX);
+                self.streams.drain(..over);
+                Some(bindings)
+            }
+            Err(error) => {
+                let name = &self.settings.name;
+                tracing::warn!(name, %error, "what a stream binds is not kept for the next mount");
+                None
+            }
+        }
+    }
+
+    /// Epochs have other samples from now on.
+    fn end_streams(&mut self) {
+        self.streams.clear();
+        if let Err(error) = Bindings::clear(&*self.disk) {
+            let name = &self.settings.name;
+            tracing::warn!(name, %error, "streams of before may be taken up by the next mount");
+        }
     }
 
     /// Whether something may happen: not where much waits for a disk that does not take it, or where
@@ -292,6 +344,11 @@ impl Held {
         self.write()?;
         let result = self.journal.sync();
         self.settle(&result);
+        let synced = self.streams.iter().try_for_each(|bindings| bindings.sync());
+        if let Err(error) = synced {
+            let name = &self.settings.name;
+            tracing::warn!(name, %error, "what a stream binds may not outlive the machine");
+        }
         result
     }
 

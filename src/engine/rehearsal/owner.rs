@@ -176,7 +176,7 @@ impl Owner {
         let _ = held.write();
         match view {
             View::Epoch(_) => Some(displays::all(held)),
-            View::Stream(_) => Some(displays::stream(held)),
+            View::Stream(epoch) => Some(displays::stream(held, epoch)),
             View::Mix(epoch) => Some(displays::mix(held, self.around.cache.catalog(), epoch)),
             View::TaskMix => {
                 Some(displays::mix(held, self.around.cache.catalog(), held.task().into()))

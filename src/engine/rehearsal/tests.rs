@@ -221,7 +221,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     let kept = |n: &u32| held.has_room() && offer_one(&mut held, &path(*n), &large);
     assert_eq!((0..100).filter(kept).count(), 4);
     assert!(displays::all(&held).classes.is_empty() && !held.lasts());
-    let stream = displays::stream(&held);
+    let stream = displays::stream(&mut held, 0);
     let frozen = || stream.classes.iter().flat_map(|(_, files)| files).filter_map(|f| f.sample());
     let written = || frozen().filter(|sample| sample.pinned.is_written()).count();
     assert_eq!((frozen().count(), written()), (4, 0));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::Pinned;
+use crate::cache::{Bindings, Pinned};
 use crate::rehearsal::SampleId;
 
 /// Who may read a sample at the source.
@@ -64,6 +64,8 @@ impl Exhibit {
 pub struct Display {
     /// The classes that have files.
     pub classes: Vec<(String, Vec<Exhibit>)>,
+    /// What is bound of it, where it is that of a stream and the disk takes it.
+    pub bindings: Option<Arc<Bindings>>,
 }
 
 /// The beginning of the names of streams: they are in a directory of their own.

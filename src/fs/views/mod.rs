@@ -313,19 +313,25 @@ impl Views {
         self.keep_as(buffer, view, display, false);
     }
 
-    /// A task has begun: its mixes are others, as are epochs that nobody has looked at.
-    pub fn begin_task(&self, buffer: usize) {
+    /// A task has begun: its mixes are others, as are epochs that nobody has looked at. Streams are others
+    /// where it `is_other` than the one before; what is open of them can still be read.
+    pub fn begin_task(&self, buffer: usize, is_other: bool) {
         let State { slots, places, lapsed, .. } = &mut *lock(&self.state);
         places.retain(|(of, view), slot| {
             let stays = match view {
                 View::Mix(_) | View::TaskMix => false,
                 View::Epoch(_) => slots.get(*slot).is_some_and(|slot| slot.seen),
-                View::Sleep(_) | View::Stream(_) => true,
+                View::Stream(_) => !is_other,
+                View::Sleep(_) => true,
             };
             if *of != buffer || stays {
                 return true;
             }
-            lapsed.push((Place::Buffer(buffer).node(), view.name()));
+            let name = view.name();
+            lapsed.push(match name.strip_prefix(STREAMS) {
+                Some(epoch) => (Place::Streams(buffer).node(), epoch.to_owned()),
+                None => (Place::Buffer(buffer).node(), name),
+            });
             false
         });
     }

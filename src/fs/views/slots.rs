@@ -342,7 +342,8 @@ mod tests {
             Exhibit { name: format!("{n:04}.jpg"), content }
         };
         let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut exhibit).collect();
-        Display { classes: vec![("even".to_owned(), class(0)), ("odd".to_owned(), class(1))] }
+        let classes = vec![("even".to_owned(), class(0)), ("odd".to_owned(), class(1))];
+        Display { classes, bindings: None }
     }
 
     /// Names that readers look up: as with the kernel, a node is forgotten when its name is looked up
@@ -413,7 +414,7 @@ mod tests {
     #[test]
     fn a_class_goes_before_the_slot_of_its_name() {
         let make = |_, _, made: Made| {
-            let Display { mut classes } = holding(0..4);
+            let Display { mut classes, .. } = holding(0..4);
             classes.truncate(1);
             let (class, files) = &mut classes[0];
             *class = "0001".to_owned();
@@ -421,7 +422,7 @@ mod tests {
                 let Content::Held(sample) = content else { continue };
                 Arc::make_mut(sample).source = "0001/sample".to_owned();
             }
-            made(Some(Display { classes }));
+            made(Some(Display { classes, bindings: None }));
         };
         let changes = Arc::default();
         let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));

@@ -1,6 +1,9 @@
 //! Streams: what was held when an epoch was first looked at, each sample under one ordinal.
 //!
-//! A lookup binds an ordinal, since it answers with the size; a listing does not. What an ordinal
+//! A lookup binds an ordinal, since it answers with the size; a listing does not. What is bound is on
+//! the disk before the lookup is answered, so that it is the same in the next mount, whatever has become
+//! of this one. Samples that are not held any more by then have no ordinal; a listing leaves out
+//! ordinals that lead to none. What an ordinal
 //! leads to is the sample's file of the display that was frozen, so that nothing else has to know of
 //! ordinals.
 
@@ -43,7 +46,16 @@ impl Stream {
         });
         let places: HashMap<SampleId, (usize, usize)> =
             files.filter_map(|(exhibit, place)| Some((exhibit.sample()?.id, place))).collect();
-        let ordinals = Mutex::new(Ordinals::new(seed, epoch, places.keys().copied()));
+        let held = |sample| places.contains_key(&sample);
+        let (set, pairs): (Vec<SampleId>, Vec<_>) = match &display.bindings {
+            Some(bindings) => {
+                let pair = |(ordinal, sample)| (ordinal as usize, SampleId(sample));
+                let pairs = bindings.pairs().into_iter().map(pair).collect();
+                (bindings.set().iter().copied().map(SampleId).collect(), pairs)
+            }
+            None => (places.keys().copied().collect(), Vec::new()),
+        };
+        let ordinals = Mutex::new(Ordinals::new(seed, epoch, set, pairs, held));
         let tellings = AtomicU64::new(0);
         Stream { ordinals, tellings, display: Arc::clone(display), places }
     }
@@ -71,11 +83,11 @@ impl Stream {
     }
 
     /// The file that an ordinal leads to, which is bound from now on; and its sample, where it was not
-    /// before.
+    /// before. Waits for the disk where it was not.
     ///
     /// # Errors
-    /// `ENOENT` where there is no such ordinal, and `EAGAIN` as long as nothing of what is left has
-    /// been written.
+    /// `ENOENT` where there is no such ordinal or nothing is left for it, and `EAGAIN` as long as nothing
+    /// of what is left has been written.
     pub(super) fn lookup(
         &self,
         slot: usize,
@@ -85,9 +97,25 @@ impl Stream {
         let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
         let ordinal = ordinal.ok_or(Errno::ENOENT)?;
         let is_new = ordinals.get(ordinal).is_none();
+        if is_new && ordinals.left() == 0 {
+            return Err(Errno::ENOENT);
+        }
         let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
-        let file = sample.and_then(|sample| self.file(slot, sample)).ok_or(Errno::EAGAIN)?;
-        Ok((file, sample.filter(|_| is_new)))
+        let sample = sample.ok_or(Errno::EAGAIN)?;
+        if is_new {
+            self.note(ordinal, sample);
+        }
+        let file = self.file(slot, sample).ok_or(Errno::ENOENT)?;
+        Ok((file, is_new.then_some(sample)))
+    }
+
+    /// Writes what is bound, where the disk takes it.
+    fn note(&self, ordinal: usize, sample: SampleId) {
+        let Some(bindings) = &self.display.bindings else { return };
+        let bound = bindings.bind(ordinal as u32, sample.0);
+        if let Err(error) = bound {
+            tracing::warn!(%error, "an ordinal of a stream may lead elsewhere after the end of the mount");
+        }
     }
 
     /// The file that an ordinal leads to, if it is bound.
@@ -99,13 +127,21 @@ impl Stream {
     /// The ordinals; what is behind one is found when it is looked up.
     pub(super) fn list(&self, slot: usize) -> Vec<(String, Entry)> {
         let ordinals = lock(&self.ordinals);
-        let entry = |ordinal: usize| {
-            let file = ordinals.get(ordinal).and_then(|sample| self.file(slot, sample));
-            let node = file.map_or(place::DEALT, Place::node);
+        let mut left = ordinals.left();
+        let node = |ordinal: usize| match ordinals.get(ordinal) {
+            Some(sample) => self.file(slot, sample).map(Place::node),
+            None => {
+                let is_left = left > 0;
+                left = left.saturating_sub(1);
+                is_left.then_some(place::DEALT)
+            }
+        };
+        let entry = |(ordinal, node): (usize, u64)| {
             let kind = EntryKind::File(0, Access::default());
             (format!("{ordinal:0DIGITS$}"), Entry { node, kind, lasting: true })
         };
-        (0..ordinals.len()).map(entry).collect()
+        let nodes = (0..ordinals.len()).map(node).enumerate();
+        nodes.filter_map(|(ordinal, node)| Some((ordinal, node?))).map(entry).collect()
     }
 }
 

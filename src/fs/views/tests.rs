@@ -34,7 +34,8 @@ fn views() -> Arc<Views> {
 }
 
 fn display(classes: usize) -> Display {
-    Display { classes: (0..classes).map(|class| (format!("c{class}"), Vec::new())).collect() }
+    let classes = (0..classes).map(|class| (format!("c{class}"), Vec::new())).collect();
+    Display { classes, bindings: None }
 }
 
 fn buffer() -> u64 {
@@ -88,8 +89,8 @@ fn the_mixes_of_a_task_end_with_it() {
     }));
     views.lapse();
     assert!(lock(&lapsed).is_empty());
-    views.begin_task(0);
-    views.begin_task(0);
+    views.begin_task(0, true);
+    views.begin_task(0, true);
     views.lapse();
     views.lapse();
     let mut lapsed = std::mem::take(&mut *lock(&lapsed));

@@ -34,6 +34,10 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
+fn in_order_of(ordinals: &[usize], ask: impl Fn(usize) -> String) -> Vec<String> {
+    ordinals.iter().map(|at| ask(*at)).collect()
+}
+
 #[track_caller]
 fn all_once(samples: impl IntoIterator<Item = String>) {
     let samples: Vec<String> = samples.into_iter().collect();
@@ -105,12 +109,17 @@ fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
     assert_ne!(other, order, "another epoch has another order");
     assert_eq!(names(&root), ["5", "6"]);
     mounted.umount();
-    // The same buffer gives the same samples in the same order, whichever ordinals are asked for.
+    // The next mount goes on with it, until there is another task: then the same buffer gives the same
+    // samples in the same order, whichever ordinals are asked for.
     let mounted = mount(&ground, &[]);
     let stream = mounted.path("rehearsal/old/stream/5");
     let ordinals: Vec<usize> = (0..HELD).map(|at| (at * 7 + 3) % HELD).collect();
-    for (at, expected) in ordinals.iter().zip(&order) {
-        assert_eq!(&which(&known, &read_slot(&ordinal(&stream, *at))), expected);
+    let ask = |stream: &Path, at: usize| which(&known, &read_slot(&ordinal(stream, at)));
+    assert!(ordinals.iter().all(|at| ask(&stream, *at) == order[*at]));
+    for _ in 0..2 {
+        let done = rehearse(&ground, "task", &["old", "1", "-"], "train/b\n");
+        assert_eq!(done.0, Some(0), "{}", done.1);
+        assert_eq!(in_order_of(&ordinals, |at| ask(&stream, at)), order);
     }
     mounted.umount();
 }
@@ -201,10 +210,82 @@ fn samples_of_a_stream_outlive_their_daemon() {
     fs::remove_dir_all(ground.source("train")).unwrap();
     let again = mount(&ground, &[]);
     drop(mounted);
-    let after = in_order(&again.path("rehearsal/old/stream/0"), &known);
-    assert_eq!(after[..HELD / 2], before, "the order is known ahead");
-    all_once(after);
+    // The job goes on with what it had not asked for.
+    let stream = again.path("rehearsal/old/stream/0");
+    let rest = (0..HELD / 2).map(|at| which(&known, &read_slot(&ordinal(&stream, at))));
+    all_once(before.iter().cloned().chain(rest));
+    let bound = |at: usize| which(&known, &read_slot(&ordinal(&stream, HELD - 1 - at)));
+    assert!((0..HELD / 2).all(|at| bound(at) == before[at]));
     again.umount();
+}
+
+/// Eight readers whose daemon is killed while they read: who asks again for what had been read finds the
+/// same, and all samples are found once.
+#[test]
+fn what_eight_readers_have_found_is_the_same_after_a_kill() {
+    let ground = ground();
+    let mounted = filled(&ground, &[]);
+    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= HELD {
+                        break;
+                    }
+                    if at == HELD / 2 {
+                        signal(mounted.pid, Signal::SIGKILL);
+                    }
+                    // From the kill on nothing can be read.
+                    if let Ok(bytes) = fs::read(ordinal(&stream, at * 7 % HELD)) {
+                        found.lock().unwrap().insert(at * 7 % HELD, which(&known, &bytes));
+                    }
+                }
+            });
+        }
+    });
+    wait_until("the end of the daemon", || !runs(mounted.pid));
+    let again = mount(&ground, &[]);
+    drop(mounted);
+    let (found, all) = (found.into_inner().unwrap(), in_order(&stream, &known));
+    assert!(!found.is_empty() && found.iter().all(|(at, sample)| all[*at] == *sample));
+    all_once(all);
+    again.umount();
+}
+
+/// What has left the buffer since has no ordinal in the next mount, and nobody is given a name for it.
+#[test]
+fn a_stream_goes_on_with_what_is_still_held() {
+    let ground = ground();
+    let ring = ["rehearsal.old.policy=ring"];
+    let mounted = mount(&ground, &ring);
+    let known = planted();
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let stream = mounted.path("rehearsal/old/stream/0");
+    let before: Vec<String> =
+        (0..10).map(|at| which(&known, &read_slot(&ordinal(&stream, at)))).collect();
+    let first = fs::read_dir(ground.source("train/b")).unwrap().next().unwrap().unwrap();
+    let new = first.file_name().into_string().unwrap();
+    rehearse(&ground, "offer", &["old"], &format!("train/b/{new}\n"));
+    wait_for_offers(&ground, FILES + 1);
+    mounted.umount();
+    let mounted = mount(&ground, &ring);
+    let listed = names(&stream);
+    assert_eq!(listed.len(), HELD - 1, "{listed:?}");
+    let read = |name: &String| (name.clone(), which(&known, &read_slot(&stream.join(name))));
+    let after: HashMap<String, String> = listed.iter().map(read).collect();
+    assert!(after.iter().all(|(name, sample)| {
+        let at: usize = name.parse().unwrap();
+        before.get(at).is_none_or(|expected| expected == sample)
+    }));
+    let once: HashSet<&String> = after.values().collect();
+    assert!(once.len() == HELD - 1 && once.iter().all(|sample| sample.starts_with("a/")));
+    let missing = (0..HELD).filter(|at| !listed.contains(&format!("{at:06}")));
+    missing.for_each(|at| fails(fs::metadata(ordinal(&stream, at)), Errno::ENOENT as i32));
+    mounted.umount();
 }
 
 /// What the disk does not take yet has its ordinal later; nobody reads it before.
