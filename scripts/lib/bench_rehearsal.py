@@ -3,8 +3,8 @@
 Goal: tell whether rehearsal at b=56, r=7 costs a job more than the samples it adds, and what knowing them saves.
 Method: files of 112 KB behind `slowpfs --preset busy`, a mount that caches a twentieth of them and is told the order
 of the new ones.  The job has two stock torch loaders (rehearsing.py): its own over the task's directory, as it is
-without rehearsal and so with an order that can be told, and a second one over `rehearsal/old/slots` for the old ones:
-a `mix` is for scripts of one loader, whose order can be told as well.
+without rehearsal and so with an order that can be told, and a second one over `rehearsal/old/slots` for the old ones.
+view: the same for a script of one loader, over `rehearsal/old/mix` in an order that was told.
 mix: epochs with and without old samples in turns, at .8 of the source's bandwidth; the first one, in which workers
 start and the new samples are offered, is a row of its own.  x_local: no pace, all cached, beside local copies of the
 same samples.  many: a buffer of as many tiny files as ImageNet has, so that it is the number that counts.
@@ -16,6 +16,7 @@ all of which was read before.
 import json
 import os
 import random
+import shutil
 import subprocess
 
 import numpy
@@ -84,8 +85,9 @@ def disk_bytes(top):
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("mix", "cached", "many", "b56r7", "weighted", "latent")
-    BARS = {"mix.wait_share": .02, "mix.x_local": 1.1, "mix.growth": 1.155, "sleep_s": 5, "scores.lines_per_s": 100_000,
+    PARTS = ("mix", "cached", "view", "many", "b56r7", "weighted", "latent")
+    BARS = {"mix.wait_share": .02, "mix.x_local": 1.1, "mix.growth": 1.155, "mix.view.wait_share": .02,
+            "mix.view.x_local": 1.1, "sleep_s": 5, "scores.lines_per_s": 100_000,
             "b56r7.hit": .25, "weighted.hit": .65, "latent.x_payload": 1.05, "latent.batch512_ms": 5}
     AT_LEAST = ("scores.lines_per_s", "b56r7.hit", "weighted.hit")
 
@@ -124,16 +126,18 @@ class Bench(Parts):
         rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in old))
         wait_until_offered(mount, len(old), LONGEST)
 
-    def job(self, pairs, epochs, pace=0.0, at_border=lambda: None):
+    def job(self, pairs, epochs, pace=0.0, at_border=lambda: None, mixes=()):
         """Runs the job: the lines of its epochs, each with what at_border says."""
         command = [os.path.join(TOP, "scripts", "lib", "rehearsing.py"), ",".join(epochs), "--pace-us", pace * 1e6,
                    "--batch", NEW, OLD]
         for pair in pairs:
             command += ["--pair", *pair]
+        for mix in mixes:
+            command += ["--mix", mix]
 
         def border(line):
             epoch = epochs[int(line["epoch"]) - 1]
-            expected = self.batches * (NEW + (OLD if epoch.endswith("+") else 0))
+            expected = self.batches * (NEW + (0 if epoch.isdecimal() else OLD))
             if line["wrong"] or line["images"] != expected:
                 raise RunError(f"{line['wrong']:.0f} wrong samples, {line['images']:.0f} of {expected} read")
             return {**line, "at": at_border()}
@@ -193,6 +197,46 @@ class Bench(Parts):
         """A row: seconds of epochs over seconds of local ones, turn by turn."""
         belady, local = [[epoch["seconds"] for epoch in epochs] for epochs in (belady, local)]
         self.add(name, [a / b for a, b in zip(belady, local)], belady_s=belady, local_s=local, **more)
+
+    def view(self):
+        """One directory with both: at a pace over the slow source, then without one and beside a local copy."""
+        data = self.data()
+        with Slowpfs(data, os.path.join(self.top, "source")) as slow:
+            with self.rehearsing(slow.mountpoint, pages(len(self.samples)) // 20) as mount:
+                with Watchdog(LONGEST + 20 * self.pairs, [slow, mount]):
+                    mix = self.begin(mount)
+                    _, *paced = self.job([], ["m0"] * (1 + self.pairs), PACE, mixes=[mix])
+        self.add("mix.view.wait_share", [epoch["wait"] / epoch["seconds"] for epoch in paced], "")
+        with self.rehearsing(data, 2 * pages(len(self.samples)) + 64 * MIB) as mount:
+            with Watchdog(LONGEST, [mount]):
+                mix = self.begin(mount)
+                local = self.copied(mix, mount.mountpoint, data)
+                epochs = self.job([], ["m0", "m1"] * (1 + self.pairs), mixes=[mix, local])[2:]
+                self.x_local("mix.view.x_local", epochs[0::2], epochs[1::2])
+        shutil.rmtree(local)
+
+    def begin(self, mount):
+        """Fills the buffer and begins the task; its mix, whose order is told."""
+        self.fill(mount)
+        rehearse(mount, "task", "old", 1, "-", given="new\n")
+        order = TOLD.replace("root=new", "root=rehearsal/old/mix")
+        command = [binary("belady"), "order", "set", mount.mountpoint, order]
+        subprocess.run(command, capture_output=True, timeout=LONGEST, check=True)
+        return view_of(mount, "old", "mix")
+
+    def copied(self, mix, mountpoint, data):
+        """A local copy of what a mix shows."""
+        local = fresh_dir(os.path.join(self.top, "mixed"))
+        for folder, _, names in os.walk(mix):
+            os.makedirs(os.path.join(local, os.path.relpath(folder, mix)), exist_ok=True)
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    source = os.path.relpath(os.path.realpath(path), os.path.realpath(mountpoint))
+                else:
+                    source = os.fsdecode(os.getxattr(path, "user.belady.source"))
+                shutil.copyfile(os.path.join(data, source), os.path.join(local, os.path.relpath(path, mix)))
+        return local
 
     def slots(self, slots, held):
         """Fresh samples one after the other, by one reader of the compiled program."""

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""The job that `scripts/bench rehearsal` times: batches of new samples and old ones, from two stock torch loaders.
+"""The job that `scripts/bench rehearsal` times: batches of new samples and old ones, from stock torch loaders.
 
 A pair is a directory with the class folders of the task and one with those of old samples.  The task is read in the
 order of a DistributedSampler by two workers, what is old at random by one; a batch of the one comes with one of the
-other.  Workers stay from one epoch to the next, and hand over how many samples they have read: what a
+other.  A mix is a directory with both, read in such an order by two workers.  Workers stay from one epoch to the next, and hand over how many samples they have read: what a
 loop pays for tensors it pays over any filesystem.  A sample begins with its class and its number, as "012/002400".
 One line per epoch: epoch K images N seconds S wait W wrong B; `wait` is the part that the loop waited for batches,
 after each of which it sleeps as long as an accelerator would compute.
@@ -24,8 +24,10 @@ ENDING = ".bin"
 
 def arguments():
     parser = argparse.ArgumentParser(description="Read new samples with old ones among them.")
-    parser.add_argument("epochs", help="the pair of each epoch, from 0, and a + where old samples are read too: 0+,0")
-    parser.add_argument("--pair", nargs=2, action="append", required=True, metavar=("NEW", "OLD"))
+    parser.add_argument("epochs", help="the pair of each epoch, from 0, and a + where old samples are read too, or m and "
+                        "a mix: 0+,0,m0")
+    parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("NEW", "OLD"))
+    parser.add_argument("--mix", action="append", default=[], metavar="DIR")
     parser.add_argument("--batch", nargs=2, type=int, default=(56, 7), metavar=("NEW", "OLD"))
     parser.add_argument("--pace-us", type=float, default=0, help="microseconds that a sample keeps the loop busy")
     parser.add_argument("--sync", action="store_true", help="wait for a line on stdin after each epoch")
@@ -46,6 +48,14 @@ def read_old(path):
     return os.path.basename(os.path.dirname(path)).encode() != data[:3]
 
 
+def read_mixed(path):
+    """Whether a sample is not the one of its name, which may say before that it is an old one."""
+    with open(path, "rb") as f:
+        data = f.read()
+    folder, name = os.path.split(path.encode())
+    return not (folder.endswith(b"/" + data[:3]) and name.endswith(data[4:10] + ENDING.encode()))
+
+
 def counted(samples):
     """How many samples a batch has, and how many of them are wrong."""
     return len(samples), sum(wrong for wrong, _ in samples)
@@ -57,10 +67,10 @@ def loader(dataset, sampler, batch, workers):
 
 
 class Task:
-    """The samples of a task, each once an epoch."""
+    """The samples of a task, or of a mix, each once an epoch."""
 
-    def __init__(self, top, batch):
-        dataset = DatasetFolder(top, read_new, extensions=(ENDING,))
+    def __init__(self, top, batch, read):
+        dataset = DatasetFolder(top, read, extensions=(ENDING,))
         self.sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
         self.loader = loader(dataset, self.sampler, batch, 2)
         self.epoch = 0
@@ -101,12 +111,16 @@ def main():
     torch.set_num_threads(1)
     print("ready", flush=True)
     new, old = args.batch
-    tasks = {top: Task(top, new) for top, _ in args.pair}
+    tasks = {top: Task(top, new, read_new) for top, _ in args.pair}
+    mixes = [Task(top, new + old, read_mixed) for top in args.mix]
     rehearsed = [draws(top, old, len(tasks[task].loader)) for task, top in args.pair]
     for epoch, word in enumerate(args.epochs.split(",")):
-        pair = int(word.rstrip("+"))
+        of = int(word.strip("m+"))
         began = time.perf_counter()
-        loaders = [tasks[args.pair[pair][0]].batches(), *([rehearsed[pair]] if word.endswith("+") else [])]
+        if word.startswith("m"):
+            loaders = [mixes[of].batches()]
+        else:
+            loaders = [tasks[args.pair[of][0]].batches(), *([rehearsed[of]] if word.endswith("+") else [])]
         images, waited, wrong = run_epoch(loaders, args.pace_us / 1e6)
         seconds = time.perf_counter() - began
         print(f"epoch {epoch + 1} images {images} seconds {seconds:.4f} wait {waited:.4f} wrong {wrong}", flush=True)
