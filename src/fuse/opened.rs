@@ -11,6 +11,9 @@ use crate::cache::{CodeFile, Pinned};
 use crate::fs::views::Entry;
 use crate::sync::{Mutex, MutexGuard};
 
+/// Bytes of a sample that is read by the thread that was asked: of a larger one others would wait for it.
+const AT_ONCE_MAX: u32 = 1 << 20;
+
 /// A file that is open.
 pub(super) struct Open {
     pinned: Pinned,
@@ -23,8 +26,11 @@ impl Open {
         Open { pinned, bytes: OnceLock::new() }
     }
 
-    /// Its bytes, where somebody has needed them.
-    pub(super) fn there(&self) -> Option<&[u8]> {
+    /// Its bytes, where nobody has to wait for them: a sample is read ahead of its opening.
+    pub(super) fn bytes_now(&self) -> Option<&[u8]> {
+        if self.bytes.get().is_none() && self.pinned.length() <= AT_ONCE_MAX {
+            let _ = self.bytes.set(self.pinned.read_now()?);
+        }
         self.bytes.get().map(Vec::as_slice)
     }
 

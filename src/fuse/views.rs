@@ -15,8 +15,9 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use super::convert;
@@ -167,6 +168,16 @@ fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
 }
 
 impl Filesystem for ViewOps {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Readers of one directory do not wait for each other, and a link is read once: it never changes.
+        // Each is a gain and none is needed: an old kernel goes without.
+        for flag in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_CACHE_SYMLINKS] {
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(1 << 20);
+        Ok(())
+    }
+
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (owner, time) = (self.owner, self.mounted);
         self.views.lookup(parent.0, name, move |found| match found {
@@ -298,7 +309,7 @@ impl Filesystem for ViewOps {
             });
         }
         let Some(Handle::File(open)) = handle else { return reply.error(Errno::EBADF) };
-        if let Some(bytes) = open.there() {
+        if let Some(bytes) = open.bytes_now() {
             return reply.data(part(bytes, offset, size));
         }
         let views = Arc::clone(&self.views);

@@ -287,3 +287,25 @@ fn what_is_pinned_is_there_before_it_is_read() {
         assert!(pinned[2].warm().is_err() && pinned[1].warm().is_ok());
     }
 }
+
+/// Whether the page cache has something is the kernel's; what is found there at once is right.
+#[test]
+fn what_is_read_at_once_is_what_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(Directory::open(directory.path(), false).unwrap());
+    let mut journal = Journal::open(disk, |_, _| ()).unwrap();
+    let whole = vec![7; 100_000];
+    let pinned = journal.append(b"x", &whole).unwrap();
+    assert_eq!(pinned.read_now(), None, "it has not been written");
+    journal.write().unwrap();
+    assert!(pinned.read_now().is_none_or(|found| found == whole));
+    let file = std::fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"?", pinned.offset + 50_000).unwrap();
+    assert_eq!(pinned.read_now(), None, "it is damaged");
+    // Of a disk that does not say whether it would wait nothing is read.
+    let (mut journal, _) = open(&Model::default());
+    let pinned = append(&mut journal, 2);
+    journal.write().unwrap();
+    assert_eq!((pinned.read_now(), pinned.read().unwrap()), (None, bytes(2)));
+}

@@ -5,7 +5,7 @@
 //! and after a crash if it was synced. A name is there after a crash if the names were synced.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, IoSliceMut, Result};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,6 +18,7 @@ use nix::libc;
 use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{UnlinkatFlags, fsync, ftruncate, unlinkat};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::cache::Buffer;
 use crate::ids::PAGE_BYTES;
@@ -74,6 +75,12 @@ pub trait Blob: Send + Sync {
     /// Fills `bytes` from an offset; `UnexpectedEof` where the file ends before. What its last page
     /// does not have is zeros.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Fills `bytes` from an offset if all of them are in memory, and says whether they are. Never waits
+    /// for the disk.
+    fn peek_at(&self, _bytes: &mut [u8], _offset: u64) -> bool {
+        false
+    }
 
     /// Has bytes in memory, where the disk keeps some there, for whoever reads them next.
     fn warm(&self, offset: u64, length: u64) -> Result<()> {
@@ -256,6 +263,17 @@ impl Blob for LocalFile {
         bytes[read..].fill(0);
         self.forget(offset, bytes.len());
         Ok(())
+    }
+
+    fn peek_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        if self.direct {
+            return false;
+        }
+        let length = bytes.len();
+        let mut parts = [IoSliceMut::new(bytes)];
+        // Refused by filesystems that cannot promise not to wait.
+        let read = preadv2(&self.file, &mut parts, offset, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|count| count == length)
     }
 
     /// All are asked for before any is waited for, and only the last of each piece is copied.
