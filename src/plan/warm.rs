@@ -59,10 +59,11 @@ impl Planner {
         let coming = self.residency.is_fetching(block) || self.residency.is_placing(block);
         if let Some(tier) = self.residency.place(block) {
             Standing::Tier(tier)
+        } else if self.residency.is_in(block, RAM) && !self.residency.is_staged(block) {
+            // Also while a copy of it is written to the disk.
+            Standing::Ram
         } else if coming || self.warming.queued.contains(&block) {
             Standing::Coming
-        } else if self.residency.is_in(block, RAM) && !self.residency.is_staged(block) {
-            Standing::Ram
         } else if self.warming.refused.contains(&block) {
             Standing::Refused
         } else {

@@ -23,6 +23,9 @@ const HANGS_FOR: u32 = 6000;
 /// How long what is on its way may take beyond the deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// For how many looks what came and is on its way again is waited for in the end: five seconds.
+const SETTLES_FOR: u32 = 500;
+
 /// A fetch that fails is tried again once. What a disk that hangs does not take is no try.
 const TRIES: u8 = 2;
 
@@ -70,6 +73,8 @@ struct Feed<'w> {
     /// The first one that was not looked at yet.
     next: usize,
     waiting: Vec<Waiting>,
+    /// What was here or has been fetched.
+    came: Vec<BlockId>,
     /// Looks in a row that have found the cache disk hanging.
     hung: u32,
     allowance: Allowance,
@@ -86,15 +91,14 @@ pub(super) fn run(
 ) {
     let _end = End(warmup);
     let progress = lock(&warmup.progress).clone();
-    let (waiting, allowance) = (Vec::new(), Allowance::new(pace.rate));
-    let mut feed = Feed { around, blocks, next: 0, waiting, hung: 0, allowance, progress };
+    let mut feed = Feed::new(around, blocks, Allowance::new(pace.rate), progress);
     // One that is beyond all time is none.
     let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     let deadline = pace.deadline_s.and_then(until);
+    let late = || deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
+    let over = |by: Duration| late().is_some_and(|late| late >= by);
     let broken = loop {
         let stopped = warmup.unasked.fetch_add(1, Ordering::Relaxed) >= UNASKED_FOR;
-        let late = deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
-        let over = |by: Duration| late.is_some_and(|late| late >= by);
         if feed.look().is_none() || stopped {
             break true;
         }
@@ -110,31 +114,39 @@ pub(super) fn run(
         *lock(&warmup.progress) = feed.progress.clone();
         std::thread::sleep(LOOK_EVERY);
     };
-    let Feed { mut progress, .. } = feed;
     if !broken {
+        let progress = &mut feed.progress;
         (progress.late, progress.waiting) = (progress.waiting, Tally::default());
     }
-    match around.count_here(blocks, &mut progress) {
-        Some(()) => {
-            let (came, here) = (progress.already.with(progress.fetched), progress.ram);
-            progress.gone = came.without(here.with(progress.disk));
-        }
-        None => progress.broken = true,
-    }
-    progress.broken |= broken;
-    *lock(&warmup.progress) = progress;
+    let looks = if broken { 0 } else { SETTLES_FOR };
+    let counted = feed.count_end(looks, || over(GRACE)).is_some();
+    feed.progress.broken = broken || !counted;
+    feed.progress.done = true;
+    *lock(&warmup.progress) = feed.progress;
 }
 
-/// Says that a warm-up is over, also where its thread panics.
+/// Says that a warm-up is over and broke off where its thread panics before it has said how it ended.
 struct End<'w>(&'w Warmup);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        lock(&self.0.progress).done = true;
+        let mut progress = lock(&self.0.progress);
+        progress.broken |= !progress.done;
+        progress.done = true;
     }
 }
 
-impl Feed<'_> {
+impl<'w> Feed<'w> {
+    fn new(
+        around: &'w Around,
+        blocks: &'w [BlockId],
+        allowance: Allowance,
+        progress: Progress,
+    ) -> Self {
+        let (waiting, came) = (Vec::new(), Vec::new());
+        Feed { around, blocks, next: 0, waiting, came, hung: 0, allowance, progress }
+    }
+
     fn is_done(&self) -> bool {
         self.next == self.blocks.len() && self.waiting.is_empty()
     }
@@ -146,6 +158,36 @@ impl Feed<'_> {
         of(&mut self.progress).add(bytes);
         self.progress.waiting.blocks = self.progress.waiting.blocks.saturating_sub(1);
         self.progress.waiting.bytes = self.progress.waiting.bytes.saturating_sub(bytes);
+    }
+
+    /// Counts a block that is here.
+    fn count_came(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
+        self.count(block, of);
+        self.came.push(block);
+    }
+
+    /// Counts what is here in the end, and what came and is not: it is looked at again, at most so
+    /// many times, as long as it is on its way, as from RAM to the disk.
+    fn count_end(&mut self, mut looks: u32, is_over: impl Fn() -> bool) -> Option<()> {
+        let mut left = std::mem::take(&mut self.came);
+        loop {
+            let standings = self.around.standings(&left)?;
+            let layout = self.around.catalog.layout();
+            looks = if is_over() { 0 } else { looks };
+            let mut coming = Vec::new();
+            for (block, standing) in left.into_iter().zip(standings) {
+                match standing {
+                    Standing::Ram | Standing::Tier(_) => {}
+                    Standing::Coming if looks > 0 => coming.push(block),
+                    _ => self.progress.gone.add(layout.range(block).1),
+                }
+            }
+            if coming.is_empty() {
+                return self.around.count_here(self.blocks, &mut self.progress);
+            }
+            (left, looks) = (coming, looks - 1);
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Looks what has become of what waits at the planner; none where that has ended.
@@ -161,7 +203,7 @@ impl Feed<'_> {
         {
             match standing {
                 Standing::Coming => self.waiting.push(Waiting { block, tries }),
-                Standing::Ram | Standing::Tier(_) => self.count(block, |p| &mut p.fetched),
+                Standing::Ram | Standing::Tier(_) => self.count_came(block, |p| &mut p.fetched),
                 Standing::Refused => self.count(block, |p| &mut p.unfit),
                 Standing::Away if waits => self.waiting.push(Waiting { block, tries: 0 }),
                 Standing::Away if tries < TRIES => {
@@ -191,7 +233,9 @@ impl Feed<'_> {
             let some = &self.blocks[self.next..end];
             for (block, standing) in some.iter().zip(self.around.standings(some)?) {
                 match standing {
-                    Standing::Ram | Standing::Tier(_) => self.count(*block, |p| &mut p.already),
+                    Standing::Ram | Standing::Tier(_) => {
+                        self.count_came(*block, |p| &mut p.already);
+                    }
                     _ if self.waiting.len() >= AHEAD => break 'blocks,
                     _ if !self.allowance.pay(layout.range(*block).1) => break 'blocks,
                     _ => {
@@ -221,10 +265,11 @@ mod tests {
 
     const FILES: u32 = 20;
 
-    /// A planner, and a disk that takes nothing while it hangs.
+    /// A planner, and a disk that takes nothing while it hangs, and is slow at will.
     struct World {
         around: Around,
         hangs: Arc<AtomicBool>,
+        slow: Arc<AtomicBool>,
         blocks: Vec<BlockId>,
         _directory: tempfile::TempDir,
     }
@@ -245,6 +290,7 @@ mod tests {
             let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
             let inbox = Arc::new(Inbox::new(4));
             let hangs = Arc::new(AtomicBool::new(true));
+            let slow = Arc::new(AtomicBool::new(false));
             let tiers = [0, 1 << 20].map(|capacity| Tier { capacity, block_us: 0 }).into();
             let settings = Settings {
                 tiers,
@@ -257,36 +303,43 @@ mod tests {
                 gears: false,
             };
             let planner = Planner::new(settings, catalog.layout());
-            let (heard, disk) = (Arc::clone(&inbox), Arc::clone(&hangs));
-            std::thread::spawn(move || plan(planner, &heard, &disk));
+            let (heard, disk, later) = (Arc::clone(&inbox), Arc::clone(&hangs), Arc::clone(&slow));
+            std::thread::spawn(move || plan(planner, &heard, &disk, &later));
             let disk = Arc::clone(&hangs);
             let around =
                 Around { inbox, catalog, hangs: Box::new(move || disk.load(Ordering::SeqCst)) };
             let blocks = (0..FILES).map(BlockId).collect();
-            World { around, hangs, blocks, _directory: directory }
+            World { around, hangs, slow, blocks, _directory: directory }
         }
 
         fn feed(&self) -> Feed<'_> {
-            let (around, blocks, allowance) = (&self.around, &self.blocks, Allowance::new(None));
-            let (waiting, progress) = (Vec::new(), Progress::default());
-            let mut feed = Feed { around, blocks, next: 0, waiting, hung: 0, allowance, progress };
+            let (allowance, progress) = (Allowance::new(None), Progress::default());
+            let mut feed = Feed::new(&self.around, &self.blocks, allowance, progress);
             assert_eq!(feed.feed(), Some(()));
             feed
         }
     }
 
     /// Does as the planner's thread, until the inbox is closed.
-    fn plan(mut planner: Planner, inbox: &Inbox, hangs: &AtomicBool) {
+    fn plan(mut planner: Planner, inbox: &Inbox, hangs: &AtomicBool, slow: &AtomicBool) {
         let (mut messages, mut questions) = (Vec::new(), Vec::new());
-        let mut actions = Vec::new();
+        let (mut actions, mut late) = (Vec::new(), Vec::new());
         while inbox.take(&mut messages, &mut questions, Duration::from_secs(3600)) {
             let mut events: Vec<Event> = messages.drain(..).map(|message| message.event).collect();
+            if !slow.load(Ordering::SeqCst) {
+                events.append(&mut late);
+            }
             while let Some(event) = events.pop() {
                 planner.apply(event, &mut actions);
                 events.extend(actions.drain(..).filter_map(|action| match action {
                     Action::Load { block, tier } => {
                         let done = !hangs.load(Ordering::SeqCst);
-                        Some(Event::Placed { block, tier, done })
+                        let placed = Event::Placed { block, tier, done };
+                        if slow.load(Ordering::SeqCst) {
+                            late.push(placed);
+                            return None;
+                        }
+                        Some(placed)
                     }
                     _ => None,
                 }));
@@ -320,6 +373,54 @@ mod tests {
         assert_eq!(feed.waiting.len(), FILES as usize);
         look(&mut feed, 1 + u32::from(TRIES));
         assert_eq!(feed.progress.failed.blocks, u64::from(FILES));
+    }
+
+    #[test]
+    fn what_is_on_its_way_again_in_the_end_is_waited_for_and_what_is_gone_is_counted() {
+        let world = World::new();
+        world.hangs.store(false, Ordering::SeqCst);
+        let mut feed = world.feed();
+        look(&mut feed, 1);
+        assert_eq!(feed.progress.fetched.blocks, u64::from(FILES));
+        world.slow.store(true, Ordering::SeqCst);
+        let put = |event| world.around.inbox.put(event, None);
+        put(Event::Unwanted { blocks: vec![BlockId(3), BlockId(7)] });
+        assert_eq!(world.around.standings(&[BlockId(3)]), Some(vec![Standing::Away]));
+        put(Event::Wanted { blocks: vec![BlockId(3)] });
+        // It is not waited for beyond the deadline, nor for ever.
+        for (looks, over) in [(10, true), (2, false)] {
+            let mut other =
+                Feed::new(feed.around, feed.blocks, Allowance::new(None), Progress::default());
+            other.came.clone_from(&feed.came);
+            assert_eq!(other.count_end(looks, || over), Some(()));
+            assert_eq!((other.progress.gone.blocks, other.progress.disk.blocks), (2, 18));
+        }
+        let calls = AtomicU32::new(0);
+        let comes = || {
+            world.slow.store(calls.fetch_add(1, Ordering::SeqCst) < 3, Ordering::SeqCst);
+            false
+        };
+        assert_eq!(feed.count_end(10, comes), Some(()));
+        let Progress { gone, disk, .. } = feed.progress;
+        assert_eq!((gone, disk.blocks), (Tally { blocks: 1, bytes: 5 }, 19));
+    }
+
+    #[test]
+    fn a_warmup_whose_thread_panics_is_no_success() {
+        let mut world = World::new();
+        let asked = AtomicU32::new(0);
+        // Not before something has been published.
+        world.around.hangs = Box::new(move || {
+            assert!(asked.fetch_add(1, Ordering::SeqCst) < 3, "injected");
+            true
+        });
+        let warmup = Warmup { progress: Mutex::default(), unasked: AtomicU32::new(0) };
+        let (around, pace) = (&world.around, Pace::default());
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(around, &warmup, &world.blocks, pace, Instant::now());
+        }));
+        let progress = lock(&warmup.progress).clone();
+        assert!(ended.is_err() && progress.done && progress.broken);
     }
 
     /// What waits is not late where there is no deadline.

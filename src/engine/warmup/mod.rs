@@ -52,11 +52,6 @@ impl Tally {
     fn with(self, other: Tally) -> Self {
         Tally { blocks: self.blocks + other.blocks, bytes: self.bytes + other.bytes }
     }
-
-    fn without(self, other: Tally) -> Self {
-        let blocks = self.blocks.saturating_sub(other.blocks);
-        Tally { blocks, bytes: self.bytes.saturating_sub(other.bytes) }
-    }
 }
 
 /// How far a warm-up is. `chosen` is the sum of all others but `gone`, `ram` and `disk`.

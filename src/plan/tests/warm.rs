@@ -48,6 +48,16 @@ fn without_a_disk_ram_keeps_what_is_wanted() {
 }
 
 #[test]
+fn what_ram_keeps_is_there_while_a_copy_goes_to_disk() {
+    let mut world = world(400, Some(200));
+    world.open(1, FileId(0));
+    world.arrive(0, false);
+    assert_eq!((world.placing.len(), world.planner.standing(BlockId(0))), (1, Standing::Ram));
+    world.settle();
+    assert_eq!(world.planner.standing(BlockId(0)), Standing::Tier(1));
+}
+
+#[test]
 fn loads_under_way_are_bounded_and_readers_go_first() {
     let mut world = world(0, Some(200));
     world.tell(Event::Wanted { blocks: (0..BLOCKS).map(BlockId).collect() });
