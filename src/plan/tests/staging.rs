@@ -180,8 +180,8 @@ fn nothing_is_fetched_so_far_ahead_of_a_disk_that_it_could_not_be_stored() {
         while let Some(block) = world.dropping.pop_last() {
             world.tell(Event::Dropped { block });
         }
-        let standing = world.planner.standing(BlockId(file));
-        assert!(matches!(standing, Standing::Coming | Standing::Tier(1)), "{file}: {standing:?}");
+        let (residency, block) = (&world.planner.residency, BlockId(file));
+        assert!(residency.is_placing(block) || residency.place(block) == Some(1), "{file}");
         world.check();
     }
     assert!(waited > 100, "{waited} of {files} were waited for");
