@@ -251,7 +251,9 @@ impl Blob for Unopened {
             // Somebody has deleted it: its other blocks turn out to be gone when they are read.
             let _ = self.disk.remove(&self.name);
             let file = self.disk.create(&self.name, Use::Pages)?;
-            self.disk.sync_names().map(|()| file)
+            // The next write must not take one whose name may not last for one that was there.
+            let sync = self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&self.name)));
+            sync.map(|()| file)
         })?;
         file.write_at(bytes, offset)
     }

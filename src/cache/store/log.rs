@@ -4,6 +4,7 @@
 //! keys are made with; each further one says that a sample is stored somewhere, or is given up.
 //! Records are appended; one that is torn or missing after a crash is left out at replay, and the
 //! ones behind it count: whatever mix of records is left, the bytes that they lead to are checked.
+//! What an append that was cut short leaves at the end is no loss, and goes when more is appended.
 //!
 //! A log with more dead records than live ones is rewritten: the live ones go to a new file, which
 //! is synced and only then named as the next generation. Of several the latest named one counts.
@@ -162,10 +163,11 @@ pub(super) fn is_index(name: &str) -> bool {
 /// What a log says.
 pub(super) struct Replayed {
     generation: u32,
-    length: u64,
     pub(super) secret: u128,
     pub(super) records: u64,
     torn_records: u64,
+    /// Something stands behind the records, of an append that was cut short.
+    torn: bool,
     pub(super) entries: Entries,
 }
 
@@ -191,7 +193,9 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
     let mut bytes = vec![0; RECORD_BYTES * CHUNK.min(whole as usize)];
     let mut entries = Entries::default();
     let mut secret = None;
-    let (mut read, mut torn_records) = (0, u64::from(!length.is_multiple_of(RECORD_BYTES as u64)));
+    // Records to the last one that can be read; those before it that cannot, and what follows it.
+    let (mut records, mut torn_records, mut behind) = (0, 0, 0);
+    let mut read = 0;
     while read < whole {
         let count = CHUNK.min((whole - read) as usize);
         let bytes = &mut bytes[..count * RECORD_BYTES];
@@ -204,18 +208,28 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
             // Most records of most logs are live.
             entries.reserve(whole as usize);
         }
-        for record in bytes.chunks_exact(RECORD_BYTES) {
+        for (nth, record) in (read..).zip(bytes.chunks_exact(RECORD_BYTES)) {
             match Record::decode(record) {
-                None => torn_records += 1,
+                None => {
+                    behind += u64::from(record.iter().any(|byte| *byte != 0));
+                    continue;
+                }
                 Some(Record::Secret(_)) => {}
                 Some(Record::Stored(key, at)) => drop(entries.insert(key, at)),
                 Some(Record::GivenUp(key)) => drop(entries.remove(&key)),
             }
+            torn_records += nth - records;
+            (records, behind) = (nth + 1, 0);
         }
         read += count as u64;
     }
-    let records = whole;
-    Ok(secret.map(|s| Replayed { generation, length, secret: s, records, torn_records, entries }))
+    // An append that was cut short leaves one that is torn at most, and blanks.
+    if behind > 1 {
+        torn_records += whole - records;
+        records = whole;
+    }
+    let torn = length > records * RECORD_BYTES as u64;
+    Ok(secret.map(|secret| Replayed { generation, secret, records, torn_records, torn, entries }))
 }
 
 impl Log {
@@ -231,15 +245,16 @@ impl Log {
         names: &[(String, u64)],
     ) -> Result<Option<(Self, Entries)>> {
         let Some(found) = replay(disk, names)? else { return Ok(None) };
-        let Replayed { generation, length, secret, records, torn_records, entries } = found;
+        let Replayed { generation, secret, records, torn_records, torn, entries } = found;
         let file = disk.open(&name(generation), Use::Log)?;
-        let end = length - length % RECORD_BYTES as u64;
+        let end = records * RECORD_BYTES as u64;
         let later = |name: &String| generation_of(name).is_some_and(|later| later > generation);
         let skipped = names.iter().map(|(name, _)| name).filter(|name| later(name)).cloned();
         let log = Log {
             end,
             records,
             torn_records,
+            torn,
             skipped: skipped.collect(),
             ..Log::new(file, generation, secret)
         };

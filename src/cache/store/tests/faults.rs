@@ -224,6 +224,47 @@ fn nothing_is_stored_in_a_file_whose_name_may_not_last() {
     }
 }
 
+/// Nor in one that is made again, in place of one that somebody has deleted.
+#[test]
+fn nothing_is_stored_in_a_file_made_again_whose_name_may_not_last() {
+    let disk = Model::default();
+    let store = open(&disk);
+    let put_part = |sample: u128| {
+        let (bytes, part) = (bytes(sample, 9_000), Part::new(key(99), sample as u64 * 12_288));
+        store.put_all(&[Sample { key: key(sample), bytes: &bytes, part }])
+    };
+    assert!(put_part(1) && store.sync().is_ok());
+    let names = disk.names().unwrap().into_iter().map(|(name, _)| name);
+    let file = names.into_iter().find(|name| name.starts_with("file-")).unwrap();
+    disk.remove(&file).unwrap();
+    disk.fail_names(Some(libc::EIO));
+    assert!(!put_part(2));
+    disk.fail_names(None);
+    assert!(put_part(2) && store.sync().is_ok());
+    let mut random = rand::SeedableRng::seed_from_u64(5);
+    for _ in 0..50 {
+        let left = disk.crash(disk.ops(), &mut random);
+        assert_eq!(served(&open(&left)), [2]);
+    }
+}
+
+#[test]
+fn what_an_append_that_was_cut_short_leaves_is_no_loss() {
+    let torn = [1; 40];
+    let tails: [&[u8]; 4] = [b"half", &torn, &[0; 100], &[&torn[..], &[0; 85]].concat()];
+    for tail in tails {
+        let disk = filled();
+        disk.edit("index-00000001", |bytes| bytes.extend(tail));
+        assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()));
+        // Nor does it become one when more is written.
+        open(&disk).remove(&[key(0)]);
+        assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()[1..].to_vec()));
+    }
+    let disk = filled();
+    disk.edit("index-00000001", |bytes| bytes.extend([1; 80]));
+    assert_eq!(losses(&disk), Losses { records: 2, ..Losses::default() });
+}
+
 #[test]
 fn records_that_were_torn_do_not_count_behind_later_ones() {
     let disk = filled();
