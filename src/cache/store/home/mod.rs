@@ -193,28 +193,49 @@ fn make(directory: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     }
+    parent.map_or(Ok(()), sync_names)
+}
+
+/// Makes the names in a directory last, where its filesystem can.
+fn sync_names(directory: &Path) -> std::io::Result<()> {
     // Where it may not be opened, its owner has to see to it.
-    match parent.and_then(|parent| File::open(parent).ok()) {
-        Some(parent) => parent.sync_all(),
-        None => Ok(()),
-    }
+    let Ok(opened) = File::open(directory) else { return Ok(()) };
+    opened.sync_all().or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// Makes a directory of our own, or makes sure that it is one.
 fn make_own(cache: &Path, directory: &Path) -> Result<()> {
-    make(directory).map_err(|error| match cannot(cache, &error) {
-        failing if failing.kind() == ErrorKind::Disk => failing,
-        _ => refuse(cache, format!("cannot be written: {error}"))
-            .hint("give a writable local directory"),
-    })?;
-    check_own(cache, directory)
+    loop {
+        make(directory).map_err(|error| match cannot(cache, &error) {
+            failing if failing.kind() == ErrorKind::Disk => failing,
+            _ => refuse(cache, format!("cannot be written: {error}"))
+                .hint("give a writable local directory"),
+        })?;
+        // Thrown away in between: it is made again.
+        if let Some(found) = if_there(cache, fs::symlink_metadata(directory))? {
+            return check_own(cache, &found);
+        }
+    }
 }
 
-fn check_own(cache: &Path, directory: &Path) -> Result<()> {
-    let found = fs::symlink_metadata(directory).map_err(|error| cannot(cache, &error))?;
-    if !found.is_dir() {
+/// None where there is no such file: whoever throws a store away does so at any moment.
+fn if_there<T>(cache: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(|error| cannot(cache, &error)),
+    }
+}
+
+fn check_own(cache: &Path, found: &fs::Metadata) -> Result<()> {
+    if found.is_symlink() {
         return Err(refuse(cache, "is not a directory but a link")
             .hint("give the directory itself, so that nobody can point it elsewhere"));
+    }
+    if !found.is_dir() {
+        return Err(refuse(cache, "is not a directory but a file").hint("give a directory"));
     }
     let me = nix::unistd::geteuid().as_raw();
     if found.uid() != me {
@@ -227,9 +248,10 @@ fn check_own(cache: &Path, directory: &Path) -> Result<()> {
 /// Whether a directory that is there can be a cache directory; nothing is written.
 ///
 /// # Errors
-/// Where it is a link, or belongs to someone else.
+/// Where it is no directory, or belongs to someone else.
 pub fn check(cache: &Path) -> Result<()> {
-    check_own(cache, cache)
+    let found = fs::symlink_metadata(cache).map_err(|error| cannot(cache, &error))?;
+    check_own(cache, &found)
 }
 
 /// Takes the directory of a source's store into use; it is made where it is missing.
@@ -253,7 +275,7 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
         if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
             return note(home, owner).map_err(|error| cannot(cache, &error));
         }
-        // Thrown away between the open and the lock: another one is made.
+        // Thrown away before it was locked: another one is made.
     }
 }
 
@@ -299,12 +321,12 @@ pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
     lock(cache, &found.path, LOCK_PATIENCE)?.ok_or_else(gone)
 }
 
-/// Locks a store's directory, which is waited for so long; none where it is another one by now.
+/// Locks a store's directory, which is waited for so long; none where it is gone, or another one by now.
 fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
     let mut waited = Duration::ZERO;
-    let directory = hold(path).map_err(|error| cannot(cache, &error))?;
+    let Some(directory) = if_there(cache, hold(path))? else { return Ok(None) };
     let file = loop {
-        let opened = open_owner(&directory).map_err(|error| cannot(cache, &error))?;
+        let Some(opened) = if_there(cache, open_owner(&directory))? else { return Ok(None) };
         match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
@@ -435,4 +457,52 @@ pub fn held(cache: &Path, owner: &Owner) -> u64 {
 /// Where the catalog of a source is saved, if it is.
 pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
     path_of(cache, owner).join(CATALOG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_thrown_away_while_it_is_claimed_is_made_again() {
+        let cache = tempfile::tempdir().unwrap();
+        let (owner, path) = (Owner::new(Path::new("/source"), 1), cache.path().join("store"));
+        assert!(matches!(lock(cache.path(), &path, LOCK_PATIENCE), Ok(None)));
+        let path = path_of(cache.path(), &owner);
+        std::thread::scope(|scope| {
+            let claims =
+                scope.spawn(|| (0..200).try_for_each(|_| claim(cache.path(), &owner).map(drop)));
+            for nth in 0.. {
+                if claims.is_finished() {
+                    break;
+                }
+                let gone = cache.path().join(format!("gone-{nth}"));
+                if fs::rename(&path, &gone).is_ok() {
+                    fs::remove_dir_all(gone).unwrap();
+                }
+            }
+            assert_eq!(claims.join().unwrap(), Ok(()));
+        });
+    }
+
+    #[test]
+    fn a_cache_directory_is_a_directory() {
+        let top = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| top.path().join(name));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(top.path(), &link).unwrap();
+        for (path, what) in [(file, "but a file"), (link, "but a link")] {
+            let refused = make_own(&path, &path).unwrap_err();
+            assert!(refused.message().contains(what), "{refused}");
+            assert_eq!(check(&path), Err(refused));
+        }
+    }
+
+    /// As those of FUSE may.
+    #[test]
+    fn a_filesystem_need_not_be_able_to_sync_a_directory() {
+        let error = File::open("/proc/self").unwrap().sync_all().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert!(sync_names(Path::new("/proc/self")).is_ok());
+    }
 }
