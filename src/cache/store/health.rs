@@ -82,7 +82,10 @@ impl Health {
             _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
             DOWN.. => "down: the cache disk fails; it is bypassed",
             1.. => "unstable: the cache disk has failed lately",
-            0 if state.is_full() => {
+            0 if state.quota.is_some() => {
+                "full: your quota of the cache disk is used up; no more is stored there"
+            }
+            0 if state.full => {
                 "full: others need the space of the cache disk; no more is stored there"
             }
             0 => "normal",
@@ -242,7 +245,7 @@ mod tests {
             // What the disk says of its space.
             health.look(&disk).unwrap();
             health.good();
-            health.words().starts_with("full") && health.is_full()
+            health.words().starts_with("full: your quota") && health.is_full()
         };
         assert!(no_more() && !health.has_room(&disk, 1));
         health.lock().quota = Some(Instant::now());
@@ -270,6 +273,6 @@ mod tests {
         assert!(health.words().starts_with("unstable") && health.is_usable());
         health.bad(&Error::from_raw_os_error(libc::ENOSPC));
         (0..5).for_each(|_| health.good());
-        assert!(health.words().starts_with("full"));
+        assert!(health.words().starts_with("full: others"));
     }
 }
