@@ -25,6 +25,11 @@ pub fn hold(directory: &Path) -> Result<Arc<OwnedFd>> {
     Ok(Arc::new(open(directory, flags, Mode::empty())?))
 }
 
+/// A number that nobody can guess.
+pub fn unguessable() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// Where such a file is.
 #[derive(Clone, Debug)]
 pub struct Anchored {
@@ -68,10 +73,9 @@ impl Anchored {
     /// # Errors
     /// The disk's; the file is then as it was, or its name may not last.
     pub fn replace(&self, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        let random = || RandomState::new().build_hasher().finish();
         let next = match self.ours {
             true => format!("{}.new", self.name),
-            false => format!(".belady-{:016x}", random()),
+            false => format!(".belady-{:016x}", unguessable()),
         };
         let remove = || unlinkat(&self.directory, next.as_str(), UnlinkatFlags::NoRemoveDir);
         if self.ours {

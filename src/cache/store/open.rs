@@ -1,7 +1,6 @@
 //! Opening a store, and what it turns out to have lost.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,6 +11,7 @@ use super::health::Health;
 use super::log::{Entries, Key, Location, Log, is_index};
 use super::segments::{LeftOut, Segments, is_segment};
 use super::{Index, Limits, Store, Writer, large, stored};
+use crate::anchor::unguessable;
 use crate::sync::{Mutex, RwLock};
 
 /// What the disk has lost of a store, as its opening shows.
@@ -36,8 +36,7 @@ impl Losses {
 
 /// A secret for a store that is new, which nobody can guess.
 pub fn fresh_secret() -> u128 {
-    let random = || u128::from(RandomState::new().build_hasher().finish());
-    random() << 64 | random()
+    u128::from(unguessable()) << 64 | u128::from(unguessable())
 }
 
 impl Store {

@@ -5,13 +5,13 @@
 //! nobody has locked go the same way; newer ones stay. A name alone does not make a directory ours.
 
 use std::fs;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::found::is_locked;
 use super::{Home, STORES, TAG, TAG_NAME, VERSION, cannot, check, disk_bytes};
+use crate::anchor::unguessable;
 use crate::error::Result;
 
 const TRASH: &str = "belady-trash-";
@@ -27,8 +27,7 @@ pub fn discard(cache: &Path, home: Home) -> Result<()> {
 /// Nothing is made for it, which a full disk would refuse.
 fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
     // A name that nobody has; if somebody had it, no more than an empty directory would be replaced.
-    let random = RandomState::new().build_hasher().finish();
-    fs::rename(directory, cache.join(format!("{TRASH}{random:016x}")))
+    fs::rename(directory, cache.join(format!("{TRASH}{:016x}", unguessable())))
 }
 
 /// Whether this is a directory, and made by this user.
