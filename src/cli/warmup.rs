@@ -22,7 +22,7 @@ use crate::mount::absolute;
 /// Time between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Bytes of a list of names; as a request each may take two.
+/// Bytes of a list of names; in a request each takes two at most, but for those of control, six.
 const LIST_MAX: u64 = 120 << 20;
 
 #[derive(Debug, clap::Args)]

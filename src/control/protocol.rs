@@ -9,11 +9,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::runtime::MountDirectory;
+use crate::config::Bytes;
 use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bytes that one request may have: the features of a few thousand samples, the names of millions.
+pub(super) const REQUEST_MAX: usize = 256 << 20;
 
 /// How long `belady umount` waits. The daemon gives up a disk that hangs long before.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1200);
@@ -205,6 +209,19 @@ pub fn call(socket: &Path, request: &Request) -> Result<Value> {
     begin(socket, request).map(|(value, _)| value)
 }
 
+/// The line that a request is sent as.
+fn encode(request: &Request) -> Result<String> {
+    let mut line = serde_json::to_string(request)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the request: {error}")))?;
+    line.push('\n');
+    if line.len() > REQUEST_MAX {
+        let (long, most) = (Bytes(line.len() as u64).human(), Bytes(REQUEST_MAX as u64).human());
+        let message = format!("the request has {long} as it is sent, and may have {most}");
+        return Err(Error::new(ErrorKind::Usage, message).hint("give what it names in parts"));
+    }
+    Ok(line)
+}
+
 /// Asks a daemon; gives the answer's value, and what comes after it.
 fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStream>)> {
     let silent = |error: std::io::Error| {
@@ -215,14 +232,14 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
         Error::new(kind, format!("the daemon does not answer at {}: {error}", socket.display()))
             .hint("if it is dead, `belady umount --force MOUNTPOINT` clears what it left")
     };
+    let line = encode(request)?;
     let mut stream = UnixStream::connect(socket).map_err(silent)?;
     // What is unmounted is stored first, however slow the disk.
     let unmounts = matches!(request, Request::Unmount { .. });
     let patience = if unmounts { UNMOUNT_PATIENCE } else { PATIENCE };
     stream.set_read_timeout(Some(patience)).map_err(silent)?;
-    let mut line = serde_json::to_string(request).unwrap_or_default();
-    line.push('\n');
     stream.write_all(line.as_bytes()).map_err(silent)?;
+    drop(line);
     let mut answer = String::new();
     let mut stream = BufReader::new(stream);
     stream.read_line(&mut answer).map_err(silent)?;
@@ -249,6 +266,21 @@ mod tests {
             let _ = out.write_all(words.as_bytes());
             then
         })
+    }
+
+    /// A control byte of a name takes six.
+    #[test]
+    fn a_request_that_no_daemon_would_take_is_refused_before_it_is_sent() {
+        let names = |bytes: usize| Chosen::Files(vec![1; bytes]);
+        let count = |bytes| encode(&Request::CountHere { chosen: names(bytes) });
+        let rest = count(0).unwrap().len();
+        let most = (REQUEST_MAX - rest) / 6;
+        assert_eq!(count(most).unwrap().len(), rest + 6 * most);
+        let refused = count(most + 1).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Usage && refused.message().contains("256"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -10,11 +10,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::protocol::{self, Answer, PATIENCE, Reply, Request, Text};
+use super::protocol::{self, Answer, PATIENCE, REQUEST_MAX, Reply, Request, Text};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Bytes that one request may have: the features of a few thousand samples, the names of millions.
-const REQUEST_MAX: u64 = 256 << 20;
 
 /// A control socket that is being served.
 pub struct Server {
@@ -81,11 +78,14 @@ where
 {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(REQUEST_MAX));
+    let mut reader = BufReader::new(reader.take(REQUEST_MAX as u64));
     if reader.read_line(&mut line).await.is_err() {
         return;
     }
-    let result = match serde_json::from_str::<Request>(&line) {
+    let request = serde_json::from_str::<Request>(&line);
+    // It may be large, and the answer may take long.
+    drop(line);
+    let result = match request {
         Ok(request) => tokio::task::spawn_blocking(move || handle(request))
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the request failed"))),
