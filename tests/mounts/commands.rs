@@ -6,13 +6,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 use serde_json::Value;
 
 use crate::faults::files_of_stores;
-use crate::ground::{Ground, content};
+use crate::ground::{Ground, content, wait_until};
 use crate::mounted::Mounted;
 use crate::refused::Tmpfs;
 
@@ -150,6 +150,28 @@ fn what_the_disk_has_lost_is_named_and_no_success() {
     verify(0);
 }
 
+/// An index that is damaged cannot be written anew where something stands in its way.
+#[test]
+fn what_is_lost_is_named_also_where_the_check_fails_later() {
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, 30_000);
+    let cache = ground.path("cache");
+    let text = cache.to_str().unwrap();
+    fill(&ground, text);
+    let index = files_of_stores(&cache, "index-").remove(0);
+    fs::create_dir(index.with_file_name("index-next")).unwrap();
+    let index = File::options().write(true).open(index).unwrap();
+    index.write_all_at(b"torn", 45).unwrap();
+    let said = ground.ends(5, &["cache", "verify", text]);
+    assert!(said.contains("damaged: 1 records of the index"), "{said}");
+    assert!(said.contains("the index was damaged") && said.contains("File exists"), "{said}");
+    assert!(!said.contains("samples were damaged"), "{said}");
+    let said = ground.ends(5, &["cache", "verify", text, "--json"]);
+    let rows: Vec<Value> = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(rows[0]["damaged_records"], 1, "{said}");
+    assert!(rows[0]["error"].as_str().unwrap().contains("File exists"), "{said}");
+}
+
 #[test]
 fn a_store_in_use_is_no_other_stores_trouble() {
     let ground = Ground::new();
@@ -223,10 +245,16 @@ fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
     assert_eq!(fs::read_dir(stores).unwrap().count(), 4, "the tag, and what is not ours");
 }
 
+/// Mounts it anew, as soon as the daemon that wrote to it has ended.
 fn remount(disk: &Tmpfs, how: &str) {
-    let mut mount = Command::new("mount");
-    let mount = mount.args(["-o", &format!("remount,{how}")]).arg(&disk.0);
-    assert!(mount.status().unwrap().success());
+    let flags = if how == "ro" { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+    let none = None::<&str>;
+    wait_until("nobody writes to the disk", || {
+        match nix::mount::mount(none, &disk.0, none, MsFlags::MS_REMOUNT | flags, none) {
+            Err(Errno::EBUSY) => false,
+            mounted => mounted.map(|()| true).unwrap(),
+        }
+    });
 }
 
 #[test]

@@ -147,12 +147,13 @@ fn select(dir: &Path, names: &[String], failed: &mut Vec<Error>) -> Result<Selec
 
 /// One error of all that went wrong, of the kind of the first.
 fn all_of(failed: Vec<Error>) -> Result<()> {
-    let messages: Vec<&str> = failed.iter().map(Error::message).collect();
-    let joined = messages.join("; ");
-    match failed.into_iter().next() {
-        None => Ok(()),
-        Some(only) if only.message() == joined => Err(only),
-        Some(first) => Err(Error::new(first.kind(), joined)),
+    match <[Error; 1]>::try_from(failed) {
+        Ok([only]) => Err(only),
+        Err(failed) => {
+            let messages: Vec<&str> = failed.iter().map(Error::message).collect();
+            let joined = messages.join("; ");
+            failed.first().map_or(Ok(()), |first| Err(Error::new(first.kind(), joined)))
+        }
     }
 }
 
@@ -175,7 +176,10 @@ fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
         }
     }
     // First: on a full disk the others need this space to become smaller.
-    let mut bytes = home::reclaim(dir)?;
+    let mut bytes = home::reclaim(dir).unwrap_or_else(|error| {
+        failed.push(error);
+        0
+    });
     for listed in kept {
         failed.extend(compact(dir, &listed).err());
         bytes += listed.disk_bytes.saturating_sub(home::disk_bytes(&listed.path));

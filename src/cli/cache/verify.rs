@@ -22,6 +22,8 @@ struct Checked {
     places: Vec<String>,
     /// What else is not what it was.
     losses: Losses,
+    /// Why it was not checked to the end.
+    failed: Option<std::io::Error>,
 }
 
 pub(super) fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
@@ -33,6 +35,7 @@ pub(super) fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
         match check(dir, listed) {
             Ok(checked) => {
                 failed.extend(checked.verdict().err());
+                failed.extend(checked.failed.as_ref().map(|error| cannot(listed, error)));
                 rows.push((listed, Ok(checked)));
             }
             Err(error) => {
@@ -71,39 +74,50 @@ fn try_check(listed: &Listed) -> std::io::Result<Checked> {
     let Some((store, mut losses)) = Store::open_found(Arc::new(disk), limits())? else {
         return Ok(Checked::default());
     };
-    let keys = store.keys();
-    let style = ProgressStyle::with_template("checking {bar} {pos} of {len}");
-    let bar = ProgressBar::new(keys.len() as u64)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let damaged = store.verify(&mut bar.wrap_iter(keys.iter().copied()));
-    bar.finish_and_clear();
-    let damaged = damaged?;
-    store.remove(&damaged.iter().map(|(key, _)| *key).collect::<Vec<Key>>());
-    if losses.records > 0 {
-        // They would be found again.
-        store.compact()?;
-    }
-    store.sync()?;
-    let samples = keys.len() + losses.samples.len();
-    let mut places = std::mem::take(&mut losses.samples);
-    places.extend(damaged.into_iter().map(|(_, place)| place));
-    Ok(Checked { samples, places, losses })
+    let places = std::mem::take(&mut losses.samples);
+    let mut checked = Checked { samples: places.len(), places, losses, failed: None };
+    // What the opening has found is said in any case: it may be found only once.
+    checked.failed = checked.read(&store).err();
+    Ok(checked)
 }
 
 fn row(store: &Listed, checked: &std::result::Result<Checked, String>) -> Value {
-    let Checked { samples, places, losses } = match checked {
+    let Checked { samples, places, losses, failed } = match checked {
         Ok(checked) => checked,
         Err(error) => {
             return json!({ "store": store.name, "source": source(store), "error": error });
         }
     };
     let unopened: u64 = losses.closed.iter().map(|(_, samples)| samples).sum();
-    json!({ "store": store.name, "source": source(store), "checked": samples,
+    let mut row = json!({ "store": store.name, "source": source(store), "checked": samples,
         "damaged": places.len(), "places": places, "damaged_indexes": losses.indexes,
-        "damaged_records": losses.records, "not_opened": unopened })
+        "damaged_records": losses.records, "not_opened": unopened });
+    if let Some(error) = failed {
+        row["error"] = cannot(store, error).message().into();
+    }
+    row
 }
 
 impl Checked {
+    /// Reads all that is stored, and drops what is damaged.
+    fn read(&mut self, store: &Store) -> std::io::Result<()> {
+        let keys = store.keys();
+        let style = ProgressStyle::with_template("checking {bar} {pos} of {len}");
+        let bar = ProgressBar::new(keys.len() as u64)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let damaged = store.verify(&mut bar.wrap_iter(keys.iter().copied()));
+        bar.finish_and_clear();
+        let (damaged, places): (Vec<Key>, Vec<String>) = damaged?.into_iter().unzip();
+        self.samples += keys.len();
+        self.places.extend(places);
+        store.remove(&damaged);
+        if self.losses.records > 0 {
+            // They would be found again.
+            store.compact()?;
+        }
+        store.sync()
+    }
+
     fn say(&self, store: &Listed) {
         let (name, source, damaged) = (&store.name, source(store), self.places.len());
         say(format!("{name}  {} samples checked, {damaged} damaged  {source}", self.samples));
@@ -122,7 +136,7 @@ impl Checked {
         let (damaged, records) = (self.places.len(), self.losses.records);
         let unopened: u64 = self.losses.closed.iter().map(|(_, samples)| samples).sum();
         let mut said = Vec::new();
-        if damaged > 0 || unopened == 0 {
+        if damaged > 0 {
             said.push(format!("{damaged} samples were damaged and are dropped"));
         }
         if records > 0 || !self.losses.indexes.is_empty() {
