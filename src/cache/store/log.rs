@@ -4,7 +4,7 @@
 //! keys are made with; each further one says that a sample is stored somewhere, or is given up.
 //! Records are appended; one that is torn or missing after a crash is left out at replay, and the
 //! ones behind it count: whatever mix of records is left, the bytes that they lead to are checked.
-//! What an append that was cut short leaves at the end is no loss, and goes when more is appended.
+//! What an append that was cut short leaves at the end is no loss, and is written over.
 //!
 //! A log with more dead records than live ones is rewritten: the live ones go to a new file, which
 //! is synced and only then named as the next generation. Of several the latest named one counts.
@@ -166,8 +166,6 @@ pub(super) struct Replayed {
     pub(super) secret: u128,
     pub(super) records: u64,
     torn_records: u64,
-    /// Something stands behind the records, of an append that was cut short.
-    torn: bool,
     pub(super) entries: Entries,
 }
 
@@ -228,8 +226,7 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
         torn_records += whole - records;
         records = whole;
     }
-    let torn = length > records * RECORD_BYTES as u64;
-    Ok(secret.map(|secret| Replayed { generation, secret, records, torn_records, torn, entries }))
+    Ok(secret.map(|secret| Replayed { generation, secret, records, torn_records, entries }))
 }
 
 impl Log {
@@ -245,7 +242,7 @@ impl Log {
         names: &[(String, u64)],
     ) -> Result<Option<(Self, Entries)>> {
         let Some(found) = replay(disk, names)? else { return Ok(None) };
-        let Replayed { generation, secret, records, torn_records, torn, entries } = found;
+        let Replayed { generation, secret, records, torn_records, entries } = found;
         let file = disk.open(&name(generation), Use::Log)?;
         let end = records * RECORD_BYTES as u64;
         let later = |name: &String| generation_of(name).is_some_and(|later| later > generation);
@@ -254,7 +251,6 @@ impl Log {
             end,
             records,
             torn_records,
-            torn,
             skipped: skipped.collect(),
             ..Log::new(file, generation, secret)
         };
