@@ -478,7 +478,8 @@ mod tests {
                 }
                 let gone = cache.path().join(format!("gone-{nth}"));
                 if fs::rename(&path, &gone).is_ok() {
-                    fs::remove_dir_all(gone).unwrap();
+                    // It stays where the owner's file is made in it at this moment.
+                    let _ = fs::remove_dir_all(gone);
                 }
             }
             assert_eq!(claims.join().unwrap(), Ok(()));
