@@ -99,7 +99,6 @@ impl Catalog {
             (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
         };
         let work = || {
-            stand_back(NICE);
             while let Some(portion) = next() {
                 let (found, told) = self.check(&portion);
                 failed.fetch_or(!told, Ordering::Relaxed);
@@ -109,14 +108,19 @@ impl Catalog {
                 }
             }
         };
-        thread::scope(|scope| {
-            for _ in 1..threads.max(1) {
-                // With fewer threads it takes longer.
-                let _ =
-                    thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, work);
-            }
-            work();
+        let started = thread::scope(|scope| {
+            let behind = || {
+                stand_back(NICE);
+                work();
+            };
+            let spawn =
+                |_| thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, behind);
+            // With fewer threads it takes longer.
+            (0..threads.max(1)).map(spawn).filter(|spawned| spawned.is_ok()).count()
         });
+        if started == 0 {
+            work();
+        }
         (renamed.into_inner(), !failed.into_inner())
     }
 

@@ -12,7 +12,7 @@ use crate::fs::views::Entry;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Bytes of a sample that is read by the thread that was asked: of a larger one others would wait for it.
-const AT_ONCE_MAX: u32 = 1 << 20;
+const AT_ONCE_MAX: u32 = 256 << 10;
 
 /// A file that is open.
 pub(super) struct Open {

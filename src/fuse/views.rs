@@ -180,14 +180,21 @@ impl Filesystem for ViewOps {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (owner, time) = (self.owner, self.mounted);
-        self.views.lookup(parent.0, name, move |found| match found {
+        let reply = move |found: Result<Entry, nix::errno::Errno>| match found {
             Ok(entry) => {
                 let name = if entry.lasting { VALID } else { Duration::ZERO };
                 let attr = attr(&entry, owner, time);
                 reply.entry_with_ttls(&VALID, &name, &attr, Generation(0));
             }
             Err(errno) => reply.error(convert::errno(errno)),
-        });
+        };
+        if self.views.waits(parent.0) {
+            let (views, name) = (Arc::clone(&self.views), name.to_os_string());
+            return self
+                .readers
+                .submit(Urgency::Demand, move || views.lookup(parent.0, &name, reply));
+        }
+        self.views.lookup(parent.0, name, reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {

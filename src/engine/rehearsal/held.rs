@@ -17,7 +17,7 @@ use siphasher::sip::SipHasher24;
 use super::record::{Origin, Record, State};
 use super::scores::Came;
 use crate::cache::store::disk::Disk;
-use crate::cache::{Bindings, Journal, Wear};
+use crate::cache::{Bindings, EPOCHS_KEPT, Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
@@ -26,9 +26,6 @@ use crate::rehearsal::{
 
 /// Samples larger than this are never kept: they are read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
-
-/// Streams that are kept in mind: more than are shown at once.
-const STREAMS_MAX: usize = 16;
 
 /// A sample that may be kept.
 pub(super) struct Newcomer {
@@ -269,26 +266,35 @@ impl Held {
         if let Some(known) = self.streams.iter().find(|known| known.epoch() == epoch) {
             return Some(Arc::clone(known));
         }
-        // A sample that does not last would leave its number to another one.
-        let lasts = self.sync().is_ok() && self.lasts();
-        let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
-        if !lasts || set.is_empty() {
-            return None;
-        }
-        match Bindings::open(&*self.disk, epoch, &set) {
-            Ok(bindings) => {
+        let exemplars = &self.state.exemplars;
+        let held = |sample| exemplars.contains_key(&SampleId(sample));
+        let bindings = match Bindings::take_up(&*self.disk, epoch, held) {
+            Ok(None) => self.begin_stream(epoch),
+            found => found,
+        };
+        match bindings {
+            Ok(Some(bindings)) => {
                 let bindings = Arc::new(bindings);
                 self.streams.push(Arc::clone(&bindings));
-                let over = self.streams.len().saturating_sub(STREAMS_MAX);
+                let over = self.streams.len().saturating_sub(EPOCHS_KEPT);
                 self.streams.drain(..over);
                 Some(bindings)
             }
+            Ok(None) => None,
             Err(error) => {
                 let name = &self.settings.name;
                 tracing::warn!(name, %error, "what a stream binds is not kept for the next mount");
                 None
             }
         }
+    }
+
+    /// Begins the stream of an epoch with what is held, if anything is.
+    fn begin_stream(&mut self, epoch: u64) -> Result<Option<Bindings>> {
+        // A sample that does not last would leave its number to another one.
+        self.sync()?;
+        let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
+        (!set.is_empty()).then(|| Bindings::begin(&*self.disk, epoch, &set)).transpose()
     }
 
     /// Epochs have other samples from now on.

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use super::displays;
 use super::held::{Held, Newcomer, hash_of};
 use super::latent::Latent;
-use super::notes::{Arriving, NOTES_MAX, Note, Notes};
+use super::notes::{Arriving, Note, Notes};
 use super::offers::Waiting;
 use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
@@ -111,7 +111,7 @@ impl Owner {
             }
         }
         // What was read last is offered, too.
-        notes.there(NOTES_MAX).for_each(|note| self.take(note));
+        notes.there(usize::MAX).for_each(|note| self.take(note));
         self.decide();
         self.places.iter_mut().for_each(|place| drop(place.sync()));
     }

@@ -263,7 +263,10 @@ impl Views {
             let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
             let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
             slots[oldest].display = None;
-            over.extend(slots[oldest].stream.take().map(|_| oldest));
+            if let Some(stream) = slots[oldest].stream.take() {
+                stream.end();
+                over.push(oldest);
+            }
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }

@@ -46,6 +46,15 @@ impl Views {
         }
     }
 
+    /// Whether looking up a name in this directory waits for the disk: what an ordinal is bound to is
+    /// written before it is told.
+    pub fn waits(&self, parent: u64) -> bool {
+        match Place::of(parent) {
+            Some(Place::Display(slot)) => self.stream(slot).is_some(),
+            _ => false,
+        }
+    }
+
     fn lookup_view(self: &Arc<Self>, buffer: usize, view: Option<View>, reply: Found) {
         let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
             return reply(Err(Errno::ENOENT));

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
@@ -32,6 +32,10 @@ pub(super) struct Stream {
     ordinals: Mutex<Ordinals>,
     /// How often it was told what comes next; changes under the lock of the ordinals.
     tellings: AtomicU64,
+    /// Whether nothing is bound any more; changes under the same lock.
+    over: AtomicBool,
+    /// It was said that the disk does not take what is bound.
+    warned: AtomicBool,
     display: Arc<Display>,
     /// The place of each sample in the display: the class, and the file.
     places: HashMap<SampleId, (usize, usize)>,
@@ -56,8 +60,8 @@ impl Stream {
             None => (places.keys().copied().collect(), Vec::new()),
         };
         let ordinals = Mutex::new(Ordinals::new(seed, epoch, set, pairs, held));
-        let tellings = AtomicU64::new(0);
-        Stream { ordinals, tellings, display: Arc::clone(display), places }
+        let (tellings, over, warned) = Default::default();
+        Stream { ordinals, tellings, over, warned, display: Arc::clone(display), places }
     }
 
     /// A sample, once it can be read.
@@ -83,39 +87,53 @@ impl Stream {
     }
 
     /// The file that an ordinal leads to, which is bound from now on; and its sample, where it was not
-    /// before. Waits for the disk where it was not.
+    /// before. Waits for the disk.
     ///
     /// # Errors
-    /// `ENOENT` where there is no such ordinal or nothing is left for it, and `EAGAIN` as long as nothing
-    /// of what is left has been written.
+    /// `ENOENT` where there is no such ordinal or nothing is left for it, `EAGAIN` as long as nothing of
+    /// what is left has been written, and `ESTALE` where the stream is over.
     pub(super) fn lookup(
         &self,
         slot: usize,
         name: &str,
     ) -> Result<(Place, Option<SampleId>), Errno> {
-        let mut ordinals = lock(&self.ordinals);
-        let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
-        let ordinal = ordinal.ok_or(Errno::ENOENT)?;
-        let is_new = ordinals.get(ordinal).is_none();
-        if is_new && ordinals.left() == 0 {
-            return Err(Errno::ENOENT);
-        }
-        let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
-        let sample = sample.ok_or(Errno::EAGAIN)?;
-        if is_new {
-            self.note(ordinal, sample);
+        let (sample, is_new) = self.bind(name)?;
+        if let Some(bindings) = &self.display.bindings
+            && let Err(error) = bindings.write_pairs()
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "what a stream binds is not kept for the next mount as long as this lasts");
         }
         let file = self.file(slot, sample).ok_or(Errno::ENOENT)?;
         Ok((file, is_new.then_some(sample)))
     }
 
-    /// Writes what is bound, where the disk takes it.
-    fn note(&self, ordinal: usize, sample: SampleId) {
-        let Some(bindings) = &self.display.bindings else { return };
-        let bound = bindings.bind(ordinal as u32, sample.0);
-        if let Err(error) = bound {
-            tracing::warn!(%error, "an ordinal of a stream may lead elsewhere after the end of the mount");
+    /// The sample of an ordinal, which is bound from now on, and whether it was not before.
+    fn bind(&self, name: &str) -> Result<(SampleId, bool), Errno> {
+        let mut ordinals = lock(&self.ordinals);
+        let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
+        let ordinal = ordinal.ok_or(Errno::ENOENT)?;
+        if let Some(sample) = ordinals.get(ordinal) {
+            return Ok((sample, false));
         }
+        if self.over.load(Ordering::Relaxed) {
+            return Err(Errno::ESTALE);
+        }
+        if ordinals.left() == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
+        let sample = sample.ok_or(Errno::EAGAIN)?;
+        if let Some(bindings) = &self.display.bindings {
+            bindings.bind(ordinal as u32, sample.0);
+        }
+        Ok((sample, true))
+    }
+
+    /// Binds nothing from now on: another one may take up what was bound.
+    pub(super) fn end(&self) {
+        let _ordinals = lock(&self.ordinals);
+        self.over.store(true, Ordering::Relaxed);
     }
 
     /// The file that an ordinal leads to, if it is bound.
