@@ -202,6 +202,8 @@ class Bench:
         self.add("walk_s", found["walk_s"], note="lists and stats everything, in one process, right after the remount")
         self.add("walk_again_s", found["walk_again_s"])
         self.add("local.forgotten_walk_s", found["local.forgotten_walk_s"], note="the local disk, its inodes forgotten")
+        pairs = zip(found["walk_s"], found["local.forgotten_walk_s"])
+        self.add("walk.x_local", [ours / local for ours, local in pairs], "x", note="the two, turn by turn")
         less = f"less what a mount of {BASELINE} files takes, scaled"
         self.add("bytes_per_file", found["bytes_per_file"], "B", note=f"of the daemon, after the walk; {less}")
         self.add("bytes_per_file_idle", found["bytes_per_file_idle"], "B", note="the same before the walk")

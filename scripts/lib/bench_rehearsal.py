@@ -126,7 +126,7 @@ class Bench(Parts):
         rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in old))
         wait_until_offered(mount, len(old), LONGEST)
 
-    def job(self, pairs, epochs, pace=0.0, at_border=lambda: None, mixes=()):
+    def job(self, pairs, epochs, pace=0.0, at_border=lambda: None, mixes=(), by_os=False):
         """Runs the job: the lines of its epochs, each with what at_border says."""
         command = [os.path.join(TOP, "scripts", "lib", "rehearsing.py"), ",".join(epochs), "--pace-us", pace * 1e6,
                    "--batch", NEW, OLD]
@@ -134,6 +134,8 @@ class Bench(Parts):
             command += ["--pair", *pair]
         for mix in mixes:
             command += ["--mix", mix]
+        if by_os:
+            command.append("--os")
 
         def border(line):
             epoch = epochs[int(line["epoch"]) - 1]
@@ -211,8 +213,10 @@ class Bench(Parts):
             with Watchdog(LONGEST, [mount]):
                 mix = self.begin(mount)
                 local = self.copied(mix, mount.mountpoint, data)
-                epochs = self.job([], ["m0", "m1"] * (1 + self.pairs), mixes=[mix, local])[2:]
-                self.x_local("mix.view.x_local", epochs[0::2], epochs[1::2])
+                for by_os, name, note in ((False, "mix.view.x_local", "Python's open() asks whether it is a terminal"),
+                                          (True, "mix.view.os.x_local", "by os.open and os.read")):
+                    epochs = self.job([], ["m0", "m1"] * (1 + self.pairs), mixes=[mix, local], by_os=by_os)[2:]
+                    self.x_local(name, epochs[0::2], epochs[1::2], note=note)
         shutil.rmtree(local)
 
     def begin(self, mount):

@@ -3,8 +3,9 @@
 
 A pair is a directory with the class folders of the task and one with those of old samples.  The task is read in the
 order of a DistributedSampler by two workers, what is old at random by one; a batch of the one comes with one of the
-other.  A mix is a directory with both, read in such an order by two workers.  Workers stay from one epoch to the next, and hand over how many samples they have read: what a
-loop pays for tensors it pays over any filesystem.  A sample begins with its class and its number, as "012/002400".
+other.  A mix is a directory with both, read in such an order by two workers.  Workers stay from one epoch to the next,
+and hand over how many samples they have read: what a loop pays for tensors it pays over any filesystem.  A sample
+begins with its class and its number, as "012/002400".
 One line per epoch: epoch K images N seconds S wait W wrong B; `wait` is the part that the loop waited for batches,
 after each of which it sleeps as long as an accelerator would compute.
 """
@@ -20,6 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torchvision.datasets import DatasetFolder
 
 ENDING = ".bin"
+LARGEST = 1 << 20            # bytes of a sample
 
 
 def arguments():
@@ -28,30 +30,45 @@ def arguments():
                         "a mix: 0+,0,m0")
     parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("NEW", "OLD"))
     parser.add_argument("--mix", action="append", default=[], metavar="DIR")
+    parser.add_argument("--os", action="store_true", help="read by os.open and os.read, which do not ask of each file "
+                        "whether it is a terminal, as open() does")
     parser.add_argument("--batch", nargs=2, type=int, default=(56, 7), metavar=("NEW", "OLD"))
     parser.add_argument("--pace-us", type=float, default=0, help="microseconds that a sample keeps the loop busy")
     parser.add_argument("--sync", action="store_true", help="wait for a line on stdin after each epoch")
     return parser.parse_args()
 
 
+def by_open(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def by_os(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, LARGEST)
+    finally:
+        os.close(fd)
+
+
+contents = by_open
+
+
 def read_new(path):
     """Whether a sample is not the one of its name."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = contents(path)
     return not path.encode().endswith(data[:10] + ENDING.encode())
 
 
 def read_old(path):
     """Whether a sample is not of its class: behind a slot is any one of it."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = contents(path)
     return os.path.basename(os.path.dirname(path)).encode() != data[:3]
 
 
 def read_mixed(path):
     """Whether a sample is not the one of its name, which may say before that it is an old one."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = contents(path)
     folder, name = os.path.split(path.encode())
     return not (folder.endswith(b"/" + data[:3]) and name.endswith(data[4:10] + ENDING.encode()))
 
@@ -107,7 +124,9 @@ def run_epoch(loaders, pace):
 
 
 def main():
+    global contents
     args = arguments()
+    contents = by_os if args.os else by_open
     torch.set_num_threads(1)
     print("ready", flush=True)
     new, old = args.batch
