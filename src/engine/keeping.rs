@@ -193,11 +193,18 @@ impl Engine {
         let keep = move || {
             let is_over = || engine.over.load(Ordering::Relaxed);
             let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
-            let mut pause = ASK_AGAIN;
+            let (mut pause, mut adopted) = (ASK_AGAIN, engine.adopted);
+            let mut adopt_again = || {
+                if !std::mem::replace(&mut adopted, true) && !is_over() {
+                    engine.cache.adopt_again();
+                }
+            };
             while engine.is_unchecked() && !is_over() {
                 if engine.check_catalog(threads) {
                     engine.renew_orders();
                 }
+                // What the source did not tell of is known as it was, with what is stored of it.
+                adopt_again();
                 if engine.is_unchecked() {
                     // What fails is asked for again, less and less often.
                     engine.save_catalog();
@@ -208,9 +215,7 @@ impl Engine {
             while engine.catalog.state() == "scanning" && !is_over() {
                 engine.catalog.await_scan(LOOK, |status| status.is_whole);
             }
-            if !engine.adopted && !is_over() {
-                engine.cache.adopt_again();
-            }
+            adopt_again();
             engine.save_now_and_then();
         };
         if let Err(error) = std::thread::Builder::new().name("belady-catalog".into()).spawn(keep) {

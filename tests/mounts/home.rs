@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use memmap2::Mmap;
 use nix::libc;
 
-use crate::faults::files_of_stores;
+use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Ground, check_many, said, wait_until};
 use crate::mounted::{Mounted, Slow, in_namespace};
 use crate::torture::Loop;
@@ -143,5 +143,48 @@ fn another_user_has_a_daemon_and_a_store_of_their_own() {
     };
     assert_eq!((owner(&ours), owner(&theirs)), (vec![0], vec![65534]));
     assert_eq!(theirs.metadata().unwrap().mode() & 0o777, 0o700);
+    mounted.umount();
+}
+
+/// A check of the catalog that does not come to its end, since one name does not answer, gives up
+/// what is of no file all the same.
+#[test]
+fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
+    const FILES: u64 = 20;
+    const GONE: u64 = 10;
+    const SIZE: usize = 30_000;
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, SIZE);
+    let (slow, cache) = (Slow::new(&ground, &[]), ground.path("cache"));
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
+    let options = [&options[..], &more].concat();
+    let mount = || Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let pages = |files: u64| files * (SIZE as u64).next_multiple_of(4096);
+    let mounted = mount();
+    wait_until("the catalog is saved", || is_saved(&cache, "catalog"));
+    let catalog = files_of_stores(&cache, "owner")[0].with_file_name("catalog");
+    let saved = fs::read(&catalog).unwrap();
+    ground.plant_many("gone", GONE, SIZE);
+    wait_until("all is stored", || {
+        check_many(&mounted.path(""), "d", FILES, SIZE);
+        let _ = fs::read_dir(mounted.path("gone")).map(|_| {
+            check_many(&mounted.path(""), "gone", GONE, SIZE);
+        });
+        mounted.count("/disk/stored") == pages(FILES + GONE)
+    });
+    mounted.umount();
+    // As if it had been killed before it saved the catalog again.
+    fs::write(&catalog, saved).unwrap();
+    fs::remove_dir_all(ground.source("gone")).unwrap();
+    slow.ctl(&["fault", "eio", "d/0007", "ops=lookup,getattr"]);
+    let mounted = mount();
+    wait_until("only what is of a file is stored", || {
+        mounted.count("/disk/stored") == pages(FILES)
+    });
+    assert_eq!(mounted.status()["catalog"], "checking");
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    assert_eq!(mounted.count("/source_bytes"), 0, "what could not be checked was not given up");
     mounted.umount();
 }
