@@ -131,18 +131,19 @@ impl Large {
         for place in places {
             let Some(holder) = self.holders.get_mut(&place.segment) else { continue };
             holder.blocks = holder.blocks.saturating_sub(1);
-            if holder.is_held() && self.numbers.get(&holder.file) == Some(&place.segment) {
-                // What comes back goes to another file.
-                self.numbers.remove(&holder.file);
-            }
         }
         places.iter().for_each(|place| self.give_back(place));
     }
 
     /// Gives the space of a block back, now or when nobody holds the file any more.
     pub(super) fn give_back(&mut self, place: &Extent) {
+        let Some(holder) = self.holders.get_mut(&place.segment) else { return };
+        if holder.is_held() && self.numbers.get(&holder.file) == Some(&place.segment) {
+            // What comes back goes to another file.
+            self.numbers.remove(&holder.file);
+        }
         // One without blocks is deleted as a whole.
-        if let Some(holder) = self.holders.get_mut(&place.segment).filter(|h| h.blocks > 0) {
+        if holder.blocks > 0 {
             holder.gaps.push((place.page, place.pages));
             holder.clear_gaps();
         }

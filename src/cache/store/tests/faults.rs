@@ -295,3 +295,32 @@ fn a_rewrite_without_its_name_does_not_count() {
     let again = open(&disk);
     assert!(served(&again) == served(&store) && !served(&again).contains(&3));
 }
+
+/// The block comes back while somebody holds the file that it was in, and has its old place to itself.
+#[test]
+fn a_block_of_a_lent_file_whose_end_cannot_be_recorded_comes_back_elsewhere() {
+    const BLOCK: usize = 1 << 20;
+    let disk = Model::default();
+    let limits = Limits { large_bytes: BLOCK as u64, ..Limits::new(1 << 30, 0) };
+    let store = Store::open(Arc::new(disk.clone()), limits, 7).unwrap();
+    let (path, version, size) = (Path::new("shard"), Fingerprint([3; 40]), 2 * BLOCK as u64);
+    let (content, offsets) = (bytes(1, 2 * BLOCK), [0, BLOCK as u64]);
+    let keys = offsets.map(|offset| store.key(path, &version, offset));
+    let put = |nth: usize| {
+        let part = store.part(path, &version, offsets[nth], size);
+        let bytes = &content[nth * BLOCK..][..BLOCK];
+        store.put_all(&[Sample { key: keys[nth], bytes, part }])
+    };
+    assert!(put(0) && put(1) && store.make_lendable(&keys, size));
+    let lent = store.lent(keys[0]).unwrap();
+    disk.fail_writes(Some(libc::EIO));
+    store.remove(&[keys[1]]);
+    disk.fail_writes(None);
+    assert!(put(1) && !store.make_lendable(&keys, size), "it is in two files");
+    drop(lent);
+    store.clear_leftovers();
+    for (nth, key) in keys.into_iter().enumerate() {
+        let Found::Whole(found) = store.get(key) else { panic!("block {nth} is not there") };
+        assert!(*found == content[nth * BLOCK..][..BLOCK]);
+    }
+}

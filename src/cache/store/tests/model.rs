@@ -1,7 +1,7 @@
 //! A disk in memory that records what is written, and knows what a crash may leave of it.
 
 use std::collections::BTreeMap;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -244,8 +244,13 @@ impl Disk for Model {
         self.record(Op::Rename { from: from.into(), to: to.into() })
     }
 
-    fn lend(&self, _: &str, _: u64) -> Result<OwnedFd> {
-        Err(Error::from(ErrorKind::Unsupported))
+    /// What is lent is a copy.
+    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
+        let file = self.found(name)?;
+        self.record(Op::Cut { file, length: length as usize })?;
+        let mut copy = tempfile::tempfile()?;
+        copy.write_all(&self.lock().files[file])?;
+        Ok(copy.into())
     }
 
     fn remove(&self, name: &str) -> Result<()> {
