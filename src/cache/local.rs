@@ -9,6 +9,7 @@
 //! was queued is not stored.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::backlog::Arrival;
@@ -33,6 +34,9 @@ const NICE: u32 = 15;
 
 /// For how many looks in a row the end of a mount waits for a disk that takes nothing.
 const CLOSE_PATIENCE: u64 = looks_in(30);
+
+/// What was stored is made to last after so many looks at it, one a second.
+pub(super) const SYNC_LOOKS: u32 = 5;
 
 pub(super) enum Job {
     /// Store what has arrived, and tell the planner.
@@ -116,6 +120,8 @@ pub(super) struct Local {
     queue: Mutex<Queue>,
     idle: Condvar,
     writers: Pool,
+    /// Looks that have found something that does not last yet.
+    unsynced_looks: AtomicU32,
     /// Large files being compared with their checksums, and the thread that does.
     comparing: Mutex<HashSet<NodeId>>,
     comparer: Pool,
@@ -131,6 +137,7 @@ impl Local {
             queue: Mutex::default(),
             idle: Condvar::new(),
             writers: Pool::new("belady-store-write", 1, 0),
+            unsynced_looks: AtomicU32::new(0),
             comparing: Mutex::default(),
             comparer: Pool::starting("belady-compare", 1, 0, step_back),
         }
@@ -281,6 +288,18 @@ impl Local {
         drop(queue);
         if !lost.is_empty() {
             tracing::warn!(samples = lost.len(), "the cache disk hangs; samples are not stored");
+        }
+    }
+
+    /// Has what was stored made to last where that has waited for a few looks. Blocks.
+    pub(super) fn sync_old(self: &Arc<Self>) {
+        if self.store.unsynced() == 0 {
+            return self.unsynced_looks.store(0, Ordering::Relaxed);
+        }
+        let looks = self.unsynced_looks.fetch_add(1, Ordering::Relaxed) + 1;
+        if looks >= SYNC_LOOKS && !self.store.hangs() {
+            self.unsynced_looks.store(0, Ordering::Relaxed);
+            self.submit(Job::Sync);
         }
     }
 

@@ -231,6 +231,12 @@ impl Cache {
         self.inbox.ask(Box::new(move |_| local.adopt_again(owed)));
     }
 
+    /// Has what was stored made to last where that has waited for a few seconds. To be called once a
+    /// second. Blocks.
+    pub fn sync_old(&self) {
+        self.local.iter().for_each(Local::sync_old);
+    }
+
     /// A large file that lies in the local store as it is at the source, for the kernel to read by
     /// itself. Never blocks.
     pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {

@@ -134,6 +134,7 @@ impl Engine {
             lock(&self.home).iter().for_each(Home::note_use);
         }
         drop(noted);
+        self.cache.sync_old();
         // What cannot be looked at is no reason to change anything.
         let Ok(share) = store.share() else { return };
         let reading = Reading {

@@ -13,7 +13,7 @@
 //!    What is damaged is dropped and fetched again. The one exception is a large file that the
 //!    kernel reads by itself, which is compared once a mount (`lend.rs`). So neither a torn write nor a record that a
 //!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
-//!    leave. They happen every now and then and at [`Store::sync`]. Only a place whose giving up
+//!    leave. They happen after so many bytes and at [`Store::sync`], every few seconds. Only a place whose giving up
 //!    has been recorded is written again, so that what was synced later has its place alone.
 //! 4. What is given up is recorded and its place is free. A segment without samples is deleted, and
 //!    free places are punched where samples of their size do not come, or others need the space.
@@ -372,6 +372,11 @@ impl Store {
         self.delete_empty(&mut writer);
         let written = self.rewrite(&mut writer);
         written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
+    }
+
+    /// Bytes that were stored and do not last yet. Blocks.
+    pub fn unsynced(&self) -> u64 {
+        self.writer().unsynced
     }
 
     /// Makes what is stored last. Blocks.

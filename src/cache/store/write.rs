@@ -13,7 +13,7 @@ use crate::cache::Buffer;
 /// Places that are written to at once.
 const WRITES_AT_ONCE: usize = 8;
 
-/// Bytes after which what was written is synced.
+/// Bytes after which what was written is synced, however soon.
 const SYNC_BYTES: u64 = 256 << 20;
 
 /// What is to be stored: a block of a file, which for most files is all of it.

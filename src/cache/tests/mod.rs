@@ -7,6 +7,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+
+use super::local::SYNC_LOOKS;
 use super::store::tests::model::Model;
 use super::*;
 use crate::catalog::TICK;
@@ -422,4 +426,30 @@ fn what_the_store_does_not_have_the_planner_is_told_of() {
     let stand = stand(|directory| Arc::new(directory));
     assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     stand.hears(|event| matches!(event, Event::NotHere { block: BLOCK, tier: TIER }));
+}
+
+/// Whatever a crash of the machine then loses of what was not synced.
+#[test]
+fn what_is_stored_lasts_after_a_few_looks() {
+    let disk = Model::default();
+    let under = Arc::new(disk.clone());
+    let stand = stand_on(|directory| Arc::new(directory), |_| under, None);
+    stand.cache.load(BLOCK, TIER);
+    stand.hears(is_placed);
+    let store = stand.cache.store().unwrap();
+    let key = store.keys()[0];
+    (1..SYNC_LOOKS).for_each(|_| stand.cache.sync_old());
+    assert!(store.unsynced() > 0, "more may come");
+    stand.cache.sync_old();
+    let start = std::time::Instant::now();
+    while store.unsynced() > 0 {
+        assert!(start.elapsed() < LIMIT, "it is not made to last");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    for _ in 0..50 {
+        let left = disk.crash(disk.ops(), &mut random);
+        let store = Store::open(Arc::new(left), store::Limits::new(1 << 20, 0), 1).unwrap();
+        assert!(matches!(store.get(key), store::Found::Whole(bytes) if *bytes == *b"bytes"));
+    }
 }
