@@ -97,7 +97,7 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
     let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
     let same =
         |running: &Running| running.mountpoint == plan.source || Some(running.identity) == found;
-    for running in control::running().into_iter().filter(same) {
+    for running in control::running()?.into_iter().filter(same) {
         let socket = MountDirectory::of(&running.mountpoint).socket();
         let mountpoint = plan.mountpoint.clone();
         if control::call(&socket, &Request::Status).is_err() {

@@ -41,7 +41,7 @@ pub(super) fn show(
         }
         return Ok(());
     }
-    let mounts: Vec<(PathBuf, Result<Value>)> = control::running()
+    let mounts: Vec<(PathBuf, Result<Value>)> = control::running()?
         .into_iter()
         .map(|running| (running.mountpoint.clone(), ask(&running.mountpoint)))
         .collect();

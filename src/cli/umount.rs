@@ -24,6 +24,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = absolute(&args.mountpoint);
+    control::has_runtime()?;
     let directory = MountDirectory::of(&mountpoint);
     let socket = directory.socket();
     // The daemon clears its note when it ends.

@@ -9,5 +9,5 @@ mod runtime;
 mod server;
 
 pub use protocol::{Reply, Request, Text, ask, ask_for_text, call};
-pub use runtime::{MountDirectory, Running, running, runtime};
+pub use runtime::{MountDirectory, Running, has_runtime, running, runtime};
 pub use server::serve;

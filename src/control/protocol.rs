@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::runtime::MountDirectory;
+use super::runtime::{MountDirectory, has_runtime};
 use crate::config::Bytes;
 use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
@@ -162,7 +162,7 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
 
 fn socket_of(mountpoint: &Path) -> Result<PathBuf> {
     let socket = MountDirectory::of(mountpoint).socket();
-    if !socket.exists() {
+    if !has_runtime()? || !socket.exists() {
         let message = format!("you have nothing of belady mounted at {}", mountpoint.display());
         return Err(Error::new(ErrorKind::Mount, message).hint(
             "`belady status` lists what you have; mounts of another user, or made with another \

@@ -1,6 +1,8 @@
 //! Where the sockets and logs of running mounts are.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder};
+use std::io::ErrorKind as IoErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -39,19 +41,41 @@ fn runtime_directory() -> PathBuf {
     }
 }
 
+fn refuse(directory: &Path, what: impl Display) -> Error {
+    Error::new(ErrorKind::Mount, format!("{}: {what}", directory.display()))
+}
+
+const ELSEWHERE: &str = "set XDG_RUNTIME_DIR to a directory of your own";
+
 /// Makes a directory that only its owner can enter, or checks that it is one.
 fn private(directory: &Path) -> Result<()> {
-    let refuse = |what: String| {
-        Error::new(ErrorKind::Mount, format!("{}: {what}", directory.display()))
-            .hint("set XDG_RUNTIME_DIR to a directory of your own")
-    };
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| refuse(format!("cannot be made: {error}")))?;
-    let found = fs::symlink_metadata(directory).map_err(|error| refuse(error.to_string()))?;
-    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(refuse("is not a directory of yours".into()));
+    made.map_err(|error| refuse(directory, format!("cannot be made: {error}")).hint(ELSEWHERE))?;
+    match is_private(directory)? {
+        true => Ok(()),
+        false => Err(refuse(directory, "is gone again").hint(ELSEWHERE)),
     }
-    Ok(())
+}
+
+/// Whether a directory is there, which must be ours: what others could have put into it is not
+/// believed, and nobody who may have made a socket there is asked anything.
+fn is_private(directory: &Path) -> Result<bool> {
+    let found = match fs::symlink_metadata(directory) {
+        Err(error)
+            if matches!(error.kind(), IoErrorKind::NotFound | IoErrorKind::NotADirectory) =>
+        {
+            return Ok(false);
+        }
+        found => found.map_err(|error| refuse(directory, error).hint(ELSEWHERE))?,
+    };
+    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(refuse(directory, "is not a directory of yours").hint(ELSEWHERE));
+    }
+    if found.mode() & 0o022 != 0 {
+        let fix = format!("look at what is in it, then `chmod go-w {}`", directory.display());
+        return Err(refuse(directory, "others can write to it").hint(fix));
+    }
+    Ok(true)
 }
 
 impl MountDirectory {
@@ -136,11 +160,46 @@ pub fn runtime() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// Makes sure that the directory of all mounts is ours alone, if there is one; says whether.
+///
+/// # Errors
+/// Where it belongs to someone else, or others can write to it.
+pub fn has_runtime() -> Result<bool> {
+    is_private(&runtime_directory())
+}
+
 /// Every mount that has a note, dead ones included.
-pub fn running() -> Vec<Running> {
-    let Ok(entries) = fs::read_dir(runtime_directory()) else { return Vec::new() };
+///
+/// # Errors
+/// Where others could have written the notes.
+pub fn running() -> Result<Vec<Running>> {
+    if !has_runtime()? {
+        return Ok(Vec::new());
+    }
+    let Ok(entries) = fs::read_dir(runtime_directory()) else { return Ok(Vec::new()) };
     let mut found: Vec<Running> =
         entries.flatten().filter_map(|entry| MountDirectory(entry.path()).running()).collect();
     found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
-    found
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_our_own_is_believed() {
+        let top = tempfile::tempdir().unwrap();
+        let (own, link) = (top.path().join("own"), top.path().join("link"));
+        assert_eq!(is_private(&own), Ok(false));
+        private(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        assert!(is_private(&link).unwrap_err().message().contains("not a directory of yours"));
+        for (mode, believed) in [(0o700, true), (0o755, true), (0o770, false), (0o702, false)] {
+            fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!((is_private(&own).is_ok(), private(&own).is_ok()), (believed, believed));
+        }
+    }
 }

@@ -58,11 +58,12 @@ pub fn take_away(mountpoint: &Path, noted: Option<&Running>) -> Result<()> {
 /// Gets a mount point ready: clears a dead mount away.
 ///
 /// # Errors
-/// Where there is no directory, a mount of ours serves there already, the tree would contain itself,
+/// Where others could write where the sockets are, there is no directory, a mount of ours serves there already, the tree would contain itself,
 /// or files would be hidden that are not the source's own.
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
+    control::runtime()?;
     let socket = MountDirectory::of(mountpoint).socket();
     let mut looks = LAST_LOOKS;
     while socket.exists() && control::call(&socket, &Request::Status).is_ok() {

@@ -6,7 +6,8 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -348,4 +349,61 @@ fn a_mount_for_others_that_would_give_something_away() {
         fs::set_permissions(std::ffi::OsStr::from_bytes(path.as_bytes()), found).unwrap();
     }
     mounts(&others);
+}
+
+/// Where somebody else has made the directory in which mounts are noted, neither is believed what is
+/// noted there nor asked who answers there.
+#[test]
+fn a_runtime_directory_of_somebody_else() {
+    let ground = Ground::new();
+    ground.plant_many("d", 2, 100);
+    let (source, runtime) = (ground.path("source"), ground.path("run/belady"));
+    let found = fs::metadata(&source).unwrap();
+    let entry = runtime.join("0123456789abcdef");
+    let elsewhere = ground.path("elsewhere");
+    // The socket of the mount that is noted, whose directory is named after it.
+    let noted = serde_json::json!({
+        "pid": i32::MAX, "source": source, "identity": [found.dev(), found.ino()],
+        "mountpoint": elsewhere,
+    });
+    fs::create_dir_all(&entry).unwrap();
+    fs::write(entry.join("mount.json"), noted.to_string()).unwrap();
+    let (point, hash) = (ground.path("mount"), |path: &Path| {
+        path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        })
+    });
+    let sockets: Vec<UnixListener> = [&elsewhere, &point]
+        .into_iter()
+        .map(|path| {
+            let directory = runtime.join(format!("{:016x}", hash(path)));
+            fs::create_dir_all(&directory).unwrap();
+            let socket = UnixListener::bind(directory.join("socket")).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        })
+        .collect();
+    let [source, point] = [&source, &point].map(|path| path.to_str().unwrap());
+    let mut all = vec![vec!["mount", source, point], vec!["mount", "-f", source, point]];
+    all.extend([vec!["status"], vec!["status", point], vec!["umount", point]]);
+    all.push(vec!["warmup", point]);
+    let is_refused = |why: [&str; 2]| {
+        for words in &all {
+            let said = ground.ends(6, words);
+            assert!(why.iter().all(|why| said.contains(why)), "{why:?} in {said}");
+        }
+        for socket in &sockets {
+            let asked = socket.accept().map(|_| ()).map_err(|error| error.kind());
+            assert_eq!(asked, Err(std::io::ErrorKind::WouldBlock));
+        }
+    };
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&runtime, Some(65534), Some(65534)).unwrap();
+        is_refused(["is not a directory of yours", "hint: set XDG_RUNTIME_DIR"]);
+        std::os::unix::fs::chown(&runtime, Some(0), Some(0)).unwrap();
+    }
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o777)).unwrap();
+    is_refused(["others can write to it", "chmod go-w"]);
+    fs::remove_dir_all(&runtime).unwrap();
+    Mounted::new(&ground, &[]).umount();
 }
