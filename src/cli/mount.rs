@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use super::settings::SettingsArgs;
 use super::{say, say_json};
 use crate::config::{Settings, render_show};
-use crate::control::{self, MountDirectory, Request, Running};
+use crate::control::{self, MountDirectory, Request, Running, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
 
@@ -55,14 +55,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return daemon(args);
     }
     let plan = plan(args)?;
+    // Until it serves: who mounts the source at the same time shares it then.
+    let turn = take_turn(&plan)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
     if attach(args, &plan)? {
         return Ok(());
     }
     if args.foreground {
         log_to_stderr(&plan.settings);
+        let turn = Mutex::new(turn);
         return watch(&plan, |told| match told {
-            Told::Ready(ready) => announce(&ready, args.json),
+            Told::Ready(ready) => {
+                drop(turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+                announce(&ready, args.json);
+            }
             Told::Seen(_) | Told::Failed { .. } => {}
         });
     }
@@ -86,6 +92,16 @@ fn plan(args: &Args) -> Result<Plan> {
     }
     let rendered = render_show(&config, &origins, true);
     Ok(Plan { source, mountpoint, settings, rendered })
+}
+
+/// Waits until nobody else of this user is about to mount the source.
+fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
+    let Ok(found) = std::fs::metadata(&plan.source) else { return Ok(None) };
+    let waits = || {
+        let source = plan.source.display();
+        eprintln!("belady: {source} is being mounted already; waiting until that is there");
+    };
+    Turn::take((found.dev(), found.ino()), waits).map(Some)
 }
 
 /// Shows a source that this user has mounted already at this mount point too, instead of starting a

@@ -1,12 +1,14 @@
 //! Where the sockets and logs of running mounts are.
 
 use std::fmt::Display;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind as IoErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -158,6 +160,38 @@ pub fn runtime() -> Result<PathBuf> {
     let directory = runtime_directory();
     private(&directory)?;
     Ok(directory)
+}
+
+/// A turn to mount a source, until it is dropped or the process has ended: whoever mounts it at the same
+/// time waits for that, and then finds out what has become of it.
+#[derive(Debug)]
+pub struct Turn {
+    _lock: Flock<File>,
+}
+
+impl Turn {
+    /// Waits for the turn, and calls `waits` before it does.
+    ///
+    /// # Errors
+    /// Where the runtime directory cannot be used.
+    pub fn take((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Self> {
+        let path = runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
+        let cannot = |errno: &dyn Display| refuse(&path, errno).hint(ELSEWHERE);
+        let file = File::options().create(true).append(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| cannot(&error))?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Err((file, Errno::EWOULDBLOCK)) => {
+                waits();
+                Flock::lock(file, FlockArg::LockExclusive)
+            }
+            outcome => outcome,
+        };
+        while let Err((file, Errno::EINTR)) = lock {
+            lock = Flock::lock(file, FlockArg::LockExclusive);
+        }
+        let _lock = lock.map_err(|(_, errno)| cannot(&errno.desc()))?;
+        Ok(Turn { _lock })
+    }
 }
 
 /// Makes sure that the directory of all mounts is ours alone, if there is one; says whether.

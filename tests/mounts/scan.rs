@@ -5,7 +5,9 @@
 //! until it is let go; the mount is used meanwhile.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -174,4 +176,54 @@ fn an_order_given_to_the_mount_is_checked_against_all_files() {
         &["--order", "sequential:index=path"],
     );
     assert_eq!(mounted.status()["catalog"], "scanned");
+}
+
+/// Begins to mount at a point of this name, for an order that is of all files.
+fn begin(ground: &Ground, slow: &Slow, name: &str, options: &[&str]) -> Child {
+    fs::create_dir_all(ground.path(name)).unwrap();
+    let mut command = ground.belady();
+    command.arg("mount").args([&slow.point, &ground.path(name)]).args(options);
+    command.args(["--order", "sequential:index=path"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The second one waits while the first one scans, and shares its daemon; where the first one is
+/// killed it goes on by itself.
+#[test]
+fn of_two_mounts_of_a_source_that_begin_at_once_one_waits() {
+    for (cached, killed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let ground = Ground::new();
+        let slow = held(&ground, "hang");
+        let cache = ground.path("cache");
+        let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+        let options = if cached { &disk[..] } else { &[] };
+        let mut first = begin(&ground, &slow, "mount", options);
+        wait_until("a scan", || slow.count("opendir") > 0);
+        let mut second = begin(&ground, &slow, "mount2", options);
+        let mut line = String::new();
+        BufReader::new(second.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("is being mounted already"), "{line}");
+        if killed {
+            first.kill().unwrap();
+        }
+        assert_eq!(ground.daemons(), Vec::<i32>::new());
+        if !killed {
+            slow.ctl(&["fault", "clear"]);
+        }
+        let first = first.wait_with_output().unwrap();
+        slow.ctl(&["fault", "clear"]);
+        let second = second.wait_with_output().unwrap();
+        assert_eq!(first.status.success(), !killed, "{}", said(&first));
+        assert!(second.status.success(), "{}", said(&second));
+        assert_eq!(said(&second).contains("shares the daemon"), !killed, "{}", said(&second));
+        let mut daemons = ground.daemons();
+        assert_eq!(daemons.len(), if killed { 1 } else { 2 });
+        daemons.dedup();
+        assert_eq!(daemons.len(), 1, "one daemon");
+        for point in if killed { &["mount2"][..] } else { &["mount2", "mount"] } {
+            DIRS.iter().for_each(|dir| check_many(&ground.path(point), dir, FILES, SIZE));
+            ground.umount(&ground.path(point));
+        }
+        wait_until("the end of the daemon", || !runs(daemons[0]));
+    }
 }
