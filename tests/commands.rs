@@ -235,3 +235,16 @@ fn an_order_is_simulated() {
     ground.fails(&["simulate", "--order", "file:none"], 3, &["cannot read none"]);
     ground.fails(&["simulate", "--dataset", "data"], 2, &["--order"]);
 }
+
+#[test]
+fn errors_of_files_say_what_to_do() {
+    let ground = Ground::new();
+    ground.write("source/file", "bytes");
+    ground.write("bad", "no catalog");
+    ground.fails(&["cache", "ls", "typo"], 5, &["typo", "hint: is it what --cache-dir"]);
+    ground.fails(&["cache", "ls", "bad"], 5, &["hint: "]);
+    let import = |file, source| ["catalog", "import", file, source, "--cache-dir", "cache"];
+    ground.fails(&import("none", "source"), 5, &["none", "hint: is the path right?"]);
+    ground.fails(&import("bad", "source"), 5, &["hint: `belady catalog export`"]);
+    ground.fails(&import("bad", "none"), 4, &["hint: is the parallel filesystem mounted"]);
+}

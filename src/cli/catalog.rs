@@ -62,10 +62,9 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
 /// The source, and whose its saved catalog is.
 fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
     let path = std::fs::canonicalize(source).map_err(|error| {
-        Error::new(
-            ErrorKind::Source,
-            format!("cannot use the source {}: {error}", source.display()),
-        )
+        let message = format!("cannot use the source {}: {error}", source.display());
+        Error::new(ErrorKind::Source, message)
+            .hint("is the parallel filesystem mounted on this node?")
     })?;
     let source = PosixSource::open(&path, 1)?;
     if source.is_image() {
@@ -78,7 +77,18 @@ fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
 }
 
 fn cannot(file: &Path, error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Cache, format!("the catalog {}: {error}", file.display()))
+    let hint = match error.kind() {
+        IoErrorKind::PermissionDenied => {
+            "a catalog says who may read what, so that you or root must own it and nobody else \
+             write it: `chmod go-w` it, or copy it"
+        }
+        IoErrorKind::InvalidData => {
+            "`belady catalog export` of this source and version of belady writes one that fits"
+        }
+        IoErrorKind::NotFound => "is the path right? `belady catalog export` writes the file",
+        _ => home::advice(error),
+    };
+    Error::new(ErrorKind::Cache, format!("the catalog {}: {error}", file.display())).hint(hint)
 }
 
 fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
@@ -98,6 +108,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
             let at = path.join(name);
             let message = format!("cannot read {}: {}", at.display(), errno.desc());
             Error::new(ErrorKind::Source, message)
+                .hint("a catalog is of all files: export it when the source tells of them")
         })
     };
     let catalog = match cache {
@@ -128,14 +139,7 @@ fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
     let (path, source, owner) = open(source)?;
     check_apart(cache, &path, &path)?;
     let opened = Anchored::at(file).and_then(|place| Catalog::open(source, None, &place));
-    let catalog = opened.map_err(|error| {
-        let error_for_people = cannot(file, &error);
-        match error.kind() {
-            IoErrorKind::PermissionDenied => error_for_people
-                .hint("a catalog says who may read what: `chmod go-w` it, or copy it"),
-            _ => error_for_people,
-        }
-    })?;
+    let catalog = opened.map_err(|error| cannot(file, &error))?;
     let home = home::claim(cache, &owner)?;
     let saved = home::catalog(cache, &owner);
     catalog.export(&home.catalog()).map_err(|error| cannot(&saved, &error))?;

@@ -203,7 +203,9 @@ fn verdict(progress: &Progress) -> Result<()> {
         Err(Error::new(ErrorKind::Source, message).hint("`belady status` and the log say more"))
     } else if late.blocks > 0 {
         let message = format!("{} have not come within the time", counted(*late));
-        Err(Error::new(ErrorKind::Timeout, message))
+        let hint =
+            "what has come stays: begin it again, with a longer --deadline or a higher --rate";
+        Err(Error::new(ErrorKind::Timeout, message).hint(hint))
     } else if progress.broken {
         let message = match progress.waiting.blocks {
             0 => "it could not be counted in the end what is here".into(),
@@ -242,7 +244,9 @@ mod tests {
             (Progress { unfit: some, ..whole.clone() }, ErrorKind::Cache),
             (Progress { gone: some, ..whole.clone() }, ErrorKind::Cache),
         ] {
-            assert_eq!(verdict(&progress).unwrap_err().kind(), kind, "{progress:?}");
+            let error = verdict(&progress).unwrap_err();
+            assert_eq!(error.kind(), kind, "{progress:?}");
+            assert!(error.to_string().contains("hint: "), "{error}");
         }
     }
 }

@@ -88,7 +88,8 @@ fn human(bytes: u64) -> String {
 }
 
 fn cannot(store: &Listed, error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Cache, format!("the store {}: {error}", store.path.display()))
+    let message = format!("the store {}: {error}", store.path.display());
+    Error::new(ErrorKind::Cache, message).hint(home::advice(error))
 }
 
 /// For how long a store has not been used.

@@ -170,7 +170,23 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
     // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
     let fails = fails || error.raw_os_error() == Some(libc::EROFS) && has_stores(cache);
     let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
-    Error::new(kind, format!("cache.dir {}: {error}", cache.display()))
+    Error::new(kind, format!("cache.dir {}: {error}", cache.display())).hint(advice(error))
+}
+
+/// What to do about an error of the disk that a cache directory is on.
+pub fn advice(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "is it what --cache-dir of the mount was, and the disk mounted that it is on?"
+        }
+        Some(libc::ENOTDIR | libc::ELOOP) => "a cache directory is a directory, and no link to one",
+        Some(libc::EACCES | libc::EPERM) => "only its owner can use it: be that user, or root",
+        Some(libc::EROFS) => "the disk is read-only: mount it writable, or give another directory",
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            "make room on the disk or in the quota, or give another directory"
+        }
+        _ => "`dmesg` says more where the disk fails; a directory on another one does without it",
+    }
 }
 
 /// Whether there have been stores in a cache directory.
