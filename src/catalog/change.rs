@@ -43,7 +43,8 @@ impl Tree {
         let is_alias = |row: &FileId| self.row(*row).state == State::Alias;
         let others = self.other_names.get(&file);
         let shared = entry != file || others.is_some_and(|others| others.iter().any(is_alias));
-        before.kind != stat.kind || shared && before.identity != stat.identity
+        let joins = self.is_unsure(entry) && self.is_known_link(stat);
+        before.kind != stat.kind || joins || shared && before.identity != stat.identity
     }
 
     /// A directory's names, to be changed.

@@ -6,7 +6,8 @@
 //!    catalog is saved when it is whole; a later mount takes it up without asking the source, and
 //!    has it checked behind its readers. What it says counts as seen when that mount began.
 //! 2. Lookups and listings are answered from here, without the source; those of a directory that
-//!    nobody has read yet read it.
+//!    nobody has read yet read it. Where the source cannot say what a name stands for, that is an error
+//!    of this name alone, which is asked for each time.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
 //!    new [`NodeId`]: the kernel never mixes pages of two versions. Names that appeared get new
@@ -78,6 +79,8 @@ pub struct Listed {
     pub name: OsString,
     /// The row.
     pub attr: Attr,
+    /// Whether the source could say what the name stands for; else no more is known than its kind.
+    pub sure: bool,
 }
 
 /// What a check at the source brought to light.
@@ -324,6 +327,9 @@ impl Catalog {
             let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
             return fresh.then_some(Err(errno));
         };
+        if tree.is_unsure(entry) {
+            return believe.then_some(Err(Errno::EIO));
+        }
         let attr = self.attr(&tree, entry);
         (believe || !attr.valid.is_zero()).then_some(Ok(attr))
     }
@@ -356,6 +362,7 @@ impl Catalog {
             let listed = |entry| Listed {
                 name: tree.name(entry).to_os_string(),
                 attr: self.attr(&tree, entry),
+                sure: !tree.is_unsure(entry),
             };
             entries.map(listed).collect()
         }))

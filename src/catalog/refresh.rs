@@ -11,8 +11,9 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::node::NodeId;
+use super::row::is_unsure;
 use super::tree::Tree;
-use super::{Catalog, Changes, scan};
+use super::{Catalog, Changes, row, scan};
 use crate::ids::FileId;
 use crate::source::Stat;
 use crate::sync::{Condvar, Mutex};
@@ -227,19 +228,20 @@ impl Catalog {
         Ok(Some((self.count(changes), late)))
     }
 
-    /// A directory's names at the source, and what those are that nobody knows yet.
+    /// A directory's names at the source, and what those are that nobody knows yet. One that the
+    /// source has and cannot say more of is there all the same.
     fn read_names(
         &self,
         directory: FileId,
         path: &Path,
     ) -> Result<Vec<(OsString, Option<Stat>)>, Errno> {
-        let (mut found, mut left, mut errno) = (Vec::new(), Vec::new(), None);
+        let (mut found, mut left) = (Vec::new(), Vec::new());
         let mut is_prompt = true;
-        let mut take = |names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>| {
-            let unsure = stats.iter().filter_map(|stat| stat.err()).find(|e| !scan::is_certain(*e));
-            errno = errno.or(unsure);
+        let take = |names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>| {
             let named = names.into_iter().zip(stats);
-            named.filter_map(|(name, stat)| Some((name, Some(stat.ok()?)))).collect::<Vec<_>>()
+            named
+                .filter_map(|(name, stat)| Some((name, Some(scan::told(stat)?))))
+                .collect::<Vec<_>>()
         };
         self.source.list_in_parts(path, &mut |names| {
             let (known, new): (Vec<OsString>, Vec<OsString>) = {
@@ -258,7 +260,14 @@ impl Catalog {
         })?;
         let stats = self.stat_many(path, &left);
         found.extend(take(left, stats));
-        errno.map_or(Ok(found), Err)
+        let unsure = |stat: &Option<Stat>| stat.as_ref().is_some_and(is_unsure);
+        if found.iter().any(|(_, stat)| unsure(stat)) {
+            let kinds = self.source.listed_kinds(path);
+            for (name, stat) in found.iter_mut().filter(|(_, stat)| unsure(stat)) {
+                *stat = kinds.get(name).map(|kind| row::unsure(*kind)).or(*stat);
+            }
+        }
+        Ok(found)
     }
 
     /// What names of a directory are, asked by as many threads as that takes.

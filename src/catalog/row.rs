@@ -40,6 +40,35 @@ pub(super) enum State {
     Gone,
     /// A further name of another row: its hard link.
     Alias,
+    /// The source has the name, and could not say what it stands for. It has a place in orders, and
+    /// the source is asked whenever it is looked up.
+    Unsure,
+}
+
+/// What such a name is, as far as is known: of no device. Names that the listing does not tell the
+/// kind of are taken for files.
+pub(super) fn unsure(kind: Kind) -> Stat {
+    Stat {
+        kind,
+        mode: 0,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime_ns: 0,
+        mtime_ns: 0,
+        ctime_ns: 0,
+        identity: UNSURE,
+    }
+}
+
+const UNSURE: (u64, u64) = (0, 0);
+
+/// Whether this is no more than that.
+pub(super) fn is_unsure(stat: &Stat) -> bool {
+    stat.identity == UNSURE
 }
 
 /// One file, directory or other thing of the source: 56 bytes.
@@ -87,6 +116,9 @@ impl Row {
     pub(super) fn set(&mut self, class: u32, stat: &Stat) {
         (self.inode, self.size, self.blocks) = (stat.identity.1, stat.size, stat.blocks);
         (self.mtime_ns, self.ctime_ns, self.class) = (stat.mtime_ns, stat.ctime_ns, class);
+        if matches!(self.state, State::There | State::Unsure) {
+            self.state = if is_unsure(stat) { State::Unsure } else { State::There };
+        }
     }
 
     /// When it was changed last, in nanoseconds since 1970.

@@ -154,6 +154,8 @@ impl Catalog {
                 match stat {
                     Ok(stat) if stat.fingerprint() == known => tree.unchanged(entry, now),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
+                    // It was like that before, and is asked of the source where it is looked up.
+                    Err(_) if tree.is_unsure(entry) => tree.unchanged(entry, now),
                     Err(errno) => told &= scan::is_certain(errno),
                 }
             }

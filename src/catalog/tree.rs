@@ -214,6 +214,11 @@ impl Tree {
         Some(file)
     }
 
+    /// Whether this is a further link of a file that is known by another name.
+    pub(super) fn is_known_link(&self, stat: &Stat) -> bool {
+        is_linked(stat) && self.links.contains_key(&stat.identity)
+    }
+
     /// Adds a name, and says which row it is: one of its own, or one that leads to another, which
     /// is known by its identity. None where there is no room for it.
     pub(super) fn add(
@@ -252,6 +257,9 @@ impl Tree {
     /// Gives a row other attributes.
     pub(super) fn set(&mut self, file: FileId, stat: &Stat) {
         let class = self.class(stat);
+        if self.is_unsure(file) && is_linked(stat) {
+            self.links.insert(stat.identity, file);
+        }
         self.tables.rows[file.index()].set(class, stat);
     }
 
@@ -270,6 +278,11 @@ impl Tree {
 
     pub(super) fn is_there(&self, file: FileId) -> bool {
         self.row(file).state == State::There
+    }
+
+    /// Whether the source could not say what a name stands for.
+    pub(super) fn is_unsure(&self, row: FileId) -> bool {
+        self.row(row).state == State::Unsure
     }
 
     /// Whether a row is a name that the source has: of its own, or a further one of another row.

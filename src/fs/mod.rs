@@ -328,7 +328,7 @@ impl Dataset {
         {
             let place =
                 listed.partition_point(|entry| entry.name.as_os_str() < OsStr::new(VIEWS_NAME));
-            listed.insert(place, Listed { name: VIEWS_NAME.into(), attr });
+            listed.insert(place, Listed { name: VIEWS_NAME.into(), attr, sure: true });
         }
         listed
     }

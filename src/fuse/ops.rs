@@ -382,8 +382,9 @@ impl Filesystem for DatasetOps {
                     {
                         (attr, Duration::ZERO)
                     }
-                    Ok(attr) => (attr, entry_valid(&dataset, &known, &attr)),
-                    Err(_) => (entry.attr, Duration::ZERO),
+                    Ok(attr) if entry.sure => (attr, entry_valid(&dataset, &known, &attr)),
+                    // Who wants to know what it is asks for it.
+                    Ok(_) | Err(_) => (entry.attr, Duration::ZERO),
                 };
                 if valid.is_zero() {
                     known.expire(entry.attr.node);

@@ -11,6 +11,7 @@ pub(crate) mod instead;
 mod pool;
 mod posix;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
@@ -155,6 +156,12 @@ pub trait Source: Send + Sync + 'static {
     /// What several names of one directory are. A name that is gone is an error of its own.
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         names.iter().map(|name| self.stat(&directory.join(name))).collect()
+    }
+
+    /// What the names of a directory are as far as its listing tells, for those that cannot be asked
+    /// themselves.
+    fn listed_kinds(&self, _directory: &Path) -> HashMap<OsString, Kind> {
+        HashMap::new()
     }
 
     /// Where a link points.

@@ -6,6 +6,7 @@
 //! compares `fstat` with the fingerprint, reads, and compares again: bytes are handed out only if
 //! the file was the same version before and after.
 
+use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::dir::Dir;
+use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{
     AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise,
@@ -164,6 +165,18 @@ fn convert(stat: &FileStat) -> Stat {
     }
 }
 
+fn kind_of(listed: Type) -> Kind {
+    match listed {
+        Type::Directory => Kind::Directory,
+        Type::Symlink => Kind::Symlink,
+        Type::Fifo => Kind::Fifo,
+        Type::Socket => Kind::Socket,
+        Type::CharacterDevice => Kind::CharDevice,
+        Type::BlockDevice => Kind::BlockDevice,
+        Type::File => Kind::File,
+    }
+}
+
 impl Source for PosixSource {
     /// The filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
     /// that is an image, where the number is the device's and times are what its maker wanted, the
@@ -216,6 +229,17 @@ impl Source for PosixSource {
             fstatat(&fd, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| convert(&stat))
         };
         names.iter().map(stat).collect()
+    }
+
+    fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
+        let opened = open_beneath(self.root(), directory, flags).and_then(Dir::from_fd);
+        let Ok(mut opened) = opened else { return HashMap::new() };
+        let kind = |entry: nix::dir::Entry| {
+            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+            Some((name, kind_of(entry.file_type()?)))
+        };
+        opened.iter().map_while(Result::ok).filter_map(kind).collect()
     }
 
     fn read_link(&self, path: &Path) -> Result<OsString, Errno> {

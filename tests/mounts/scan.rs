@@ -14,7 +14,7 @@ use std::thread;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::ground::{Ground, check_many, fails, said, wait_until};
+use crate::ground::{Ground, check_many, content, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
 use crate::programs::{runs, signal};
 
@@ -176,6 +176,41 @@ fn an_order_given_to_the_mount_is_checked_against_all_files() {
         &["--order", "sequential:index=path"],
     );
     assert_eq!(mounted.status()["catalog"], "scanned");
+}
+
+/// One name of a directory that neither answers for itself nor hinders the others: while the scan is
+/// at another directory, when it is whole, and at the next mount; and when the source is itself again.
+#[test]
+fn an_error_of_one_name_is_that_names_alone() {
+    let ground = Ground::new();
+    let slow = held(&ground, "hang");
+    slow.ctl(&["fault", "eio", "z/below/0003", "ops=lookup,getattr"]);
+    let check_others = |mounted: &Mounted| {
+        for number in (0..FILES).filter(|number| *number != 3) {
+            let bytes = fs::read(mounted.path(format!("z/below/{number:04}"))).unwrap();
+            assert!(bytes == content(number, SIZE), "{number}");
+        }
+        fails(fs::read(mounted.path("z/below/0003")), libc::EIO);
+        assert_eq!(names(&mounted.path("z/below")), names(&ground.source("z/below")));
+        fails(fs::metadata(mounted.path("z/below/0003")), libc::EIO);
+    };
+    let mounted = mount(&ground, &slow);
+    check_others(&mounted);
+    assert_eq!(mounted.status()["catalog"], "scanning", "it is read for who asks for it");
+    slow.ctl(&["fault", "clear"]);
+    slow.ctl(&["fault", "eio", "z/below/0003", "ops=lookup,getattr"]);
+    wait_until("the scan", || mounted.status()["catalog"] == "scanned");
+    check_others(&mounted);
+    let point = mounted.point.to_str().unwrap();
+    let set = ground.ends(0, &["order", "set", point, "sequential:index=path"]);
+    assert!(set.contains(&format!("{}", DIRS.len() as u64 * FILES)), "it has its place: {set}");
+    mounted.umount();
+    let mounted = mount(&ground, &slow);
+    wait_until("the check", || mounted.status()["catalog"] == "checked");
+    check_others(&mounted);
+    slow.ctl(&["fault", "clear"]);
+    check(&mounted, &DIRS);
+    mounted.umount();
 }
 
 /// Begins to mount at a point of this name, for an order that is of all files.

@@ -8,6 +8,8 @@
 //!    read first: the same tree has the same numbers at each mount.
 //! 3. A directory that a reader asks for before its turn is read for that reader, and has its rows
 //!    from then on ([`Catalog::refresh_directory`]). The scan goes on below it.
+//! 4. A name of which the source says nothing but that it is there has a row all the same. It is asked
+//!    for by itself when it is looked up, and by the next scan where this one does not become whole.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -21,6 +23,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
+use super::row::{is_unsure, unsure};
 use super::{Catalog, Changes};
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
@@ -32,6 +35,11 @@ pub(super) const PROMPT: Duration = Duration::from_micros(20);
 /// The scan ends after so many things that the source could not tell about, if there are more of
 /// them than directories of which it told.
 const FAULTS_MAX: usize = 64;
+
+/// Of single names the source may be unable to say what they stand for: of so many, or of one in so
+/// many of those that it told of. Beyond that it is the source that fails.
+const UNSURE_MAX: usize = 64;
+const UNSURE_SHARE: usize = 16;
 
 /// After rows were added the scan gathers more for so many times as long as that took, or this
 /// long: whoever holds a layout makes the next addition copy it.
@@ -100,6 +108,9 @@ struct Work {
     lists: VecDeque<usize>,
     stats: Vec<(usize, Vec<OsString>)>,
     faults: usize,
+    /// Names that the source could say something of, and those of which it could not.
+    told: usize,
+    unsure: usize,
     over: bool,
 }
 
@@ -132,6 +143,15 @@ impl Work {
 /// we may not look at. Anything else may pass, and must not make samples vanish.
 pub(super) fn is_certain(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
+}
+
+/// What is known of a name by the answer of the source; none where it is certainly not there, or not
+/// for us.
+pub(super) fn told(answer: Result<Stat, Errno>) -> Option<Stat> {
+    match answer {
+        Ok(stat) => Some(stat),
+        Err(errno) => (!is_certain(errno)).then(|| unsure(Kind::File)),
+    }
 }
 
 /// Gives memory that was needed for a moment, in many small pieces, back to the system.
@@ -307,7 +327,7 @@ impl Scan<'_> {
             (slot.row, Arc::clone(&slot.path))
         };
         if !self.catalog.read().is_unread(row) {
-            return;
+            return self.ask_again(row, &path);
         }
         let found = Found { now: self.catalog.now(), ..Found::default() };
         self.lock().slot(number).found = Some(found);
@@ -338,22 +358,53 @@ impl Scan<'_> {
     fn stat(&self, number: usize, names: &[OsString]) {
         let path = Arc::clone(&self.lock().slot(number).path);
         let stats = self.catalog.source.stat_all(&path, names);
-        let mut unsure = names.iter().zip(&stats).find_map(|(name, stat)| {
-            let errno = stat.err().filter(|errno| !is_certain(*errno))?;
-            Some((path.join(name), errno))
-        });
+        let (mut full, mut silent) = (false, Vec::new());
         let mut work = self.lock();
+        work.told += stats.iter().filter(|stat| stat.is_ok()).count();
         let slot = work.slot(number);
         for (name, stat) in names.iter().zip(stats) {
-            if let (Some(found), Ok(stat)) = (&mut slot.found, stat)
-                && found.add(name, stat).is_none()
-            {
-                unsure = Some((path.to_path_buf(), Errno::EOVERFLOW));
+            silent
+                .extend(stat.err().filter(|errno| !is_certain(*errno)).map(|errno| (name, errno)));
+            if let (Some(found), Some(stat)) = (&mut slot.found, told(stat)) {
+                full |= found.add(name, stat).is_none();
             }
         }
         drop(work);
-        if let Some((path, errno)) = unsure {
+        silent.into_iter().for_each(|(name, errno)| self.unsure(path.join(name), errno));
+        if full {
             self.give_up(number);
+            self.fault(path.to_path_buf(), Errno::EOVERFLOW);
+        }
+    }
+
+    /// Asks for what the source could not tell of the names of a directory that is known.
+    fn ask_again(&self, row: FileId, path: &Path) {
+        let (node, names) = {
+            let tree = self.catalog.read();
+            let unsure = tree.entries(row).into_iter().flatten().filter(|row| tree.is_unsure(*row));
+            let names: Vec<OsString> = unsure.map(|row| tree.name(row).to_os_string()).collect();
+            (tree.node(row), names)
+        };
+        for name in names {
+            match self.catalog.refresh(node, &name) {
+                Ok(changes) => (self.report)(changes),
+                Err(errno) => self.unsure(path.join(name), errno),
+            }
+        }
+    }
+
+    /// The source cannot say what a name stands for.
+    fn unsure(&self, path: PathBuf, errno: Errno) {
+        let known = self.catalog.rows();
+        let mut work = self.lock();
+        work.unsure += 1;
+        let too_many = work.unsure > UNSURE_MAX.max(work.told.max(known) / UNSURE_SHARE);
+        let is_first = work.unsure == 1;
+        drop(work);
+        if is_first {
+            tracing::warn!(?path, %errno, "the source does not say what this is, nor perhaps others");
+        }
+        if too_many {
             self.fault(path, errno);
         }
     }
@@ -391,9 +442,15 @@ impl Scan<'_> {
     /// Makes rows of what was found. Returns the directories that are right below, and whether the
     /// layout had to be copied.
     fn add(&self, mut slots: Vec<Slot>) -> (Vec<(FileId, Arc<Path>)>, bool) {
-        for Found { names, entries, .. } in slots.iter_mut().filter_map(|slot| slot.found.as_mut())
-        {
+        for Slot { path, found, .. } in &mut slots {
+            let Some(Found { names, entries, .. }) = found else { continue };
             entries.sort_unstable_by(|a, b| names.get(a.0).cmp(names.get(b.0)));
+            if entries.iter().any(|(_, stat)| is_unsure(stat)) {
+                let kinds = self.catalog.source.listed_kinds(path);
+                for (name, stat) in entries.iter_mut().filter(|(_, stat)| is_unsure(stat)) {
+                    *stat = kinds.get(names.get(*name)).map_or(*stat, |kind| unsure(*kind));
+                }
+            }
         }
         let (mut below, mut changes, mut full) = (Vec::new(), Changes::default(), None);
         let mut tree = self.catalog.write();
@@ -404,7 +461,8 @@ impl Scan<'_> {
                 Err(errno) => full = Some((path.to_path_buf(), errno)),
             }
             let entries = tree.entries(*row).into_iter().flatten();
-            let directories = entries.filter(|row| tree.is_directory(*row));
+            let there = entries.filter(|row| tree.is_there(*row));
+            let directories = there.filter(|row| tree.is_directory(*row));
             below.extend(directories.map(|row| (row, path.join(tree.name(row)).into())));
         }
         drop(tree);
@@ -412,7 +470,7 @@ impl Scan<'_> {
         if let Some((path, errno)) = full {
             self.fault(path, errno);
         }
-        let is_file = |(_, stat): &(u32, Stat)| stat.kind == Kind::File;
+        let is_file = |(_, stat): &(u32, Stat)| stat.kind == Kind::File && !is_unsure(stat);
         let mut found = slots.iter().filter_map(|slot| slot.found.as_ref());
         if found.any(|found| found.entries.iter().any(is_file)) {
             self.catalog.scan.change(|status| status.has_files = true);

@@ -138,3 +138,102 @@ fn a_root_that_cannot_be_read_is_an_error_and_an_end_is_an_end() {
     catalog.fill(3, &AtomicBool::new(true), &|_| ());
     assert!(catalog.scan_status().is_over && !catalog.scan_status().is_whole);
 }
+
+/// Listing of a directory: names, and of which the source could say what they are.
+fn listed(catalog: &Catalog, directory: NodeId) -> Vec<(String, bool)> {
+    let listed = catalog.list(directory, true).unwrap().unwrap();
+    listed.into_iter().map(|name| (name.name.into_string().unwrap(), name.sure)).collect()
+}
+
+/// The error of a name is that name's alone: for the scan, for a reader ahead of it, in the saved
+/// catalog and its check; the name is served as soon as the source says what it is.
+#[test]
+fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
+    for (path, ahead) in [("d07/f2", false), ("d07/f2", true), ("d07/below", true)] {
+        let (root, saved) = (some_tree(), tempfile::tempdir().unwrap());
+        let place = at(&saved.path().join("catalog"));
+        let name = OsStr::new(path.split_once('/').unwrap().1);
+        let source = Gated::new(root.path(), path);
+        source.mute.store(true, Ordering::Relaxed);
+        let (period, over) = (Some(Duration::from_secs(60)), AtomicBool::new(false));
+        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, period).unwrap();
+        if ahead {
+            catalog.refresh_directory(NodeId::ROOT).unwrap();
+            catalog.refresh_directory(node_of(&catalog, NodeId::ROOT, "d07")).unwrap();
+        }
+        catalog.fill(3, &over, &|_| ());
+        assert!(catalog.scan_status().is_whole, "{:?}", catalog.scan_status());
+        catalog.save(&place).unwrap();
+        let again = Catalog::open(source.clone(), period, &place).unwrap();
+        assert!(!again.sweep(1, &over, &|found| panic!("{found:?}")));
+        assert_eq!(again.state(), "checked");
+        for catalog in [&catalog, &again] {
+            let directory = node_of(catalog, NodeId::ROOT, "d07");
+            let expected = ["below", "f0", "f1", "f2", "f3", "f4"];
+            assert_eq!(listed(catalog, directory), expected.map(|n| (n.into(), n != name)));
+            catalog.lookup(directory, OsStr::new("f3"), false).unwrap().unwrap();
+            assert!(catalog.lookup(directory, name, false).is_none(), "the source is asked");
+            assert_eq!(catalog.refresh(directory, name).unwrap_err(), Errno::EIO);
+            assert!(!rows(catalog).contains_key(Path::new(path)));
+            let row = catalog.read().entry(FileId(8), name).unwrap();
+            let in_orders = |leading: crate::catalog::Leading<'_>| {
+                assert!(leading.path != Path::new(path) || leading.file == row);
+            };
+            catalog.for_each_path(&catalog.links(), &[], in_orders);
+            source.mute.store(false, Ordering::Relaxed);
+            let changes = catalog.refresh(directory, name).unwrap();
+            let found = catalog.lookup(directory, name, false).unwrap().unwrap();
+            assert_eq!((found.node.file(), found.stat.identity != (0, 0)), (Some(row), true));
+            match found.stat.kind {
+                Kind::Directory => {
+                    catalog.refresh_directory(found.node).unwrap();
+                    assert_eq!(listed(catalog, found.node).len(), 5);
+                }
+                _ => {
+                    assert_eq!((found.stat.size, rows(catalog).len()), (5, 105));
+                    assert_eq!(changes.changed, [row]);
+                }
+            }
+            source.mute.store(true, Ordering::Relaxed);
+        }
+        source.mute.store(false, Ordering::Relaxed);
+        let healed = Catalog::open(source.clone(), period, &place).unwrap();
+        let found = AtomicUsize::new(0);
+        healed.sweep(1, &over, &|_| _ = found.fetch_add(1, Ordering::Relaxed));
+        assert_eq!((found.into_inner(), healed.state()), (1, "checked"));
+    }
+}
+
+#[test]
+fn a_further_name_of_a_file_is_known_for_one_when_the_source_says_what_it_is() {
+    let root = some_tree();
+    let source = Gated::new(root.path(), "d15/again");
+    source.mute.store(true, Ordering::Relaxed);
+    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 3, None).unwrap();
+    source.mute.store(false, Ordering::Relaxed);
+    let [first, other] = ["d03", "d15"].map(|name| node_of(&catalog, NodeId::ROOT, name));
+    catalog.refresh(other, OsStr::new("again")).unwrap();
+    assert_eq!(node_of(&catalog, other, "again"), node_of(&catalog, first, "f1"));
+    assert_eq!(rows(&catalog).len(), 105);
+}
+
+#[test]
+fn where_the_source_says_nothing_of_many_names_the_scan_is_not_whole_until_it_does() {
+    let root = some_tree();
+    fs::create_dir(root.path().join("wide")).unwrap();
+    (0..300).for_each(|n| fs::write(root.path().join(format!("wide/{n:03}")), "x").unwrap());
+    let source = Gated::new(root.path(), "wide/0");
+    source.mute.store(true, Ordering::Relaxed);
+    let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+    let over = AtomicBool::new(false);
+    for _ in 0..2 {
+        catalog.fill(3, &over, &|_| ());
+        let status = catalog.scan_status();
+        assert!(status.is_over && !status.is_whole, "{status:?}");
+        assert_eq!((status.fault.unwrap().1, rows(&catalog).len()), (Errno::EIO, 305));
+    }
+    source.mute.store(false, Ordering::Relaxed);
+    catalog.fill(3, &over, &|_| ());
+    assert!(catalog.scan_status().is_whole && catalog.scan_status().fault.is_none());
+    assert_eq!(rows(&catalog).len(), 405);
+}

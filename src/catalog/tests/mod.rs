@@ -1,15 +1,18 @@
 //! The catalog against a plain model of a directory tree, over random changes at the source.
 
+mod gated;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Condvar, Mutex};
+use std::sync::Mutex;
 use std::thread;
 
+pub(super) use gated::Gated;
+
 use super::*;
-use crate::source::{Kind, PosixSource, ReadRequest};
+use crate::source::{Kind, PosixSource};
 
 /// A generator that is the same on every machine.
 pub(super) struct Choice(pub(super) u64);
@@ -68,7 +71,7 @@ fn of_catalog(catalog: &Catalog) -> Listing {
     while let Some((node, path)) = queue.pop() {
         let listed = catalog.list(node, true).unwrap().unwrap();
         assert!(listed.is_sorted_by(|a, b| a.name < b.name), "{path:?}");
-        for Listed { name, attr } in listed {
+        for Listed { name, attr, .. } in listed {
             let path = path.join(&name);
             let stat = attr.stat;
             let known = catalog.lookup(node, &name, true).unwrap().unwrap();
@@ -226,119 +229,6 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
         assert_eq!(catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().changed.len(), 1);
     }
     assert!(known(&catalog).is_none(), "nothing is believed at the end of the ticks");
-}
-
-type Meanwhile = Box<dyn FnOnce() + Send>;
-
-/// A source in which one path can be made to fail, where it is listed or stat'ed, or not to be
-/// listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
-pub(super) struct Gated {
-    inner: PosixSource,
-    path: PathBuf,
-    coarse: bool,
-    pub(super) fails: AtomicBool,
-    pub(super) panics: AtomicBool,
-    pub(super) mute: AtomicBool,
-    holds: Mutex<bool>,
-    free: Condvar,
-    pub(super) listed: AtomicU64,
-    pub(super) asked: AtomicU64,
-    /// What each stat takes at least.
-    pub(super) delay_us: AtomicU64,
-    /// What happens once between the stat of a path and its answer.
-    meanwhile: Mutex<Option<(PathBuf, Meanwhile)>>,
-}
-
-impl Gated {
-    pub(super) fn new(root: &Path, path: &str) -> Arc<Self> {
-        Self::with_times(root, path, false)
-    }
-
-    fn with_times(root: &Path, path: &str, coarse: bool) -> Arc<Self> {
-        Arc::new(Gated {
-            inner: PosixSource::open(root, 1).unwrap(),
-            path: path.into(),
-            coarse,
-            fails: AtomicBool::new(false),
-            panics: AtomicBool::new(false),
-            mute: AtomicBool::new(false),
-            holds: Mutex::new(false),
-            free: Condvar::new(),
-            listed: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
-            delay_us: AtomicU64::new(0),
-            meanwhile: Mutex::default(),
-        })
-    }
-
-    /// Has this happen once between the stat of a path and its answer.
-    pub(super) fn after_stat(&self, path: &str, meanwhile: impl FnOnce() + Send + 'static) {
-        *self.meanwhile.lock().unwrap() = Some((path.into(), Box::new(meanwhile)));
-    }
-
-    pub(super) fn hold(&self, holds: bool) {
-        *self.holds.lock().unwrap() = holds;
-        self.free.notify_all();
-    }
-}
-
-impl Source for Gated {
-    fn lasting_identity(&self) -> u128 {
-        self.inner.lasting_identity()
-    }
-
-    fn list_in_parts(
-        &self,
-        directory: &Path,
-        each: &mut dyn FnMut(&[OsString]),
-    ) -> Result<(), Errno> {
-        self.listed.fetch_add(1, Ordering::Relaxed);
-        if directory == self.path {
-            assert!(!self.panics.load(Ordering::Relaxed), "injected into a listing");
-            if self.fails.load(Ordering::Relaxed) {
-                return Err(Errno::EIO);
-            }
-            let held = self.holds.lock().unwrap();
-            drop(self.free.wait_while(held, |holds| *holds).unwrap());
-        }
-        self.inner.list_in_parts(directory, each)
-    }
-
-    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(Duration::from_micros(self.delay_us.load(Ordering::Relaxed)));
-        if path == self.path && self.mute.load(Ordering::Relaxed) {
-            return Err(Errno::EIO);
-        }
-        let found = self.inner.stat(path);
-        let meanwhile = self.meanwhile.lock().unwrap().take_if(|(of, _)| of == path);
-        meanwhile.into_iter().for_each(|(_, meanwhile)| meanwhile());
-        let mut stat = found?;
-        for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
-            *time -= if self.coarse { time.rem_euclid(1_000_000_000) } else { 0 };
-        }
-        Ok(stat)
-    }
-
-    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
-        self.inner.read_link(path)
-    }
-
-    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
-        self.inner.list_xattrs(path)
-    }
-
-    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.inner.xattr(path, name)
-    }
-
-    fn space(&self) -> Result<[u64; 7], Errno> {
-        self.inner.space()
-    }
-
-    fn read(&self, requests: Vec<ReadRequest>) {
-        self.inner.read(requests);
-    }
 }
 
 /// As if the catalog had begun then, and found the node at once.

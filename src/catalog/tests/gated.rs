@@ -1,0 +1,136 @@
+//! A source that does what a test says.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::source::{Kind, PosixSource, ReadRequest, Source, Stat};
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// A source in which one path can be made to fail, where it is listed, or all that begin like it,
+/// where they are stat'ed, or not to be listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
+pub(in crate::catalog) struct Gated {
+    inner: PosixSource,
+    path: PathBuf,
+    coarse: bool,
+    pub(in crate::catalog) fails: AtomicBool,
+    pub(in crate::catalog) panics: AtomicBool,
+    pub(in crate::catalog) mute: AtomicBool,
+    holds: Mutex<bool>,
+    free: Condvar,
+    pub(in crate::catalog) listed: AtomicU64,
+    pub(in crate::catalog) asked: AtomicU64,
+    /// What each stat takes at least.
+    pub(in crate::catalog) delay_us: AtomicU64,
+    /// What happens once between the stat of a path and its answer.
+    meanwhile: Mutex<Option<(PathBuf, Meanwhile)>>,
+}
+
+impl Gated {
+    pub(in crate::catalog) fn new(root: &Path, path: &str) -> Arc<Self> {
+        Self::with_times(root, path, false)
+    }
+
+    pub(super) fn with_times(root: &Path, path: &str, coarse: bool) -> Arc<Self> {
+        Arc::new(Gated {
+            inner: PosixSource::open(root, 1).unwrap(),
+            path: path.into(),
+            coarse,
+            fails: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
+            holds: Mutex::new(false),
+            free: Condvar::new(),
+            listed: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            delay_us: AtomicU64::new(0),
+            meanwhile: Mutex::default(),
+        })
+    }
+
+    /// Has this happen once between the stat of a path and its answer.
+    pub(in crate::catalog) fn after_stat(
+        &self,
+        path: &str,
+        meanwhile: impl FnOnce() + Send + 'static,
+    ) {
+        *self.meanwhile.lock().unwrap() = Some((path.into(), Box::new(meanwhile)));
+    }
+
+    pub(in crate::catalog) fn hold(&self, holds: bool) {
+        *self.holds.lock().unwrap() = holds;
+        self.free.notify_all();
+    }
+}
+
+impl Source for Gated {
+    fn lasting_identity(&self) -> u128 {
+        self.inner.lasting_identity()
+    }
+
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        if directory == self.path {
+            assert!(!self.panics.load(Ordering::Relaxed), "injected into a listing");
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(Errno::EIO);
+            }
+            let held = self.holds.lock().unwrap();
+            drop(self.free.wait_while(held, |holds| *holds).unwrap());
+        }
+        self.inner.list_in_parts(directory, each)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_micros(self.delay_us.load(Ordering::Relaxed)));
+        let [asked, gated] = [path, &self.path].map(|path| path.as_os_str().as_bytes());
+        if asked.starts_with(gated) && self.mute.load(Ordering::Relaxed) {
+            return Err(Errno::EIO);
+        }
+        let found = self.inner.stat(path);
+        let meanwhile = self.meanwhile.lock().unwrap().take_if(|(of, _)| of == path);
+        meanwhile.into_iter().for_each(|(_, meanwhile)| meanwhile());
+        let mut stat = found?;
+        for time in [&mut stat.atime_ns, &mut stat.mtime_ns, &mut stat.ctime_ns] {
+            *time -= if self.coarse { time.rem_euclid(1_000_000_000) } else { 0 };
+        }
+        Ok(stat)
+    }
+
+    fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {
+        self.inner.listed_kinds(directory)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
+        self.inner.read_link(path)
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        self.inner.list_xattrs(path)
+    }
+
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.inner.xattr(path, name)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.inner.space()
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        self.inner.read(requests);
+    }
+}
