@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 from driver import FAILURES, RunError, stopwatch
 from mounts import TARGET, Belady, Slowpfs, Watchdog, binary, exit_on_signals, fresh_dir, say
@@ -80,10 +81,20 @@ def walk_at_once(top, processes):
     return elapsed()
 
 
+def memory(pid, key):
+    """Bytes of memory of a process, as its status has them under this key."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":"))
+
+
 def resident(pid):
     """Bytes of memory that are a process's own, files that it has mapped apart."""
-    with open(f"/proc/{pid}/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("RssAnon:"))
+    return memory(pid, "RssAnon")
+
+
+def peak(pid):
+    """The most bytes of memory that a process has had."""
+    return memory(pid, "VmHWM")
 
 
 def slab_bytes():
@@ -180,9 +191,12 @@ class Bench:
         with self.mount(os.path.join(self.top, "few"), cache=False) as mount:
             mount.await_scan()
             (pid,) = mount.pids()
-            nothing = resident(pid)
+            nothing, least = resident(pid), peak(pid)
         with self.mount(self.many) as mount:
             mount.await_scan()
+            self.await_saved()
+            (pid,) = mount.pids()
+            highest = (peak(pid) - least) / (self.files - BASELINE)
         names = ("remount_s", "walk_s", "walk_again_s", "local.forgotten_walk_s", "bytes_per_file", "bytes_per_file_idle",
                  "slab_bytes_per_file")
         found = {name: [] for name in names}
@@ -207,10 +221,20 @@ class Bench:
         less = f"less what a mount of {BASELINE} files takes, scaled"
         self.add("bytes_per_file", found["bytes_per_file"], "B", note=f"of the daemon, after the walk; {less}")
         self.add("bytes_per_file_idle", found["bytes_per_file_idle"], "B", note="the same before the walk")
+        self.add("peak_bytes_per_file", [highest], "B",
+                 note=f"the most that the first mount has had, which scans and saves; {less}")
         self.add("slab_bytes_per_file", found["slab_bytes_per_file"], "B", note=" and ".join(SLABS) + " of the kernel")
         size = sum(os.path.getsize(os.path.join(folder, "catalog"))
                    for folder, _, files in os.walk(self.cache) if "catalog" in files)
         self.add("saved_bytes_per_file", [size / self.files], "B")
+
+    def await_saved(self):
+        """Waits until the catalog is saved."""
+        elapsed = stopwatch()
+        while not any("catalog" in names for _, _, names in os.walk(self.cache)):
+            if elapsed() > self.longest:
+                raise RunError("the catalog is not saved")
+            time.sleep(0.05)
 
     def remount_full(self):
         """Mounts again where samples of as many files as are stored within a minute are there, too."""

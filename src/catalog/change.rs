@@ -24,7 +24,7 @@ impl Tree {
             directory.current = false;
             return true;
         }
-        let row = &mut self.tables.rows[file.index()];
+        let row = self.row_mut(file);
         row.version = row.version.wrapping_add(1);
         let parent = row.parent;
         changes.changed.push(file);
@@ -119,7 +119,7 @@ impl Tree {
     fn vanish(&mut self, entries: Vec<FileId>, changes: &mut Changes) {
         let (mut entries, mut lost) = (entries, Vec::new());
         while let Some(entry) = entries.pop() {
-            let state = &mut self.tables.rows[entry.index()].state;
+            let state = &mut self.row_mut(entry).state;
             if std::mem::replace(state, State::Gone) != State::There {
                 continue;
             }
@@ -147,7 +147,7 @@ impl Tree {
         }
         let [a, b] = [alias, file].map(|row| (self.row(row).parent, self.row(row).name));
         for (row, (parent, name)) in [(alias, b), (file, a)] {
-            let row = &mut self.tables.rows[row.index()];
+            let row = self.row_mut(row);
             (row.parent, row.name) = (parent, name);
         }
         let now = self.checked(alias);
@@ -172,8 +172,8 @@ impl Tree {
         let Some(alias) = others.pop() else { return false };
         self.other_names.insert(file, others);
         let (parent, name) = (self.row(alias).parent, self.row(alias).name);
-        self.tables.rows[alias.index()].state = State::Gone;
-        let row = &mut self.tables.rows[file.index()];
+        self.row_mut(alias).state = State::Gone;
+        let row = self.row_mut(file);
         (row.parent, row.name, row.state) = (parent, name, State::There);
         self.seen(file, self.checked(alias));
         if let Some(rows) = self.list_mut(parent)

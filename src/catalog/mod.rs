@@ -44,7 +44,7 @@ pub use node::NodeId;
 use refresh::Turns;
 use scan::Progress;
 pub use scan::{ScanStatus, give_back};
-use tree::{Clock, Tree};
+use tree::{Clock, Tables, Tree};
 
 /// A row as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -242,17 +242,20 @@ impl Catalog {
     /// # Errors
     /// The disk's.
     pub fn export(&self, to: &Anchored) -> std::io::Result<()> {
-        // A copy, so that nobody has to wait for the disk.
-        let tables = {
-            let tree = self.read();
-            let mut tables = tree.tables.clone();
-            for directory in &mut tables.directories {
-                // It may have got names since that its times do not tell of.
-                directory.current &= !tree.is_unsettled(directory.file);
-            }
-            tables
-        };
+        // Nobody has to wait for the disk.
+        let tables = self.tables();
         saved::write(self.source.lasting_identity(), &tables, to)
+    }
+
+    /// The tables as they are to be saved.
+    fn tables(&self) -> Tables {
+        let tree = self.read();
+        let mut tables = tree.tables.clone();
+        for directory in &mut tables.directories {
+            // It may have got names since that its times do not tell of.
+            directory.current &= !tree.is_unsettled(directory.file);
+        }
+        tables
     }
 
     /// Where it comes from: from a scan at this mount that is going on (`scanning`) or over

@@ -2,19 +2,21 @@
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// Names one after the other, each ended by a NUL: a name takes one byte beside itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Names(Vec<u8>);
+pub(super) struct Names(Arc<Vec<u8>>);
 
 impl Names {
     /// Adds a name and says where it is; none where there is no room for it.
     pub(super) fn add(&mut self, name: &OsStr) -> Option<u32> {
         let at = u32::try_from(self.0.len()).ok()?;
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.push(0);
+        let bytes = Arc::make_mut(&mut self.0);
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
         Some(at)
     }
 
@@ -33,7 +35,7 @@ impl Names {
 
     /// Gives back what was reserved for more names.
     pub(super) fn shrink(&mut self) {
-        self.0.shrink_to_fit();
+        Arc::make_mut(&mut self.0).shrink_to_fit();
     }
 }
 

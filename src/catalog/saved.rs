@@ -223,7 +223,7 @@ mod tests {
                 continue;
             };
             // Content of any size would be cut into blocks here; the source is not asked for it.
-            tables.rows.iter_mut().for_each(|row| row.class = 0);
+            std::sync::Arc::make_mut(&mut tables.rows).iter_mut().for_each(|row| row.class = 0);
             let mut tree = crate::catalog::tree::Tree::of(tables);
             for file in tree.files() {
                 let _ = (tree.path(file), tree.entry(file, tree.name(file)));

@@ -76,10 +76,11 @@ pub(super) struct Directory {
     pub(super) current: bool,
 }
 
-/// The tables: what is saved.
+/// The tables: what is saved. The large ones are shared with who saves them, and copied only where
+/// they change meanwhile.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tables {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Arc<Vec<Row>>,
     pub(super) classes: Vec<Class>,
     /// By row.
     pub(super) directories: Vec<Directory>,
@@ -169,7 +170,7 @@ impl Tree {
 
     /// Gives back what was reserved for more rows.
     pub(super) fn shrink(&mut self) {
-        self.tables.rows.shrink_to_fit();
+        Arc::make_mut(&mut self.tables.rows).shrink_to_fit();
         self.tables.names.shrink();
     }
 
@@ -204,7 +205,7 @@ impl Tree {
         let file = FileId(u32::try_from(self.tables.rows.len()).ok()?);
         let name = self.tables.names.add(name)?;
         let class = self.class(stat);
-        self.tables.rows.push(Row::new(parent, name, class, stat));
+        Arc::make_mut(&mut self.tables.rows).push(Row::new(parent, name, class, stat));
         self.checked.push(AtomicU32::new(now));
         if stat.kind == Kind::Directory {
             let directory = Directory { file, children: Children::Unread, current: false };
@@ -234,7 +235,7 @@ impl Tree {
         let known = self.links.get(&stat.identity).filter(|_| is_linked(stat)).filter(same);
         if let Some(&target) = known {
             let file = self.push(parent, name, &Stat { size: 0, ..*stat }, now)?;
-            self.tables.rows[file.index()].state = State::Alias;
+            self.row_mut(file).state = State::Alias;
             self.tables.aliases.push((file, target));
             self.other_names.entry(target).or_default().push(file);
             return Some(file);
@@ -260,11 +261,15 @@ impl Tree {
         if self.is_unsure(file) && is_linked(stat) {
             self.links.insert(stat.identity, file);
         }
-        self.tables.rows[file.index()].set(class, stat);
+        self.row_mut(file).set(class, stat);
     }
 
     pub(super) fn row(&self, file: FileId) -> &Row {
         &self.tables.rows[file.index()]
+    }
+
+    pub(super) fn row_mut(&mut self, file: FileId) -> &mut Row {
+        &mut Arc::make_mut(&mut self.tables.rows)[file.index()]
     }
 
     pub(super) fn stat(&self, file: FileId) -> Stat {

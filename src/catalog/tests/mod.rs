@@ -385,3 +385,21 @@ fn a_sweep_looks_at_names_that_new_ones_have_pushed_away() {
         assert_eq!(again.getattr(node_of(&again, "old499")).unwrap().stat.size, 9);
     }
 }
+
+/// Who saves the tables takes no memory for them, and has them as they were.
+#[test]
+fn tables_that_are_being_saved_are_copied_only_where_something_changes() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "first").unwrap();
+    let catalog = scanned(root.path(), Some(Duration::from_secs(60)));
+    let saved = catalog.tables();
+    assert!(Arc::ptr_eq(&saved.rows, &catalog.read().tables.rows));
+    fs::write(root.path().join("file"), "another").unwrap();
+    fs::write(root.path().join("new"), "new").unwrap();
+    catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+    assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().added);
+    let size = |tables: &Tables| tables.rows[1].stat(&tables.classes[1]).size;
+    assert_eq!((saved.rows.len(), size(&saved), saved.names.bytes()), (2, 5, 1 + 5));
+    let now = catalog.tables();
+    assert_eq!((now.rows.len(), size(&now), now.names.bytes()), (3, 7, 1 + 5 + 4));
+}
