@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -126,8 +126,10 @@ fn the_control_socket_is_its_users_alone() {
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     let directory = ground.path("run/belady");
     assert_eq!(mode(&directory), 0o700);
-    let own = fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
-    assert_eq!((mode(&own), mode(&own.join("socket"))), (0o700, 0o600));
+    let entries = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let (own, locks): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
+    assert_eq!((mode(&own[0]), mode(&own[0].join("socket"))), (0o700, 0o600));
+    assert_eq!((own.len(), locks.iter().map(|lock| mode(lock)).collect()), (1, vec![0o600]));
     mounted.umount();
     // A directory of somebody else is not used.
     std::os::unix::fs::chown(&directory, Some(65534), None).unwrap();
