@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Engine, STORE_TIER, lock};
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Home, Owner};
-use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret};
+use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret, unless_it_hangs};
 use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
@@ -52,15 +52,15 @@ pub(super) struct Opened {
     pub(super) fault: Option<Error>,
 }
 
-/// Opens the store of a source, if the settings have one; where its disk fails or has no room they
-/// have none any more, for a job does without a cache rather than not at all.
+/// Opens the store of a source, if the settings have one; where its disk fails, hangs or has no room
+/// they have none any more, for a job does without a cache rather than not at all.
 ///
 /// # Errors
 /// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
 pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
     let none = Opened { home: None, store: None, fault: None };
     let Some(disk) = &settings.cache.disk else { return Ok(none) };
-    match open_store(disk, owner) {
+    match answered(disk, owner) {
         Ok((home, store)) => {
             let store = Some((STORE_TIER, Arc::new(store)));
             Ok(Opened { home: Some(home), store, fault: None })
@@ -73,6 +73,19 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// As [`open_store`]; where the disk hangs, which it is left to by itself, that is its error.
+fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
+    let hangs = || {
+        let message = format!("cache.dir {}: the disk does not answer", disk.dir.display());
+        Error::new(ErrorKind::Disk, message)
+            .hint("`dmesg` may say why; the next mount uses it where it answers again")
+    };
+    let (settings, owner) = (disk.clone(), owner.clone());
+    unless_it_hangs(move || open_store(&settings, &owner))
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
+        .unwrap_or_else(|| Err(hangs()))
 }
 
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {

@@ -221,7 +221,7 @@ impl Engine {
 
     /// The state of a local store that there is not.
     fn disk_fault(&self) -> Option<&'static str> {
-        let words = "down: the cache disk failed or had no room at the mount; none is used";
+        let words = "down: the cache disk failed, hung or had no room at the mount; none is used";
         self.disk_fault.as_ref().map(|_| words)
     }
 

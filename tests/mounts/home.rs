@@ -15,6 +15,7 @@ use nix::libc;
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Ground, check_many, said, wait_until};
 use crate::mounted::{Mounted, Slow, in_namespace};
+use crate::programs::runs;
 use crate::torture::Loop;
 
 /// Pages of a file that the kernel holds.
@@ -187,4 +188,45 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert_eq!(mounted.count("/source_bytes"), 0, "what could not be checked was not given up");
     mounted.umount();
+}
+
+/// The mount serves without it, and the next one has what was stored.
+#[test]
+fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
+    const FILES: u64 = 20;
+    const SIZE: usize = 30_000;
+    let ground = Ground::new();
+    ground.plant_many("d", FILES, SIZE);
+    let disk = Loop::new(&ground, 64);
+    let cache = disk.point.join("cache");
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    let options = [&options[..], &["--set", "order.learn=off"]].concat();
+    let stored = FILES * (SIZE as u64).next_multiple_of(4096);
+    let mounted = Mounted::new(&ground, &options);
+    wait_until("all is stored", || {
+        check_many(&mounted.path(""), "d", FILES, SIZE);
+        mounted.count("/disk/stored") >= stored
+    });
+    mounted.umount();
+    let frozen = disk.freeze();
+    let (source, point) = (ground.path("source"), ground.path("mount"));
+    let mut command = ground.belady();
+    command.arg("mount").args([&source, &point]).args(&options).stdout(Stdio::piped());
+    let mut mount = command.spawn().unwrap();
+    wait_until("the mount", || mount.try_wait().unwrap().is_some());
+    let said = said(&mount.wait_with_output().unwrap());
+    assert!(said.contains("the disk does not answer; going on without it"), "{said}");
+    check_many(&point, "d", FILES, SIZE);
+    let state = ground.ends(0, &["status", point.to_str().unwrap(), "--json"]);
+    assert!(state.contains("down: the cache disk failed, hung"), "{state}");
+    let pid = ground.daemons()[0];
+    drop(frozen);
+    ground.umount(&point);
+    wait_until("the end of the daemon", || !runs(pid));
+    let mounted = Mounted::new(&ground, &options);
+    wait_until("all that is stored is known", || mounted.count("/disk/kept") >= stored);
+    check_many(&mounted.path(""), "d", FILES, SIZE);
+    assert_eq!(mounted.count("/source_bytes"), 0);
+    mounted.umount();
+    disk.umount();
 }

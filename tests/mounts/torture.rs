@@ -55,7 +55,7 @@ impl Loop {
     }
 
     /// From now on whoever writes to it waits, until this is dropped.
-    fn freeze(&self) -> Frozen {
+    pub(crate) fn freeze(&self) -> Frozen {
         run(Command::new("fsfreeze").arg("--freeze").arg(&self.point));
         Frozen(self.point.clone())
     }
@@ -68,7 +68,7 @@ impl Loop {
     }
 }
 
-struct Frozen(PathBuf);
+pub(crate) struct Frozen(PathBuf);
 
 impl Drop for Frozen {
     fn drop(&mut self) {

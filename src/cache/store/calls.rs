@@ -3,13 +3,19 @@
 //! Each call of a store to its disk is noted until it is answered. The disk hangs when looks in a
 //! row find it at one and the same call. Looks are counted rather than time: where the whole
 //! machine stood still, the disk did, too, and that is one look. What takes long call by call is
-//! slow, and does not hang.
+//! slow, and does not hang. While a store is opened, it is a thread that is looked at instead.
 
 use std::collections::BTreeMap;
-use std::io::Result;
+use std::fs;
+use std::io::{Error, Result};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use nix::unistd::gettid;
 
 use super::Store;
 use super::disk::{Blob, Disk, Space, Use};
@@ -187,6 +193,46 @@ impl Blob for Watched<Arc<dyn Blob>> {
     }
 }
 
+/// Does what needs the disk, on a thread of its own; none where the disk hangs. The thread is left
+/// behind then, and what it brings in the end is dropped.
+///
+/// # Errors
+/// Where there can be no thread, or it panics.
+pub fn unless_it_hangs<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>> {
+    unless_it_stands(work, LOOK_EVERY, HANGS_AFTER)
+}
+
+/// The same of a thread that does not run between so many looks in a row.
+fn unless_it_stands<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    every: Duration,
+    looks_max: u64,
+) -> Result<Option<T>> {
+    let (bring, brought) = mpsc::channel();
+    let worker = Arc::new(AtomicI32::new(0));
+    let number = Arc::clone(&worker);
+    thread::Builder::new().name("belady-disk".into()).spawn(move || {
+        number.store(gettid().as_raw(), Ordering::Relaxed);
+        let _ = bring.send(work());
+    })?;
+    let (mut before, mut looks) = (None, 0);
+    while looks <= looks_max {
+        match brought.recv_timeout(every) {
+            Ok(done) => return Ok(Some(done)),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::other("a thread panicked")),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        // How long it has run and waited to run. Where the kernel does not tell, it may be running.
+        let worker = worker.load(Ordering::Relaxed);
+        let ran = fs::read_to_string(format!("/proc/self/task/{worker}/schedstat")).ok();
+        looks = if ran.is_some() && ran == before { looks + 1 } else { 0 };
+        before = ran;
+    }
+    Ok(None)
+}
+
 impl Store {
     /// Looks what the disk is at. To be called each [`LOOK_EVERY`].
     pub fn look(&self) {
@@ -231,6 +277,23 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_stands_still_is_left_behind() {
+        const EVERY: Duration = Duration::from_millis(5);
+        const LOOKS: u64 = 100;
+        let (go, stands) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
+        let stuck = unless_it_stands(move || ended.send(stands.recv()), EVERY, LOOKS);
+        assert!(stuck.unwrap().is_none());
+        go.send(()).unwrap();
+        assert_eq!(end.recv().unwrap(), Ok(()), "it goes on");
+        // Longer than all of these looks, and never still.
+        let steps = 2 * LOOKS * EVERY.as_millis() as u64;
+        let slow = move || (0..steps).map(|_| thread::sleep(Duration::from_millis(1))).count();
+        assert_eq!(unless_it_stands(slow, EVERY, LOOKS).unwrap(), Some(steps as usize));
+        assert!(unless_it_stands(|| panic!("injected"), EVERY, LOOKS).is_err());
+    }
 
     #[test]
     fn only_a_call_that_many_looks_find_hangs() {

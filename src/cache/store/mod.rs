@@ -55,9 +55,9 @@ use crate::source::Fingerprint;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(test)]
 pub(super) use calls::HANGS_AFTER;
-pub use calls::LOOK_EVERY;
 use calls::Watch;
 pub(super) use calls::looks_in;
+pub use calls::{LOOK_EVERY, unless_it_hangs};
 use disk::Disk;
 use health::{Health, has_no_room};
 pub use large::Part;
