@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             Told::Seen(_) | Told::Failed { .. } => {}
         });
     }
-    start_daemon(args, &plan)
+    start_daemon(args, &plan, turn.as_ref())
 }
 
 /// Everything checked that can be checked before anything is started.
@@ -192,6 +192,7 @@ fn daemon(args: &Args) -> Result<()> {
     log_to_stderr(&plan.settings);
     let _ = std::env::set_current_dir("/");
     let tell = |told: Told| {
+        let serves = matches!(told, Told::Ready(_));
         let mut line = serde_json::to_string(&told).unwrap_or_default();
         line.push('\n');
         let mut stdout = std::io::stdout();
@@ -200,6 +201,9 @@ fn daemon(args: &Args) -> Result<()> {
             // The command was ended before the mount served: nobody wants it. By a signal, which
             // takes down what is mounted by now.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM);
+        } else if serves && let Ok(nothing) = std::fs::File::open("/dev/null") {
+            // The turn, which is the next one's.
+            let _ = nix::unistd::dup2_stdin(nothing);
         }
     };
     let outcome = watch(&plan, tell);
@@ -212,7 +216,7 @@ fn daemon(args: &Args) -> Result<()> {
     outcome
 }
 
-fn start_daemon(args: &Args, plan: &Plan) -> Result<()> {
+fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
     let log_path = plan.settings.log.file.clone().unwrap_or_else(|| directory.log());
@@ -222,10 +226,13 @@ fn start_daemon(args: &Args, plan: &Plan) -> Result<()> {
     let log = std::fs::File::create(&log_path)
         .map_err(|error| unusable(&format!("log {}", log_path.display()), error))?;
     let program = std::env::current_exe().map_err(|error| unusable("belady itself", error))?;
+    // What is left of a command that is killed is not yet gone: it has the turn until then.
+    let input = turn.map_or_else(|| Ok(Stdio::null()), Turn::input);
+    let input = input.map_err(|error| unusable("the daemon's input", error))?;
     let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
         .env(DAEMON, "1")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()

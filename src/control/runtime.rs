@@ -6,6 +6,7 @@ use std::io::ErrorKind as IoErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -166,7 +167,7 @@ pub fn runtime() -> Result<PathBuf> {
 /// time waits for that, and then finds out what has become of it.
 #[derive(Debug)]
 pub struct Turn {
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl Turn {
@@ -189,8 +190,16 @@ impl Turn {
         while let Err((file, Errno::EINTR)) = lock {
             lock = Flock::lock(file, FlockArg::LockExclusive);
         }
-        let _lock = lock.map_err(|(_, errno)| cannot(&errno.desc()))?;
-        Ok(Turn { _lock })
+        let lock = lock.map_err(|(_, errno)| cannot(&errno.desc()))?;
+        Ok(Turn { lock })
+    }
+
+    /// What a process holds the turn by as its input, should this one be killed.
+    ///
+    /// # Errors
+    /// Where there can be no more open files.
+    pub fn input(&self) -> std::io::Result<Stdio> {
+        self.lock.try_clone().map(Stdio::from)
     }
 }
 

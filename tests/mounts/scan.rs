@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 
 use crate::ground::{Ground, check_many, content, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
-use crate::programs::{runs, signal};
+use crate::programs::{Reader, runs, signal};
 
 const FILES: u64 = 12;
 const SIZE: usize = 9000;
@@ -197,8 +197,10 @@ fn an_error_of_one_name_is_that_names_alone() {
     let mounted = mount(&ground, &slow);
     check_others(&mounted);
     assert_eq!(mounted.status()["catalog"], "scanning", "it is read for who asks for it");
+    mounted.umount();
     slow.ctl(&["fault", "clear"]);
     slow.ctl(&["fault", "eio", "z/below/0003", "ops=lookup,getattr"]);
+    let mounted = mount(&ground, &slow);
     wait_until("the scan", || mounted.status()["catalog"] == "scanned");
     check_others(&mounted);
     let point = mounted.point.to_str().unwrap();
@@ -235,8 +237,8 @@ fn of_two_mounts_of_a_source_that_begin_at_once_one_waits() {
         let mut first = begin(&ground, &slow, "mount", options);
         wait_until("a scan", || slow.count("opendir") > 0);
         let mut second = begin(&ground, &slow, "mount2", options);
-        let mut line = String::new();
-        BufReader::new(second.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let mut words = BufReader::new(second.stderr.take().unwrap()).lines();
+        let line = Reader::start(move || words.next().unwrap().unwrap()).result();
         assert!(line.contains("is being mounted already"), "{line}");
         if killed {
             first.kill().unwrap();
