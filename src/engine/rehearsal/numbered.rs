@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 
+use super::notes::Notes;
 use super::{Note, PATIENCE, Rehearsal};
 use crate::fs::VIEWS_NAME;
-use crate::fs::views::{Content, Display, View};
+use crate::fs::views::{Content, Display, View, Views};
 use crate::ids::FileId;
 use crate::order::{Entry, Listing};
 
@@ -59,19 +60,40 @@ impl Rehearsal {
         if matches!(view, View::Stream(_) | View::Sleep(_)) {
             return None;
         }
-        let (send, made) = sync_channel(1);
-        let made_of = Box::new(move |display| drop(send.send(display)));
-        self.notes.send(Note::Make { buffer, view, made: made_of }).ok()?;
-        let display = made.recv_timeout(PATIENCE).ok().flatten()?;
-        // Somebody may have been first.
-        self.views.keep(buffer, view, display);
-        self.views.kept(buffer, view)
+        making(&self.views, &self.notes, buffer, view)?.recv_timeout(PATIENCE).ok()
     }
+}
+
+/// Has the owner make a view. It is kept before the owner does anything else: the task may be over by
+/// the time that whoever waits goes on.
+fn making(
+    views: &Arc<Views>,
+    notes: &Notes,
+    buffer: usize,
+    view: View,
+) -> Option<Receiver<Arc<Display>>> {
+    let (send, made) = sync_channel(1);
+    let views = Arc::clone(views);
+    let keep = move |display: Option<Display>| {
+        let Some(display) = display else { return };
+        // Somebody may have been first.
+        views.keep(buffer, view, display);
+        // Who asked may be gone.
+        views.kept(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
+    };
+    notes.send(Note::Make { buffer, view, made: Box::new(keep) }).ok()?;
+    Some(made)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::ahead::Ahead;
+    use super::super::notes::notes;
     use super::*;
+    use crate::cache::Inbox;
+    use crate::fs::views::BufferView;
 
     #[test]
     fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
@@ -90,5 +112,32 @@ mod tests {
         let found: Vec<(u32, u64)> =
             listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
         assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
+    }
+
+    /// The owner makes a mix, and has the next task begin before whoever asked for the mix goes on.
+    #[test]
+    fn a_mix_that_was_asked_for_ends_with_its_task() {
+        let (notes, arriving) = notes();
+        let settings = BufferView {
+            name: "old".to_owned(),
+            seed: 1,
+            distance: 0,
+            slots: 1,
+            changes: Arc::default(),
+            drawn: 0,
+            latent: None,
+        };
+        let views =
+            super::super::views(vec![settings], &notes, &Ahead::new(&Arc::new(Inbox::new(1))));
+        let made = making(&views, &notes, 0, View::TaskMix).unwrap();
+        let note = arriving.next(Duration::ZERO).unwrap();
+        let Note::Make { buffer: 0, view: View::TaskMix, made: make } = note else {
+            panic!("nobody asks for a mix");
+        };
+        let classes = vec![("c".to_owned(), Vec::new())];
+        make(Some(Display { classes, bindings: None }));
+        views.begin_task(0, true);
+        assert_eq!(made.recv().unwrap().classes[0].0, "c");
+        assert!(views.kept(0, View::TaskMix).is_none(), "the next task has another mix");
     }
 }
