@@ -47,7 +47,8 @@ struct Hand {
 pub struct Supply {
     distance: usize,
     luck: Luck,
-    all: HashSet<SampleId>,
+    /// Those that there are, each with the number of its latest deal; 0: of none.
+    all: HashMap<SampleId, u64>,
     /// Samples of this round that are dealt next, the first one first.
     next: VecDeque<SampleId>,
     /// Further ones that may be dealt.
@@ -101,16 +102,18 @@ impl Supply {
         samples.dedup();
         let left = (self.next.len() + self.open.len() + self.rest.len()) as u64;
         let round = left + self.taken.len() as u64;
-        let before = std::mem::replace(&mut self.all, samples.iter().copied().collect());
+        let before = std::mem::take(&mut self.all);
+        let latest = |sample| (sample, before.get(&sample).copied().unwrap_or(0));
+        self.all = samples.iter().copied().map(latest).collect();
         let all = &self.all;
-        self.next.retain(|sample| all.contains(sample));
-        self.open.retain(|sample| all.contains(sample));
-        self.rest.retain(|(sample, _)| all.contains(sample));
-        self.taken.retain(|(sample, _)| all.contains(sample));
-        self.dealt.retain(|sample, _| all.contains(sample));
-        self.waiting.retain(|_, deal| all.contains(&deal.sample));
-        self.owed.retain(|sample| all.contains(sample));
-        for sample in samples.into_iter().filter(|sample| !before.contains(sample)) {
+        self.next.retain(|sample| all.contains_key(sample));
+        self.open.retain(|sample| all.contains_key(sample));
+        self.rest.retain(|(sample, _)| all.contains_key(sample));
+        self.taken.retain(|(sample, _)| all.contains_key(sample));
+        self.dealt.retain(|sample, _| all.contains_key(sample));
+        self.waiting.retain(|_, deal| all.contains_key(&deal.sample));
+        self.owed.retain(|sample| all.contains_key(sample));
+        for sample in samples.into_iter().filter(|sample| !before.contains_key(sample)) {
             if round == 0 || self.luck.below(round) < left {
                 self.open.push(sample);
             } else {
@@ -191,6 +194,7 @@ impl Supply {
         let sample = self.next.remove(either).or_else(|| self.longest_ago())?;
         self.deals += 1;
         let deal = Deal { sample, number: self.deals, from: self.rests_until() };
+        self.all.entry(sample).and_modify(|latest| *latest = deal.number);
         let (deals, round) = (Vec::new(), self.round);
         let hand = self.dealt.entry(sample).or_insert(Hand { deals, waits: false, round });
         if !hand.waits {
@@ -227,13 +231,18 @@ impl Supply {
         }
     }
 
+    /// Whether the sample of a deal has been dealt to somebody else since.
+    pub fn was_dealt_again(&self, deal: Deal) -> bool {
+        self.all.get(&deal.sample).is_some_and(|latest| *latest != deal.number)
+    }
+
     /// A sample that was dealt is taken.
     pub fn take(&mut self, deal: Deal) {
         let sample = deal.sample;
         let resting = (sample, self.rests_until());
         self.takings += 1;
         let waited = self.let_go(deal, true);
-        if !self.all.contains(&sample) {
+        if !self.all.contains_key(&sample) {
             return;
         }
         let mut again = waited.is_some_and(|round| round < self.round);

@@ -5,6 +5,7 @@
 //! mount; views are listed, read and compared while more is read; daemons are killed.
 
 mod ahead;
+mod distance;
 mod json;
 mod lasting;
 mod latent;

@@ -3,7 +3,9 @@
 //! A lookup deals a sample and gives it a node of its own, whose size and content are fixed; the
 //! opening of the node takes the sample; a node that the kernel forgets without having opened it
 //! gives it back. So who only lists or stats takes nothing. The kernel may know such a node for as
-//! long as it likes; so after a while its sample comes back without that.
+//! long as it likes; so after a while its sample comes back without that. Whoever comes to open it
+//! later than that, when others have been dealt it, is refused with `ESTALE`: the kernel looks the
+//! name up once more then, and so finds another sample.
 
 mod deck;
 #[cfg(test)]
@@ -23,6 +25,10 @@ use deck::{Deck, RENEW_AFTER};
 /// After so long whoever looked a name up will not open what it found: that comes right after it, and
 /// who waits for the processor waits less.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where readers come later than that, since the machine is that busy, they are waited for longer: one
+/// that was refused must not be so again.
+const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// A sample behind a node.
 pub(super) struct Dealt {
@@ -51,12 +57,15 @@ pub(super) struct Slots {
     /// Nodes in the order in which they were dealt, with the time. The first one waits to be taken, or
     /// did so when it was looked at last.
     waiting: VecDeque<(u64, Instant)>,
+    /// How long readers are waited for.
+    patience: Duration,
 }
 
 impl Slots {
     pub(super) fn new(buffers: &[BufferView]) -> Slots {
         let decks = buffers.iter().cloned().map(Deck::new).collect();
-        Slots { decks, dealt: HashMap::new(), next: DEALT, waiting: VecDeque::new() }
+        let (dealt, waiting) = Default::default();
+        Slots { decks, dealt, next: DEALT, waiting, patience: PATIENCE }
     }
 
     /// Whether what the buffer holds is what was looked at.
@@ -142,7 +151,7 @@ impl Slots {
     fn take_back(&mut self, now: Instant) {
         while let Some((node, dealt_at)) = self.waiting.front() {
             if let Some(dealt) = self.dealt.get_mut(node).filter(|of| of.stage == Stage::Dealt) {
-                if now.saturating_duration_since(*dealt_at) < PATIENCE {
+                if now.saturating_duration_since(*dealt_at) < self.patience {
                     break;
                 }
                 dealt.stage = Stage::Back;
@@ -167,17 +176,22 @@ impl Slots {
         deck.told.insert(class).then(|| deck.upcoming(buffer, class, None)).flatten()
     }
 
-    /// Takes the sample behind a node: its buffer, the sample, and what comes next. Who opens it again
-    /// finds the same one, and takes none.
+    /// Takes the sample behind a node: its buffer, the sample, and what comes next; none where it has
+    /// been dealt to others meanwhile. Who opens it again finds the same one, and takes none.
     pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<Sample>, Option<Upcoming>)> {
         let dealt = self.dealt.get_mut(&node)?;
         let (buffer, sample, class) = (dealt.buffer, Arc::clone(&dealt.sample), dealt.class);
         let deck = self.decks.get_mut(buffer)?;
         let mut upcoming = None;
-        if std::mem::replace(&mut dealt.stage, Stage::Taken) != Stage::Taken
+        if dealt.stage != Stage::Taken
             && let Some(supply) = deck.supply(class)
         {
+            if dealt.stage == Stage::Back && supply.was_dealt_again(dealt.deal) {
+                self.patience = (2 * self.patience).min(PATIENCE_MAX);
+                return None;
+            }
             supply.take(dealt.deal);
+            dealt.stage = Stage::Taken;
             upcoming = deck.upcoming(buffer, class, Some(sample.id));
         }
         Some((buffer, sample, upcoming))

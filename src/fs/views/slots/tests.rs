@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use nix::errno::Errno;
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use super::super::place::Place;
 use super::super::{Access, Ask, Content, EntryKind, Exhibit, Made, Make, Views};
@@ -91,6 +93,12 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     let (late, sample) = names.look(0);
     names.now += PATIENCE;
     assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
+    assert!(names.slots.take(late).is_none(), "it is another's");
+    assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample));
+    // Nobody else has been dealt it.
+    let (late, sample) = names.look(0);
+    names.now += PATIENCE_MAX;
+    names.slots.take_back(names.now);
     assert_eq!(names.slots.take(late).unwrap().1.id.0, sample, "it is what was found");
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
 }
@@ -189,5 +197,39 @@ fn classes_keep_their_places_however_many_there_are() {
             let (_, dealt) = slots.deal(0, Some(place), Instant::now()).unwrap();
             assert_eq!((&dealt.label, dealt.sample.id.0), (&name, n));
         }
+    }
+}
+
+/// Readers that are held up between looking a name up and opening what they found, each for as long
+/// as it happens, at the slots of one class and of all samples.
+#[test]
+fn nothing_repeats_within_the_distance_however_late_readers_come() {
+    let mut random = ChaCha8Rng::seed_from_u64(8);
+    for class in [None, Some(1)] {
+        let mut slots = Slots::new(&[view(20, Arc::default())]);
+        slots.renew(0, Some(1), Some(&holding(0..120)));
+        let (mut now, mut readers, mut refused) = (Instant::now(), Vec::new(), 0);
+        let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+        let mut taken = 0;
+        while taken < 20_000 {
+            if readers.len() < 8 {
+                readers.push(slots.deal(0, class, now).unwrap().0);
+                continue;
+            }
+            now += Duration::from_millis(random.random_range(0..4000));
+            let node = readers.swap_remove(random.random_range(0..8));
+            if let Some((_, sample, _)) = slots.take(node) {
+                let gap = last.insert(sample.id.0, taken).map_or(20, |before| taken - before);
+                assert!(gap >= 20, "{} after {gap}", sample.id.0);
+                *counts.entry(sample.id.0).or_default() += 1;
+                taken += 1;
+            } else {
+                // It looks the name up again.
+                refused += 1;
+            }
+            slots.forget(node);
+        }
+        assert!(refused > 0, "nobody came too late");
+        assert_eq!(counts.len(), if class.is_none() { 120 } else { 60 });
     }
 }

@@ -1,0 +1,86 @@
+//! Slots under readers that open them at the same time, or late.
+//!
+//! Goal: nothing comes twice within the distance, whoever reads at the same time. Method: readers
+//! wait for each other after as many openings as the distance is, so that those follow each other in
+//! whatever order they were served: all of them must find different samples. A late reader holds what
+//! it looked up by a descriptor that is not open (`O_PATH`), until that is dealt to others.
+
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::libc;
+
+use super::slots::{filled, planted, read_slot, which};
+use super::*;
+
+const READERS: usize = 8;
+
+/// Openings of each reader that follow each other.
+const EACH: usize = 2;
+
+const ALL: [&str; 3] =
+    ["rehearsal.old.size=120", "rehearsal.old.slots=3", "rehearsal.old.distance=16"];
+
+#[test]
+fn eight_readers_find_nothing_twice_within_the_distance() {
+    let ground = ground();
+    let mounted = filled(&ground, &ALL);
+    let (slots, known) = (mounted.path("rehearsal/old/slots"), planted());
+    let read = |turn: usize, reader: usize, class: &str| {
+        let open = |opening: usize| {
+            let path = slots.join(class).join(format!("000{}.jpg", (reader + opening) % 3));
+            if (turn + reader) % 4 == 0 {
+                fs::metadata(&path).unwrap();
+            }
+            which(&known, &read_slot(&path))
+        };
+        (0..EACH).map(open).collect::<Vec<_>>()
+    };
+    for turn in 0..90 {
+        let (read, class) = (&read, ["", "b", "c"][turn % 3]);
+        let found: Vec<String> = std::thread::scope(|scope| {
+            let readers = (0..READERS).map(|reader| scope.spawn(move || read(turn, reader, class)));
+            let readers: Vec<_> = readers.collect();
+            readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(|sample| sample.starts_with(class)), "{found:?} in {class}");
+        let different: HashSet<&String> = found.iter().collect();
+        assert_eq!(different.len(), READERS * EACH, "turn {turn}: {found:?}");
+    }
+    wait_until("each opening is counted", || stats(&ground)["replays"] == 90 * READERS * EACH);
+    mounted.umount();
+}
+
+/// Looks a slot up without opening it.
+fn look(slot: &Path) -> fs::File {
+    fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(slot).unwrap()
+}
+
+/// Where what was looked up is opened, without the name being looked up again.
+fn behind(looked: &fs::File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", looked.as_raw_fd()))
+}
+
+#[test]
+fn who_comes_late_has_nothing_that_others_were_dealt() {
+    let ground = ground();
+    let mounted = filled(&ground, &ALL);
+    let (slots, known) = (mounted.path("rehearsal/old/slots"), planted());
+    let slot = |n: usize| slots.join(format!("000{n}.jpg"));
+    let open = |path: &Path| which(&known, &fs::read(path).unwrap());
+    let prompt = look(&slot(0));
+    let sample = open(&behind(&prompt));
+    assert!((0..15).all(|turn| open(&slot(1 + turn % 2)) != sample));
+    assert_eq!(open(&behind(&prompt)), sample, "who has opened it finds it again");
+    let late = look(&slot(0));
+    // So long it waits for whoever has looked.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    // Two rounds: it is among them.
+    let opened: Vec<String> = (0..240).map(|turn| open(&slot(1 + turn % 2))).collect();
+    fails(fs::read(behind(&late)), libc::ESTALE);
+    let again = open(&slot(0));
+    assert!(!opened[225..].contains(&again), "{again}: {opened:?}");
+    drop((prompt, late));
+    mounted.umount();
+}
