@@ -23,6 +23,7 @@
 
 mod damage;
 mod display;
+mod kept;
 mod latent;
 mod names;
 mod place;
@@ -31,7 +32,6 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use nix::errno::Errno;
@@ -41,12 +41,12 @@ use crate::rehearsal::SampleId;
 use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
+use kept::State;
 pub use latent::{Append, Appended};
 use place::Place;
 pub use place::ROOT;
 pub use slots::BufferView;
 use slots::{Dealt, Slots};
-use streams::Stream;
 
 /// Takes a display; none where it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
@@ -105,43 +105,6 @@ pub struct Ask {
     pub append: Append,
     /// Has scores and codes last.
     pub sync: Lasting,
-}
-
-/// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
-const DISPLAYS_MAX: usize = 8;
-
-/// A display that was made.
-struct Slot {
-    buffer: usize,
-    view: View,
-    /// None once it is over.
-    display: Option<Arc<Display>>,
-    /// What gives ordinals to its samples, where it is a stream.
-    stream: Option<Arc<Stream>>,
-    /// Whether somebody has looked at it.
-    seen: bool,
-    /// When it was looked at last, in looks at all of them.
-    looked: u64,
-}
-
-#[derive(Default)]
-struct State {
-    looks: u64,
-    slots: Vec<Slot>,
-    /// By buffer and view.
-    places: HashMap<(usize, View), usize>,
-    /// Names that stand for other displays from now on, in the directories of their buffers.
-    lapsed: Vec<(u64, String)>,
-}
-
-impl State {
-    /// Somebody looks at a display.
-    fn look(&mut self, slot: usize) -> Option<&Slot> {
-        self.looks += 1;
-        let slot = self.slots.get_mut(slot)?;
-        (slot.seen, slot.looked) = (true, self.looks);
-        Some(slot)
-    }
 }
 
 /// A node, as it is told of.
@@ -219,139 +182,6 @@ impl Views {
     /// The place of a buffer among the names.
     pub fn place(&self, name: &str) -> Option<usize> {
         self.buffers.iter().position(|buffer| buffer.name == name)
-    }
-
-    fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
-        let mut state = lock(&self.state);
-        let slot = state.look(slot).ok_or(Errno::ENOENT)?;
-        slot.display.clone().ok_or(Errno::ESTALE)
-    }
-
-    /// What gives ordinals to the samples of a display, where it is a stream.
-    fn stream(&self, slot: usize) -> Option<Arc<Stream>> {
-        lock(&self.state).slots.get(slot)?.stream.clone()
-    }
-
-    /// Keeps a display, unless there is one, and says its place.
-    pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
-        self.keep_as(buffer, view, display, true)
-    }
-
-    fn keep_as(&self, buffer: usize, view: View, display: Display, seen: bool) -> usize {
-        let display = Arc::new(display);
-        let stream = self.buffers.get(buffer).and_then(|of| match view {
-            View::Stream(epoch) => Some(Arc::new(Stream::new(of.seed, epoch, &display))),
-            _ => None,
-        });
-        let mut state = lock(&self.state);
-        state.looks += 1;
-        let State { slots, places, looks, .. } = &mut *state;
-        let slot = *places.entry((buffer, view)).or_insert(slots.len());
-        match slots.get_mut(slot) {
-            // It may have been frozen while it was made for who looks at it.
-            Some(there) => there.seen |= seen,
-            None => {
-                let (display, looked) = (Some(display), *looks);
-                slots.push(Slot { buffer, view, display, stream, seen, looked });
-            }
-        }
-        let own = |slot: &Slot| {
-            slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
-        };
-        let mut over = Vec::new();
-        while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
-            let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
-            let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
-            slots[oldest].display = None;
-            if let Some(stream) = slots[oldest].stream.take() {
-                stream.end();
-                over.push(oldest);
-            }
-            // A mix may have a successor of its name.
-            places.retain(|_, place| *place != oldest);
-        }
-        drop(state);
-        for by in over.into_iter().map(streams::shown_by) {
-            let (telling, next) = (u64::MAX, Vec::new());
-            (self.ask.drawn)(Upcoming { by, telling, buffer, opened: None, next });
-        }
-        self.tell_stream(slot, None);
-        slot
-    }
-
-    /// Says what a stream shows next, where the display is one's; a sample of it may just have got its
-    /// ordinal.
-    fn tell_stream(&self, slot: usize, opened: Option<SampleId>) {
-        let found = lock(&self.state).slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
-        if let Some((buffer, Some(stream))) = found {
-            let (by, (telling, next)) = (streams::shown_by(slot), stream.upcoming());
-            (self.ask.drawn)(Upcoming { by, telling, buffer, opened, next });
-        }
-    }
-
-    /// A display that is kept, for whoever looks at it.
-    pub fn kept(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
-        let slot = lock(&self.state).places.get(&(buffer, view)).copied()?;
-        self.display(slot).ok()
-    }
-
-    /// Whether there is such a display and somebody has looked at it: it stays what it is.
-    pub fn is_seen(&self, buffer: usize, view: View) -> bool {
-        let state = lock(&self.state);
-        let slot = state.places.get(&(buffer, view));
-        slot.and_then(|slot| state.slots.get(*slot)).is_some_and(|slot| slot.seen)
-    }
-
-    /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
-    pub fn freeze(&self, buffer: usize, view: View, display: Display) {
-        {
-            let State { slots, places, .. } = &mut *lock(&self.state);
-            for (at, slot) in slots.iter_mut().enumerate() {
-                if slot.buffer == buffer && !slot.seen && slot.display.is_some() {
-                    slot.display = None;
-                    places.retain(|_, place| *place != at);
-                }
-            }
-        }
-        self.keep_as(buffer, view, display, false);
-    }
-
-    /// A task has begun: its mixes are others, as are epochs that nobody has looked at. Streams are others
-    /// where it `is_other` than the one before; what is open of them can still be read.
-    pub fn begin_task(&self, buffer: usize, is_other: bool) {
-        let State { slots, places, lapsed, .. } = &mut *lock(&self.state);
-        places.retain(|(of, view), slot| {
-            let stays = match view {
-                View::Mix(_) | View::TaskMix => false,
-                View::Epoch(_) => slots.get(*slot).is_some_and(|slot| slot.seen),
-                View::Stream(_) => !is_other,
-                View::Sleep(_) => true,
-            };
-            if *of != buffer || stays {
-                return true;
-            }
-            let name = view.name();
-            lapsed.push(match name.strip_prefix(STREAMS) {
-                Some(epoch) => (Place::Streams(buffer).node(), epoch.to_owned()),
-                None => (Place::Buffer(buffer).node(), name),
-            });
-            false
-        });
-    }
-
-    /// Has names that lapse looked up again like this. The last one counts.
-    pub fn lapse_by(&self, lapse: Lapse) {
-        *lock(&self.lapse) = Some(lapse);
-    }
-
-    /// Has names looked up again that stand for others than before. Blocks where such a lookup waits
-    /// for the owner of the buffers: never call it from there, nor from a request thread.
-    pub fn lapse(&self) {
-        let lapsed = std::mem::take(&mut lock(&self.state).lapsed);
-        let lapse = lock(&self.lapse).clone();
-        if let Some(lapse) = lapse {
-            lapsed.iter().for_each(|(directory, name)| lapse(*directory, name));
-        }
     }
 
     /// The kernel has forgotten so many lookups of a node.

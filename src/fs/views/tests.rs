@@ -43,8 +43,12 @@ fn buffer() -> u64 {
 }
 
 fn look(views: &Arc<Views>, name: &str) -> u64 {
+    look_in(views, buffer(), name)
+}
+
+fn look_in(views: &Arc<Views>, parent: u64, name: &str) -> u64 {
     let (send, found) = channel();
-    views.lookup(buffer(), OsStr::new(name), move |entry| send.send(entry.unwrap()).unwrap());
+    views.lookup(parent, OsStr::new(name), move |entry| send.send(entry.unwrap()).unwrap());
     let entry: Entry = found.recv().unwrap();
     assert_eq!((entry.kind, entry.lasting), (EntryKind::Directory, true));
     entry.node
@@ -104,4 +108,38 @@ fn the_mixes_of_a_task_end_with_it() {
     assert_eq!(before.map(|node| classes(&views, node)), [0, 1, 2, 3]);
     assert_eq!(after.map(|node| classes(&views, node)), [4, 5, 6, 3]);
     assert_eq!(classes(&views, look(&views, "epoch-1")), 7);
+}
+
+/// What no name leads to is kept for who is in the middle of it: that of the last task which was looked
+/// at, and no more.
+#[test]
+fn the_mixes_of_the_task_before_the_last_are_given_up() {
+    let views = views();
+    let pass = |epoch: &str| {
+        let streams = Place::Streams(0).node();
+        ["mix", "mix-3"]
+            .map(|name| look(&views, name))
+            .into_iter()
+            .chain([look_in(&views, streams, epoch)])
+    };
+    let open = |nodes: &[u64]| nodes.iter().filter(|node| views.entry(**node).is_ok()).count();
+    let first: Vec<u64> = pass("0").collect();
+    views.begin_task(0, true);
+    assert_eq!(open(&first), 3);
+    let second: Vec<u64> = pass("0").collect();
+    views.begin_task(0, true);
+    // Nobody has looked at anything of this task.
+    views.freeze(0, View::Epoch(1), display(4));
+    views.begin_task(0, true);
+    assert_eq!((open(&first), open(&second)), (0, 3));
+    let found = first.iter().map(|node| views.entry(*node));
+    assert!(found.into_iter().all(|found| found == Err(Errno::ESTALE)));
+    // The same task again: its streams stay what they are.
+    let third: Vec<u64> = pass("1").collect();
+    views.begin_task(0, false);
+    assert_eq!((open(&second), open(&third)), (0, 3));
+    let again: Vec<u64> = pass("1").collect();
+    assert_eq!((again[2] == third[2], again[0] == third[0]), (true, false));
+    views.begin_task(0, true);
+    assert_eq!((open(&third), open(&again)), (1, 3));
 }
