@@ -52,7 +52,13 @@ impl Owner {
                 let held = &self.places[at].held;
                 let member = match self.meant(at, &path) {
                     Some(Meant::Held(sample)) => held.buffer().get(sample),
-                    _ => None,
+                    Some(Meant::Elsewhere(other)) => {
+                        let message = format!("{path} is of the rehearsal buffer `{other}`");
+                        return Err(
+                            usage(message).hint("name that buffer, or a path within the dataset")
+                        );
+                    }
+                    Some(Meant::Other(_)) | None => None,
                 };
                 let none = || usage(format!("{path} is not in the buffer"));
                 member.map(|member| told(held, member)).ok_or_else(none)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Rehearsal;
 use super::answers::usage;
 use super::owner::Owner;
-use super::scores::{Came, Meant};
+use super::scores::{Came, Meant, UNKNOWN, elsewhere};
 use crate::error::{Error, Result};
 use crate::rehearsal::{self, ClassId, Feature, Policy, Refused};
 
@@ -78,7 +78,11 @@ impl Owner {
             let held = &self.places[buffer].held;
             let (sample, class, values) = match paths.find_map(known) {
                 None => {
-                    came.refused.note(&line[..*shortest], "is no file of the dataset or of a view");
+                    came.refused.note(&line[..*shortest], UNKNOWN);
+                    continue;
+                }
+                Some((Meant::Elsewhere(other), _)) => {
+                    came.refused.note(&line[..*shortest], &elsewhere(&other));
                     continue;
                 }
                 Some((Meant::Held(sample), values)) => {

@@ -15,12 +15,22 @@ use crate::engine::lock;
 use crate::rehearsal::SampleId;
 use crate::source::Kind;
 
+/// Why a line is refused whose path is that of nothing.
+pub(super) const UNKNOWN: &str = "is no file of the dataset or of a view";
+
+/// Why what a view of another buffer shows is refused.
+pub(super) fn elsewhere(other: &str) -> String {
+    format!("is of the rehearsal buffer `{other}`, which takes its scores")
+}
+
 /// What a path means.
 pub(super) enum Meant {
     /// A sample that is held.
     Held(SampleId),
     /// A file of the dataset that is not, with its path there.
     Other(String),
+    /// What a view of another buffer shows, whose name is this.
+    Elsewhere(String),
 }
 
 /// What came of the lines of a trainer.
@@ -103,6 +113,10 @@ impl Owner {
         // Most are known, and written as they are known.
         let shown = || self.around.views.source(buffer, path);
         known(path).or_else(|| there(path)).or_else(|| {
+            let named = self.around.views.buffer_of(path);
+            if let Some(other) = named.filter(|name| *name != held.settings.name) {
+                return Some(Meant::Elsewhere(other.to_owned()));
+            }
             let source = shown()?;
             known(&source).or_else(|| there(&source))
         })
@@ -127,7 +141,8 @@ impl Owner {
             let Some(place) = self.places.get_mut(buffer) else { continue };
             match meant {
                 _ if !has_room => came.refused.note(path, FULL),
-                None => came.refused.note(path, "is no file of the dataset or of a view"),
+                None => came.refused.note(path, UNKNOWN),
+                Some(Meant::Elsewhere(other)) => came.refused.note(path, &elsewhere(&other)),
                 _ if !value.is_finite() => {
                     came.refused.note(path, "has a score that is not a finite number");
                 }

@@ -14,6 +14,7 @@ use super::{
     Access, Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, lock, sample,
     scores,
 };
+use crate::fs::VIEWS_NAME;
 
 /// Names in the directory of a buffer that are no displays.
 const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
@@ -240,6 +241,18 @@ impl Views {
             }
             _ => return Err(Errno::ENOTDIR),
         })
+    }
+
+    /// The buffer that a path of a file of a display names before the display, where that is one or it
+    /// is below `rehearsal`.
+    pub fn buffer_of<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let mut parts = path.rsplitn(4, '/').skip(1);
+        let (above, top, before) = (parts.next()?, parts.next()?, parts.next()?);
+        View::of(top).or_else(|| View::of(&format!("{top}/{above}")))?;
+        let mut before = before.rsplit('/').filter(|part| !part.is_empty() && *part != ".");
+        let name = before.next()?;
+        let is_one = self.place(name).is_some() || before.next() == Some(VIEWS_NAME);
+        is_one.then_some(name)
     }
 
     /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` or

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 
-/// Views of one buffer; who asks for a display gets one with as many classes as were made before.
+/// Views of two buffers; who asks for a display gets one with as many classes as were made before.
 fn views() -> Arc<Views> {
     let made = std::sync::atomic::AtomicUsize::new(0);
     let make = move |_, _, then: Made| {
@@ -21,8 +21,8 @@ fn views() -> Arc<Views> {
         append: Box::new(|_, _, done| done(Ok(0))),
         sync: Box::new(|_, done| done(Ok(()))),
     };
-    let buffer = BufferView {
-        name: "old".to_owned(),
+    let buffer = |name: &str| BufferView {
+        name: name.to_owned(),
         seed: 1,
         distance: 0,
         slots: 1,
@@ -30,7 +30,7 @@ fn views() -> Arc<Views> {
         drawn: 0,
         latent: None,
     };
-    Views::new(vec![buffer], ask)
+    Views::new(vec![buffer("old"), buffer("new")], ask)
 }
 
 fn display(classes: usize) -> Display {
@@ -142,4 +142,25 @@ fn the_mixes_of_the_task_before_the_last_are_given_up() {
     assert_eq!((again[2] == third[2], again[0] == third[0]), (true, false));
     views.begin_task(0, true);
     assert_eq!((open(&third), open(&again)), (1, 3));
+}
+
+/// What is before a view is where trainers see it, and may be a link of theirs.
+#[test]
+fn a_path_of_a_view_may_name_its_buffer() {
+    let views = views();
+    for (path, buffer) in [
+        ("/data/rehearsal/new/epoch-0/a/1.jpg", Some("new")),
+        ("rehearsal/old/mix/a/1.jpg", Some("old")),
+        ("/views/new/stream/3/000001", Some("new")),
+        ("/data/rehearsal/gone/sleep-0/a/1.jpg", Some("gone")),
+        ("/data/rehearsal//new/./mix-3/a/1.jpg", Some("new")),
+        ("/home/me/replay/epoch-0/a/1.jpg", None),
+        ("/data/new/old/train/a/1.jpg", None),
+        ("./epoch-0/a/1.jpg", None),
+        ("/epoch-0/a/1.jpg", None),
+        ("epoch-0/a/1.jpg", None),
+        ("1.jpg", None),
+    ] {
+        assert_eq!(views.buffer_of(path), buffer, "{path}");
+    }
 }

@@ -127,3 +127,27 @@ fn views_are_listed_where_that_is_asked_for() {
     assert!(mounted.path("rehearsal/old/slots").is_dir());
     mounted.umount();
 }
+
+/// Both show the same files under the same names: a path says of which buffer it is.
+#[test]
+fn what_is_said_of_another_buffer_is_refused() {
+    let ground = ground();
+    let mounted = mount(&ground, &["rehearsal.new.size=30", "rehearsal.new.root=train"]);
+    read_class(&mounted, "train/a");
+    wait_for_offers(&ground, FILES);
+    let names = |buffer: &str| {
+        let class = mounted.path(format!("rehearsal/{buffer}/epoch-0/a"));
+        let entries = fs::read_dir(&class).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| path.to_str().unwrap().to_owned()).min().unwrap()
+    };
+    let (old, new) = (names("old"), names("new"));
+    let lines = format!("{new} 0.5\n{old} 1.5\n");
+    let (code, text) = rehearse(&ground, "score", &["old"], &lines);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("1 taken"), "{text}");
+    assert!(text.contains(&format!("{new}: is of the rehearsal buffer `new`")), "{text}");
+    let (code, text) = rehearse(&ground, "show", &["old", &new], "");
+    assert!(code == Some(2) && text.contains("is of the rehearsal buffer `new`"), "{text}");
+    assert_eq!(rehearse(&ground, "show", &["new", &new], "").0, Some(0));
+    mounted.umount();
+}
