@@ -123,7 +123,7 @@ pub(super) fn streams(streams: &[StreamConfig]) -> Result<Vec<StreamConfig>> {
 
 pub(super) fn rehearsal(
     buffers: &BTreeMap<String, RehearsalConfig>,
-    disk: Option<&DiskSettings>,
+    disk: std::result::Result<&DiskSettings, &String>,
 ) -> Result<Vec<RehearsalSettings>> {
     let mut all = 0;
     let resolve = |(name, buffer): (&String, &RehearsalConfig)| {
@@ -139,10 +139,11 @@ pub(super) fn rehearsal(
             return Err(wrong(format!("{key} has no size"))
                 .hint("write size = 5000 for samples, or size = \"2GiB\""));
         }
-        let Some(disk) = disk else {
-            return Err(wrong(format!("{key} needs cache.dir"))
-                .hint("the samples of a buffer are kept there: name a local directory"));
-        };
+        let disk = disk.map_err(|why| {
+            wrong(format!("{key} needs a cache disk, and {why}")).hint(
+                "what a buffer holds is kept there: name a local directory with room in cache.dir",
+            )
+        })?;
         if let Capacity::Bytes(bytes) = capacity {
             all = u64::saturating_add(all, bytes);
         }

@@ -60,7 +60,7 @@ impl Config {
             learn: learn(&self.order, host)?,
             prefetch,
             rehearsal: check::rehearsal(&self.rehearsal, disk.as_ref())?,
-            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk, policy },
+            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk: disk.ok(), policy },
             mount: check::mount(&self.mount)?,
             log: check::log(&self.log)?,
             streams: check::streams(&self.streams)?,
@@ -105,14 +105,17 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
     (bytes.min(most), bytes)
 }
 
+/// The disk tier, or why there is none.
 fn disk(
     cache: &CacheConfig,
     host: &Host,
     decisions: &mut Vec<String>,
-) -> Result<Option<DiskSettings>> {
-    let off = cache.disk == Size::Bytes(Bytes(0));
-    if off || (cache.dir.as_os_str().is_empty() && cache.disk == Size::Auto) {
-        return Ok(None);
+) -> Result<std::result::Result<DiskSettings, String>> {
+    if cache.disk == Size::Bytes(Bytes(0)) {
+        return Ok(Err("cache.disk is 0".to_owned()));
+    }
+    if cache.dir.as_os_str().is_empty() && cache.disk == Size::Auto {
+        return Ok(Err("cache.dir is empty".to_owned()));
     }
     let written = cache.disk;
     let Some(dir) = path("cache.dir", &cache.dir)? else {
@@ -136,7 +139,8 @@ fn disk(
     // A store that is there has to be opened, or its space is not given back.
     if bytes < BLOCK_BYTES && host.cache_held == 0 {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
-        return Ok(None);
+        let dir = dir.display();
+        return Ok(Err(format!("cache.dir \"{dir}\" has no room: {space} holds no block")));
     }
     match written {
         Size::Auto => decisions.push(format!("cache.disk auto: {} = {space}", human(bytes))),
@@ -156,7 +160,7 @@ fn disk(
         return Err(wrong(format!("cache.large-file {large} is less than {least}"))
             .hint("smaller files are many: each would be a file in the cache directory"));
     }
-    Ok(Some(DiskSettings {
+    Ok(Ok(DiskSettings {
         dir,
         bytes,
         configured_bytes,

@@ -70,6 +70,21 @@ fn a_buffer_of_codes_alone_needs_no_size() {
     assert_eq!(none.message(), "rehearsal.a has no size");
 }
 
+/// Where a directory is named, what is wrong with it is.
+#[test]
+fn a_buffer_without_a_disk_says_why() {
+    let of = |sets: &[&str], free| {
+        let host = Host { cache_free: Some((free, 1000 * GIB)), ..HOST };
+        let config = set(&[sets, &["rehearsal.a.size=3"]].concat()).unwrap();
+        config.resolve(&host).unwrap_err().message().to_owned()
+    };
+    let needs = |why: &str| format!("rehearsal.a needs a cache disk, and {why}");
+    assert_eq!(of(&[], 500 * GIB), needs("cache.dir is empty"));
+    assert_eq!(of(&[DIR, "cache.disk=0"], 500 * GIB), needs("cache.disk is 0"));
+    let full = "cache.dir \"/c\" has no room: free 1 GiB less min-free 2 GiB holds no block";
+    assert_eq!(of(&["cache.dir=/c", "cache.min-free=2GiB"], GIB), needs(full));
+}
+
 #[test]
 fn buffers_share_the_disk() {
     let two = [DIR, "cache.disk=10GiB", "rehearsal.a.size=6GiB", "rehearsal.b.size=6GiB"];
