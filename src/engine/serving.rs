@@ -99,12 +99,14 @@ impl Engine {
     /// # Errors
     /// Where they cannot be mounted at the place that the settings name.
     pub fn serve_views(&self) -> Result<()> {
-        let place = || self.place(&self.settings.mount.rehearsal, VIEWS_NAME);
-        let Some((rehearsal, (place, asked))) = self.rehearsal.as_ref().zip(place()) else {
-            return Ok(());
-        };
+        let Some(rehearsal) = &self.rehearsal else { return Ok(()) };
+        let wish = &self.settings.mount.rehearsal;
+        if *wish == Control::Auto && !nix::unistd::geteuid().is_root() {
+            rehearsal.hide("only root has them inside the mount");
+        }
+        let Some((place, asked)) = self.place(wish, VIEWS_NAME) else { return Ok(()) };
         if !asked && !self.dataset.show_views(self.settings.mount.list_rehearsal) {
-            tracing::warn!("no views: the dataset has a directory `{VIEWS_NAME}` of its own");
+            rehearsal.hide(&format!("the dataset has a directory `{VIEWS_NAME}` of its own"));
             return Ok(());
         }
         let views = Arc::clone(rehearsal.views());
@@ -112,7 +114,7 @@ impl Engine {
         match Mounted::views(views, &place, self.settings.mount.allow_other) {
             Ok(mounted) => lock(&self.beside).push(mounted),
             Err(error) if asked => return Err(error),
-            Err(error) => tracing::warn!(%error, "no views of the rehearsal buffers"),
+            Err(error) => rehearsal.hide(&error.to_string()),
         }
         Ok(())
     }

@@ -313,6 +313,35 @@ fn a_user_without_rights_mounts_through_fusermount3() {
     assert!(said.contains("\"files\":50") && said.contains("\"pid\""), "{said}");
 }
 
+/// Without a place of their own the views of a user's buffers are nowhere, which is said.
+const VIEWLESS: &str = r#"
+mount -t tmpfs -o mode=755 none "$GROUND/dev"
+mknod -m 666 "$GROUND/dev/fuse" c 10 229
+mount --bind "$GROUND/dev/fuse" /dev/fuse
+exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
+  cd "$GROUND/theirs"
+  mkdir cache
+  at="$GROUND/theirs/mount"
+  "$GROUND/belady" mount "$GROUND/source" "$at" --cache-dir "$GROUND/theirs/cache" \
+    --set rehearsal.old.size=9
+  "$GROUND/belady" rehearse stats "$at"
+  test ! -e "$at/rehearsal"
+  "$GROUND/belady" umount "$at"
+  "$GROUND/belady" mount "$GROUND/source" "$at" --cache-dir "$GROUND/theirs/cache" \
+    --set rehearsal.old.size=9 --set mount.rehearsal="$GROUND/theirs/control"
+  test -e "$GROUND/theirs/control/old/scores"
+  "$GROUND/belady" rehearse stats "$at" --json | grep -q "\"doubts\":\[\]"
+  "$GROUND/belady" umount "$at"
+'
+"#;
+
+#[test]
+fn a_user_without_rights_is_told_where_views_can_be() {
+    let said = run_unprivileged(VIEWLESS);
+    let words = "no views: only root has them inside the mount; set mount.rehearsal to a directory";
+    assert!(said.contains(words), "{said}");
+}
+
 /// As a thread of a killed daemon may that the kernel holds up, another process keeps the connection
 /// alive: nobody answers requests any more, and none fails.
 const LINGERING: &str = r#"

@@ -1,4 +1,5 @@
-//! What may be wrong with the settings of a buffer, which shows only when the dataset is known.
+//! What may be wrong with the settings of a buffer, which shows only when the dataset or the mount is
+//! known.
 
 use super::owner::{Owner, Place};
 use crate::config::Bytes;
@@ -22,6 +23,7 @@ impl Owner {
             });
         }
         doubts.extend(self.needs_more(place));
+        doubts.extend(self.around.hidden.get().cloned());
         doubts
     }
 

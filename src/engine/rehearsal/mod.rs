@@ -31,9 +31,9 @@ mod tests;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -150,6 +150,8 @@ pub(super) struct Rehearsal {
     failed: Mutex<Option<Receiver<NodeId>>>,
     /// Where the dataset is seen at: trainers know their samples by absolute paths.
     points: Arc<Mutex<Vec<PathBuf>>>,
+    /// Why nobody sees the views, where that is so.
+    hidden: Arc<OnceLock<String>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -175,7 +177,7 @@ impl Rehearsal {
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
         let views = views(places.iter().map(view).collect(), &notes, &ahead);
-        let points = Arc::<Mutex<Vec<PathBuf>>>::default();
+        let (points, hidden) = <(Arc<Mutex<Vec<PathBuf>>>, Arc<OnceLock<String>>)>::default();
         let (failing, failed) = sync_channel(FAILED_MAX);
         let (cache, shown) = (Arc::clone(cache), Arc::clone(&views));
         let around = Around {
@@ -184,6 +186,7 @@ impl Rehearsal {
             notes: notes.clone(),
             failed: failing,
             points: Arc::clone(&points),
+            hidden: Arc::clone(&hidden),
             disk,
         };
         let owner = Owner::new(places, around);
@@ -196,6 +199,7 @@ impl Rehearsal {
             ahead,
             failed,
             points,
+            hidden,
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -209,6 +213,16 @@ impl Rehearsal {
     /// The dataset is seen at these places: paths below them are its own.
     pub(super) fn see_at(&self, points: Vec<PathBuf>) {
         *lock(&self.points) = points;
+    }
+
+    /// Nobody sees the views in this mount, for this reason. The first one counts.
+    pub(super) fn hide(&self, why: &str) {
+        let doubt = format!(
+            "no views: {why}; set mount.rehearsal to a directory of yours, and they are there"
+        );
+        if self.hidden.set(doubt).is_ok() {
+            self.hidden.get().into_iter().for_each(|doubt| tracing::warn!("rehearsal: {doubt}"));
+        }
     }
 
     /// The views of the buffers.

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::io::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -65,6 +65,8 @@ pub(super) struct Around {
     pub(super) failed: SyncSender<NodeId>,
     /// Where the dataset is seen at.
     pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
+    /// Why nobody sees the views, where that is so.
+    pub(super) hidden: Arc<OnceLock<String>>,
     /// The disk that buffers share with the local store.
     pub(super) disk: DiskSettings,
 }
