@@ -245,9 +245,10 @@ impl Rehearsal {
         let answer = self.owner(|owner| {
             owner.decide();
             owner.answer(question)
-        })?;
+        });
+        // It may have come a moment after who asked had given up.
         self.views.lapse();
-        answer
+        answer?
     }
 
     /// Has the owner do something. Waits for what comes of it.
@@ -258,9 +259,9 @@ impl Rehearsal {
         &self,
         what: impl FnOnce(&mut Owner) -> T + Send + 'static,
     ) -> Result<T> {
-        let (answer, answered) = sync_channel(1);
-        // Who asked may be gone.
-        let ask = Box::new(move |owner: &mut Owner| drop(answer.send(what(owner))));
+        let views = Arc::clone(&self.views);
+        let (ask, answered) = answering(what, move || lapse_beside(views));
+        let ask = Box::new(ask);
         let ended = |_| Error::new(ErrorKind::Busy, "the mount is ending");
         self.notes.send(Note::Asked { ask }).map_err(ended)?;
         answered.recv_timeout(PATIENCE).map_err(|_| {
@@ -274,6 +275,29 @@ impl Rehearsal {
         // It may have ended by itself.
         let _ = self.notes.send(Note::Wake);
         ends(lock(&self.thread).take(), STOP_PATIENCE, "what was offered last")
+    }
+}
+
+/// What the owner is asked to do, and where what comes of it arrives. Where nobody waits for that any
+/// more, `alone` follows.
+fn answering<Of, T>(
+    what: impl FnOnce(&mut Of) -> T,
+    alone: impl FnOnce(),
+) -> (impl FnOnce(&mut Of), Receiver<T>) {
+    let (answer, answered) = sync_channel(1);
+    let ask = move |of: &mut Of| {
+        if answer.send(what(of)).is_err() {
+            alone();
+        }
+    };
+    (ask, answered)
+}
+
+/// Has names lapse without who asked for what they stand for now: the owner must not wait for that.
+fn lapse_beside(views: Arc<Views>) {
+    let lapse = move || views.lapse();
+    if let Err(error) = std::thread::Builder::new().name("belady-lapse".into()).spawn(lapse) {
+        tracing::warn!(%error, "names of views lapse with the next command");
     }
 }
 

@@ -89,11 +89,9 @@ fn making(
 mod tests {
     use std::time::Duration;
 
-    use super::super::ahead::Ahead;
     use super::super::notes::notes;
+    use super::super::tests::views;
     use super::*;
-    use crate::cache::Inbox;
-    use crate::fs::views::BufferView;
 
     #[test]
     fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
@@ -118,17 +116,7 @@ mod tests {
     #[test]
     fn a_mix_that_was_asked_for_ends_with_its_task() {
         let (notes, arriving) = notes();
-        let settings = BufferView {
-            name: "old".to_owned(),
-            seed: 1,
-            distance: 0,
-            slots: 1,
-            changes: Arc::default(),
-            drawn: 0,
-            latent: None,
-        };
-        let views =
-            super::super::views(vec![settings], &notes, &Ahead::new(&Arc::new(Inbox::new(1))));
+        let views = views(&notes);
         let made = making(&views, &notes, 0, View::TaskMix).unwrap();
         let note = arriving.next(Duration::ZERO).unwrap();
         let Note::Make { buffer: 0, view: View::TaskMix, made: make } = note else {

@@ -7,14 +7,32 @@ use nix::libc;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
+use super::ahead::Ahead;
 use super::displays;
 use super::held::{Held, Newcomer, hash_of};
+use super::notes::{Notes, notes};
 use super::record::Origin;
+use super::{answering, lapse_beside};
+use crate::cache::Inbox;
 use crate::cache::store::disk::{Directory, Disk, Space};
 use crate::cache::store::tests::model::Model;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
-use crate::fs::views::Access;
+use crate::fs::views::{Access, BufferView, Display, View, Views};
 use crate::rehearsal::Labels;
+
+/// The views of a buffer whose owner finds these notes.
+pub(super) fn views(notes: &Notes) -> Arc<Views> {
+    let buffer = BufferView {
+        name: "old".to_owned(),
+        seed: 1,
+        distance: 0,
+        slots: 1,
+        changes: Arc::default(),
+        drawn: 0,
+        latent: None,
+    };
+    super::views(vec![buffer], notes, &Ahead::new(&Arc::new(Inbox::new(1))))
+}
 
 fn settings(written: &[&str]) -> RehearsalSettings {
     let layers = Layers::new().set("cache.dir=/c").set("rehearsal.old.size=20");
@@ -329,4 +347,30 @@ fn a_rewrite_that_cannot_be_is_tried_later() {
     drop(held);
     let held = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
     assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
+}
+
+/// Names stand for something else when the owner has done it, whether or not who asked waits still.
+#[test]
+fn names_lapse_also_where_nobody_waits_for_the_answer() {
+    let (notes, _arriving) = notes();
+    let mut views = views(&notes);
+    let (lapsing, lapsed) = std::sync::mpsc::channel();
+    views.lapse_by(Arc::new(move |_, name| lapsing.send(name.to_owned()).unwrap()));
+    let begin = |views: &mut Arc<Views>| {
+        views.keep(0, View::TaskMix, Display::default());
+        views.begin_task(0, true);
+    };
+    let beside = Arc::clone(&views);
+    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    ask(&mut views);
+    answered.recv().unwrap();
+    assert!(lapsed.try_recv().is_err(), "who asked has them lapse");
+    views.lapse();
+    assert_eq!(lapsed.try_recv().as_deref(), Ok("mix"));
+    let beside = Arc::clone(&views);
+    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    drop(answered);
+    ask(&mut views);
+    let patience = std::time::Duration::from_secs(300);
+    assert_eq!(lapsed.recv_timeout(patience).as_deref(), Ok("mix"));
 }
