@@ -30,7 +30,7 @@ fn eight_readers_find_nothing_twice_within_the_distance() {
     let read = |turn: usize, reader: usize, class: &str| {
         let open = |opening: usize| {
             let path = slots.join(class).join(format!("000{}.jpg", (reader + opening) % 3));
-            if (turn + reader) % 4 == 0 {
+            if (turn + reader).is_multiple_of(4) {
                 fs::metadata(&path).unwrap();
             }
             which(&known, &read_slot(&path))
