@@ -95,6 +95,11 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
     assert!(names.slots.take(late).is_none(), "it is another's");
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample));
+    // It is waited for longer from then on.
+    let (late, sample) = names.look(0);
+    names.now += PATIENCE;
+    assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
+    assert_eq!(names.slots.take(late).unwrap().1.id.0, sample);
     // Nobody else has been dealt it.
     let (late, sample) = names.look(0);
     names.now += PATIENCE_MAX;
