@@ -15,17 +15,21 @@
 //! A journal of mostly dead bytes is rewritten: what is left of it goes to a new file, which is
 //! synced and only then named as the next generation. Whoever has a place in an older one can
 //! still read it.
+//!
+//! A sync that fails is reported once: the kernel takes what it could not write for written. So it is
+//! read back, compared with its checksums and written again before the next sync counts.
 
+mod reading;
 #[cfg(test)]
 mod tests;
 mod wear;
 
-use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::store::disk::{Blob, Disk, Space, Use};
+use reading::Reading;
 pub use wear::Wear;
 
 /// Tells a journal from other files and other formats.
@@ -39,7 +43,7 @@ const PENDING_MAX: usize = 1 << 20;
 /// Bytes of a text: more is no record.
 const TEXT_MAX: usize = 1 << 30;
 
-/// Bytes that are searched at once for records behind one that is not whole.
+/// Bytes of a journal that are searched, or written again, at once.
 const CHUNK: u64 = 1 << 20;
 
 const PREFIX: &str = "journal-";
@@ -149,6 +153,21 @@ pub struct Journal {
     pending: Vec<u8>,
     /// So much of it lasts.
     synced: u64,
+    /// A sync has failed: what is behind that may be in memory alone, though nothing says so any more.
+    failed: bool,
+    /// What is left to do before its name lasts.
+    naming: Naming,
+}
+
+/// Whether the name of a journal lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Naming {
+    /// It does.
+    Lasts,
+    /// It may not.
+    Due,
+    /// It may not, and the generation before, which a crash may bring back, is still there.
+    Replaces(u32),
 }
 
 fn damaged(message: String) -> Error {
@@ -176,105 +195,6 @@ fn remove(disk: &dyn Disk, name: &str) {
     let _ = disk.remove(name);
 }
 
-/// A record that was read.
-struct Read {
-    begin: u64,
-    text: Vec<u8>,
-    pinned: Pinned,
-    /// How much of the journal lasted when it was added.
-    synced: u64,
-}
-
-/// The file of a journal that is opened.
-struct Reading {
-    log: Arc<Log>,
-    length: u64,
-}
-
-impl Reading {
-    /// Reads the record at an offset, without what is pinned with it; none where there is no whole
-    /// one.
-    fn record(&self, begin: u64) -> Result<Option<Read>> {
-        let mut header = [0; HEADER_BYTES];
-        if begin + HEADER_BYTES as u64 > self.length {
-            return Ok(None);
-        }
-        self.log.blob.read_at(&mut header, begin)?;
-        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
-        let [text_bytes, of_text, length, checksum] = [4, 8, 12, 16].map(word);
-        let synced = header[20..28].try_into().map_or(0, u64::from_le_bytes);
-        let at_text = begin + HEADER_BYTES as u64;
-        let offset = at_text + u64::from(text_bytes);
-        let whole = header[..4] == MAGIC && word(28) == crc32c::crc32c(&header[..28]);
-        if !whole || text_bytes as usize > TEXT_MAX || offset + u64::from(length) > self.length {
-            return Ok(None);
-        }
-        let mut text = vec![0; text_bytes as usize];
-        self.log.blob.read_at(&mut text, at_text)?;
-        let pinned = Pinned { log: Arc::clone(&self.log), offset, length, checksum };
-        let whole = crc32c::crc32c(&text) == of_text;
-        Ok(whole.then_some(Read { begin, text, pinned, synced }))
-    }
-
-    /// Whether a whole record behind `from` says that what is at `from` was synced.
-    fn was_synced(&self, from: u64) -> Result<bool> {
-        let mut chunk = vec![0; CHUNK.min(self.length - from) as usize];
-        let mut at = from;
-        while at + HEADER_BYTES as u64 <= self.length {
-            let count = CHUNK.min(self.length - at) as usize;
-            self.log.blob.read_at(&mut chunk[..count], at)?;
-            let words = chunk[..count].windows(MAGIC.len()).enumerate();
-            for (index, _) in words.filter(|(_, word)| *word == MAGIC) {
-                if self.record(at + index as u64)?.is_some_and(|found| found.synced > from) {
-                    return Ok(true);
-                }
-            }
-            // A word may lie on both sides.
-            at += (count + 1 - MAGIC.len()) as u64;
-        }
-        Ok(false)
-    }
-
-    /// Tells `each` what the journal says. Where it ends.
-    fn run(&self, each: &mut dyn FnMut(&[u8], Option<Pinned>)) -> Result<u64> {
-        let mut tell = |read: Read| {
-            if !read.text.is_empty() {
-                each(&read.text, (read.pinned.length > 0).then_some(read.pinned));
-            }
-        };
-        let mut end = 0;
-        let mut unsynced = VecDeque::new();
-        while let Some(read) = self.record(end)? {
-            end = read.pinned.end();
-            let lasts = unsynced.iter().take_while(|before: &&Read| before.begin < read.synced);
-            let lasts = lasts.count();
-            unsynced.drain(..lasts).for_each(&mut tell);
-            unsynced.push_back(read);
-        }
-        if end < self.length && self.was_synced(end)? {
-            return Err(damaged(format!("the record at byte {end} is damaged")));
-        }
-        for read in unsynced {
-            match read.pinned.read() {
-                Ok(_) => tell(read),
-                Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(read.begin),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(end)
-    }
-
-    /// Whether the file begins as a journal of this format, or as a crash may have left one.
-    fn is_known(&self) -> Result<bool> {
-        let mut begin = [0; MAGIC.len()];
-        if self.length < begin.len() as u64 {
-            return Ok(true);
-        }
-        self.log.blob.read_at(&mut begin, 0)?;
-        Ok(begin == MAGIC || begin == [0; MAGIC.len()])
-    }
-}
-
 impl Journal {
     /// Opens the journal in a directory, and tells `each` what it says; one that says nothing is
     /// begun where there is none.
@@ -289,28 +209,35 @@ impl Journal {
         let generations = generations(&*disk)?;
         let (generation, length) = generations.first().copied().unwrap_or((1, 0));
         let name_of = name(generation);
-        let file = if generations.is_empty() {
-            let file = disk.create(&name_of, Use::Log)?;
-            disk.sync_names()?;
-            file
-        } else {
-            disk.open(&name_of, Use::Log)?
+        let file = match generations.is_empty() {
+            true => disk.create(&name_of, Use::Log)?,
+            false => disk.open(&name_of, Use::Log)?,
         };
         let log = Log::new(file, generation);
         let reading = Reading { log: Arc::clone(&log), length };
         if !reading.is_known()? {
             return Err(damaged(format!("{name_of} is of another format")));
         }
-        let end = reading.run(&mut each)?;
+        let (synced, end) = reading.run(&mut each)?;
         if end < length {
             tracing::warn!(bytes = length - end, "the end of a journal was torn and is left out");
             log.blob.cut(end)?;
         }
-        // Before this one has its name it is whole; the others are what a crash left.
-        generations.iter().skip(1).for_each(|(old, _)| remove(&*disk, &name(*old)));
         remove(&*disk, UNNAMED);
         log.written.store(end, Ordering::Release);
-        Ok(Journal { disk, log, pending: Vec::new(), synced: 0 })
+        // What was written and named by a process that was killed may not last.
+        let mut journal = Journal { synced, naming: Naming::Due, ..Journal::of(disk, log) };
+        if journal.sync_name().is_ok() {
+            // This one was whole before it had its name; the others are what a crash left.
+            generations.iter().skip(1).for_each(|(old, _)| remove(&*journal.disk, &name(*old)));
+        }
+        Ok(journal)
+    }
+
+    /// One of which nothing has been written.
+    fn of(disk: Arc<dyn Disk>, log: Arc<Log>) -> Journal {
+        let (pending, synced, failed) = Default::default();
+        Journal { disk, log, pending, synced, failed, naming: Naming::Lasts }
     }
 
     /// Adds a record with a text, and says where its bytes will be once it is
@@ -365,21 +292,54 @@ impl Journal {
         let _ = self.log.blob.cut(self.end());
     }
 
-    /// Makes what was written last.
+    /// Makes what was written last, and the name that it is under.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's, and `InvalidData` where it has lost something when it was synced before.
     pub fn sync(&mut self) -> Result<()> {
         if self.synced < self.end() {
-            self.log.blob.sync()?;
+            if self.failed {
+                self.write_again()?;
+            }
+            let synced = self.log.blob.sync();
+            self.failed = synced.is_err();
+            synced?;
             self.synced = self.end();
+        }
+        self.sync_name()
+    }
+
+    fn sync_name(&mut self) -> Result<()> {
+        if self.naming != Naming::Lasts {
+            self.disk.sync_names()?;
+            if let Naming::Replaces(before) = self.naming {
+                remove(&*self.disk, &name(before));
+            }
+            self.naming = Naming::Lasts;
+        }
+        Ok(())
+    }
+
+    /// Writes what does not last once more, from memory as long as that has it.
+    fn write_again(&mut self) -> Result<()> {
+        let (from, end) = (self.synced, self.end());
+        let reading = Reading { log: Arc::clone(&self.log), length: end };
+        if !reading.is_whole(from, end)? {
+            return Err(damaged(format!("what was written from byte {from} on is lost")));
+        }
+        let mut at = from;
+        while at < end {
+            let mut chunk = vec![0; CHUNK.min(end - at) as usize];
+            self.log.blob.read_at(&mut chunk, at)?;
+            self.log.blob.write_at(&chunk, at)?;
+            at += chunk.len() as u64;
         }
         Ok(())
     }
 
     /// Whether all that was added has been written and lasts.
     pub fn lasts(&self) -> bool {
-        self.synced == self.length()
+        self.synced == self.length() && self.naming == Naming::Lasts
     }
 
     /// Where what is pending goes.
@@ -413,10 +373,9 @@ impl Journal {
         let (next, filled) = next?;
         // From here on it is the next one that would be opened.
         let before = std::mem::replace(self, next);
-        match self.disk.sync_names() {
-            Ok(()) => remove(&*self.disk, &name(before.log.generation)),
-            // After a crash it may be the one that is there; it is removed at the next open.
-            Err(error) => tracing::warn!(%error, "the name of a journal may not last"),
+        self.naming = Naming::Replaces(before.log.generation);
+        if let Err(error) = self.sync_name() {
+            tracing::warn!(%error, "the name of a journal may not last");
         }
         Ok(filled)
     }
@@ -429,7 +388,7 @@ impl Journal {
         remove(&*self.disk, UNNAMED);
         let log = Log::new(self.disk.create(UNNAMED, Use::Log)?, generation);
         let disk = Arc::clone(&self.disk);
-        let mut next = Journal { disk, log, pending: Vec::new(), synced: 0 };
+        let mut next = Journal::of(disk, log);
         let filled = fill(&mut next)?;
         next.write()?;
         next.sync()?;

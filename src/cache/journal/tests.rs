@@ -208,9 +208,42 @@ fn a_name_that_may_not_last_is_written_on_under() {
     journal.rewrite(|next| Ok(write(next, 0..3))).unwrap();
     write(&mut journal, 3..5);
     assert_eq!(disk.names().unwrap().len(), 2);
+    assert!(journal.sync().is_err() && !journal.lasts());
+    let there = || (open(&disk), disk.names().unwrap().len());
+    let ((_, said), names) = there();
+    assert!(check(&said).into_iter().eq(0..5) && names == 2, "it may be needed");
     disk.fail_names(None);
+    journal.sync().unwrap();
+    assert!(journal.lasts() && disk.names().unwrap().len() == 1);
     assert!(check(&open(&disk).1).into_iter().eq(0..5));
-    assert_eq!(disk.names().unwrap().len(), 1);
+}
+
+/// What a sync has failed on is written again before one counts; where that is gone by then, no sync
+/// says that it lasts, and a crash leaves what was before it.
+#[test]
+fn what_a_sync_failed_on_lasts_once_one_says_so() {
+    let disk = synced();
+    let (mut journal, _) = open(&disk);
+    let (before, count) = (journal.synced, disk.ops());
+    assert!(before < journal.end(), "6 and 7");
+    disk.fail_syncs(Some(libc::EIO));
+    journal.sync().unwrap_err();
+    disk.fail_syncs(None);
+    assert!(!journal.lasts());
+    // The disk has lost the last one.
+    let (name, end) = (name(1), journal.end() as usize);
+    disk.edit(&name, |bytes| bytes[end - 1] ^= 1);
+    let lost = journal.sync().unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::InvalidData);
+    disk.edit(&name, |bytes| bytes[end - 1] ^= 1);
+    journal.sync().unwrap();
+    assert!(journal.lasts());
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    for cut in count..=disk.ops() {
+        let lasts = cut == disk.ops();
+        let said = check(&open(&disk.crash(cut, &mut random)).1);
+        assert!(said.iter().copied().eq(0..8) || !lasts && said.len() >= 6, "{cut}: {said:?}");
+    }
 }
 
 /// Works on a journal; what it said after each step, and after how many operations of the disk it
@@ -221,7 +254,14 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usi
     let mut lasting = vec![(disk.ops(), 0)];
     for _ in 0..40 {
         let mut state = states.last().unwrap().clone();
-        match random.random_range(0..12) {
+        match random.random_range(0..13) {
+            12 => {
+                journal.write().unwrap();
+                let lasts = journal.lasts();
+                disk.fail_syncs(Some(libc::EIO));
+                assert_eq!(journal.sync().is_ok(), lasts);
+                disk.fail_syncs(None);
+            }
             0..8 => {
                 let n = random.random_range(0..200);
                 append(&mut journal, n);

@@ -16,14 +16,39 @@ const SECTOR: usize = 512;
 
 #[derive(Clone)]
 enum Op {
-    Create { name: String, file: usize },
-    Rename { from: String, to: String },
-    Remove { name: String },
+    Create {
+        name: String,
+        file: usize,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove {
+        name: String,
+    },
     SyncNames,
-    Write { file: usize, offset: usize, bytes: Arc<[u8]> },
-    Cut { file: usize, length: usize },
-    Punch { file: usize, offset: usize, length: usize },
-    Sync { file: usize },
+    Write {
+        file: usize,
+        offset: usize,
+        bytes: Arc<[u8]>,
+    },
+    Cut {
+        file: usize,
+        length: usize,
+    },
+    Punch {
+        file: usize,
+        offset: usize,
+        length: usize,
+    },
+    Sync {
+        file: usize,
+    },
+    /// A sync that failed: what was written before is taken for written.
+    Lost {
+        file: usize,
+    },
 }
 
 #[derive(Clone, Default)]
@@ -34,6 +59,8 @@ struct State {
     /// The error of every call that writes, or that reads.
     write_fails: Option<i32>,
     read_fails: Option<i32>,
+    /// The error of every sync of a file.
+    sync_fails: Option<i32>,
     /// The file that cannot be read.
     unreadable: Option<String>,
     /// A name that the next listing has though there is no such file.
@@ -61,6 +88,11 @@ impl Model {
 
     pub(crate) fn fail_writes(&self, errno: Option<i32>) {
         self.lock().write_fails = errno;
+    }
+
+    /// Files cannot be made to last; what was written by then no later sync makes last either.
+    pub(crate) fn fail_syncs(&self, errno: Option<i32>) {
+        self.lock().sync_fails = errno;
     }
 
     pub(crate) fn fail_reads(&self, errno: Option<i32>) {
@@ -108,7 +140,8 @@ impl Model {
         let kept = [0.0, 0.1, 0.5, 0.9, 1.0][random.random_range(0..5)];
         let mut left = State::default();
         for (at, op) in ops.iter().enumerate() {
-            let lasts = ops[at..].iter().any(|later| later.makes_last(op));
+            let later = ops[at..].iter().take_while(|later| !later.loses(op));
+            let lasts = { later }.any(|later| later.makes_last(op));
             let torn = !lasts && (at + 1 == cut || random.random_bool(0.3));
             if lasts || torn || random.random_bool(kept) {
                 left.apply(op, torn.then_some((kept, &mut *random)));
@@ -121,6 +154,11 @@ impl Model {
 }
 
 impl Op {
+    /// Whether no operation after this one makes an earlier one last.
+    fn loses(&self, op: &Op) -> bool {
+        matches!(self, Op::Lost { file } if Op::Sync { file: *file }.makes_last(op))
+    }
+
     /// Whether this operation makes an earlier one last.
     fn makes_last(&self, op: &Op) -> bool {
         match (self, op) {
@@ -176,7 +214,7 @@ impl State {
                 let end = content.len().min(offset + length);
                 content[offset.min(end)..end].fill(0);
             }
-            Op::SyncNames | Op::Sync { .. } => {}
+            Op::SyncNames | Op::Sync { .. } | Op::Lost { .. } => {}
         }
     }
 }
@@ -298,6 +336,11 @@ impl Blob for ModelFile {
     }
 
     fn sync(&self) -> Result<()> {
+        let fails = self.model.lock().sync_fails;
+        if let Some(errno) = fails {
+            self.model.record(Op::Lost { file: self.file })?;
+            return Err(Error::from_raw_os_error(errno));
+        }
         self.model.record(Op::Sync { file: self.file })
     }
 }
