@@ -13,6 +13,7 @@ const HOST: Host = Host {
     cores: 16,
     cache_free: Some((1 << 40, 2 << 40)),
     cache_held: 0,
+    buffers_held: 0,
 };
 
 fn directory() -> PathBuf {

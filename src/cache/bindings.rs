@@ -6,13 +6,13 @@
 //!    before anybody hears of it, so that it is there after the end of a process, and lasts when it is
 //!    synced.
 //! 3. Who takes up the epoch finds the set and the pairs before the first one that is not whole. An epoch
-//!    of which nothing is bound, or nothing is left, is begun anew with another set.
+//!    of which nothing is bound is begun anew with another set; so is one that is bound to its end, once
+//!    another one has been begun after it: a job that was ended may still have to read it.
 //!
-//! The files that were begun last are kept.
+//! The files that were begun last are kept, and those that somebody goes on with.
 
 use std::collections::HashSet;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::store::disk::{Blob, Disk, Use};
@@ -27,23 +27,33 @@ const HEADER_BYTES: usize = 24;
 const SAMPLE_BYTES: usize = 4;
 const PAIR_BYTES: usize = 12;
 
+/// Pairs that are written at once.
+const PAIRS_AT_ONCE: usize = 1 << 12;
+
 const PREFIX: &str = "stream-";
 
 /// Name of a file that is being begun.
 const UNNAMED: &str = "stream-next";
 
 /// Files that are kept.
-pub const EPOCHS_KEPT: usize = 8;
+const EPOCHS_KEPT: usize = 8;
 
 /// The set of an epoch and what is bound of it.
 pub struct Bindings {
     epoch: u64,
     set: Vec<u32>,
     blob: Arc<dyn Blob>,
-    pairs: Mutex<Vec<(u32, u32)>>,
-    /// So many of the pairs have been written, and so many last.
-    written: AtomicUsize,
-    synced: AtomicUsize,
+    bound: Mutex<Bound>,
+}
+
+#[derive(Default)]
+struct Bound {
+    pairs: Vec<(u32, u32)>,
+    /// So many of them have been written, and so many last.
+    written: usize,
+    synced: usize,
+    /// How often what had been written was lost: a sync failed, and may be reported only once.
+    losses: u64,
 }
 
 impl std::fmt::Debug for Bindings {
@@ -91,8 +101,8 @@ fn pair((number, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
 }
 
 impl Bindings {
-    /// Takes up what is bound of an epoch, where something is and something is left to bind of what is
-    /// `held`.
+    /// Takes up what is bound of an epoch, where something is and it is not over: something is left to bind
+    /// of what is `held`, or it was begun last and some of it is.
     ///
     /// # Errors
     /// The disk's.
@@ -107,8 +117,9 @@ impl Bindings {
             Ok(found) => {
                 let pairs = found.pairs();
                 let bound: HashSet<u32> = pairs.iter().map(|(_, sample)| *sample).collect();
-                let is_left = found.set.iter().any(|of| !bound.contains(of) && held(*of));
-                Ok((is_left && !pairs.is_empty()).then_some(found))
+                let is_last = files.last().is_some_and(|last| last.epoch == epoch);
+                let is_left = |of: &u32| (is_last || !bound.contains(of)) && held(*of);
+                Ok((!pairs.is_empty() && found.set.iter().any(is_left)).then_some(found))
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 tracing::warn!(epoch, %error, "a stream of a rehearsal buffer is begun anew");
@@ -118,11 +129,17 @@ impl Bindings {
         }
     }
 
-    /// Begins an epoch anew with a set of samples.
+    /// Begins an epoch anew with a set of samples. Of others those stay that were begun last, and those
+    /// that `goes_on` says so of.
     ///
     /// # Errors
     /// The disk's, and `InvalidInput` where there are too many.
-    pub fn begin(disk: &dyn Disk, epoch: u64, set: &[u32]) -> Result<Bindings> {
+    pub fn begin(
+        disk: &dyn Disk,
+        epoch: u64,
+        set: &[u32],
+        goes_on: impl Fn(u64) -> bool,
+    ) -> Result<Bindings> {
         let files = files(disk)?;
         let begun = files.last().map_or(0, |file| file.begun) + 1;
         let bindings = Self::write(disk, &Named { begun, epoch, length: 0 }, set);
@@ -130,7 +147,7 @@ impl Bindings {
             let _ = disk.remove(UNNAMED);
         }
         let (its, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.epoch == epoch);
-        let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1);
+        let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1).filter(|of| !goes_on(of.epoch));
         for old in its.into_iter().chain(over).filter(|_| bindings.is_ok()) {
             // One that stays is tried again with the next one; of an epoch the last one counts.
             let _ = disk.remove(&old.name());
@@ -162,8 +179,8 @@ impl Bindings {
 
     fn of(epoch: u64, set: Vec<u32>, blob: Arc<dyn Blob>, pairs: Vec<(u32, u32)>) -> Bindings {
         // They may have been written by a process that was killed before it synced them.
-        let (written, synced) = (AtomicUsize::new(pairs.len()), AtomicUsize::new(0));
-        Bindings { epoch, set, blob, pairs: Mutex::new(pairs), written, synced }
+        let bound = Bound { written: pairs.len(), pairs, ..Bound::default() };
+        Bindings { epoch, set, blob, bound: Mutex::new(bound) }
     }
 
     fn read(disk: &dyn Disk, file: &Named) -> Result<Bindings> {
@@ -201,8 +218,8 @@ impl Bindings {
         removed.into_iter().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
-        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The epoch.
@@ -217,12 +234,12 @@ impl Bindings {
 
     /// The pairs that are bound, number and sample, in the order in which they were.
     pub fn pairs(&self) -> Vec<(u32, u32)> {
-        self.lock().clone()
+        self.lock().pairs.clone()
     }
 
     /// Binds a number to a sample. Nobody may hear of it before it is [written](Self::write_pairs).
     pub fn bind(&self, number: u32, sample: u32) {
-        self.lock().push((number, sample));
+        self.lock().pairs.push((number, sample));
     }
 
     /// Writes what was bound and has not been written. Two who do so at once write the same. Blocks.
@@ -230,46 +247,64 @@ impl Bindings {
     /// # Errors
     /// The disk's. It can be tried again.
     pub fn write_pairs(&self) -> Result<()> {
-        let (from, due) = {
-            let pairs = self.lock();
-            let from = self.written.load(Ordering::Acquire);
-            (from, pairs[from..].iter().flat_map(|of| pair(*of)).collect::<Vec<u8>>())
-        };
-        if due.is_empty() {
-            return Ok(());
+        loop {
+            let (from, losses, due) = {
+                let bound = self.lock();
+                let due = bound.pairs[bound.written..].iter().take(PAIRS_AT_ONCE);
+                (bound.written, bound.losses, due.flat_map(|of| pair(*of)).collect::<Vec<u8>>())
+            };
+            if due.is_empty() {
+                return Ok(());
+            }
+            let before = HEADER_BYTES + self.set.len() * SAMPLE_BYTES + from * PAIR_BYTES;
+            self.blob.write_at(&due, before as u64)?;
+            let mut bound = self.lock();
+            if bound.losses == losses {
+                bound.written = bound.written.max(from + due.len() / PAIR_BYTES);
+            }
         }
-        let before = HEADER_BYTES + self.set.len() * SAMPLE_BYTES + from * PAIR_BYTES;
-        self.blob.write_at(&due, before as u64)?;
-        self.written.fetch_max(from + due.len() / PAIR_BYTES, Ordering::AcqRel);
-        Ok(())
     }
 
-    /// Writes what was bound, and makes what was written last. Blocks.
+    /// Writes what was bound, and makes what was written last. One does so at a time. Blocks.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's. It can be tried again.
     pub fn sync(&self) -> Result<()> {
         self.write_pairs()?;
-        let written = self.written.load(Ordering::Acquire);
-        if self.synced.load(Ordering::Acquire) < written {
-            self.blob.sync()?;
-            self.synced.fetch_max(written, Ordering::AcqRel);
+        let written = {
+            let bound = self.lock();
+            if bound.synced == bound.written {
+                return Ok(());
+            }
+            bound.written
+        };
+        let synced = self.blob.sync();
+        let mut bound = self.lock();
+        match synced {
+            Ok(()) => bound.synced = written,
+            Err(_) => (bound.written, bound.losses) = (bound.synced, bound.losses + 1),
         }
-        Ok(())
+        synced
+    }
+
+    /// Whether all that was bound has been written and lasts.
+    pub fn lasts(&self) -> bool {
+        let bound = self.lock();
+        bound.synced == bound.pairs.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use nix::libc;
-    use rand::SeedableRng;
     use rand::rngs::ChaCha8Rng;
+    use rand::{RngExt, SeedableRng};
 
     use super::super::store::tests::model::Model;
     use super::*;
 
     fn begin(disk: &Model, epoch: u64, set: &[u32], pairs: &[(u32, u32)]) -> Bindings {
-        let bindings = Bindings::begin(disk, epoch, set).unwrap();
+        let bindings = Bindings::begin(disk, epoch, set, |_| false).unwrap();
         bind(&bindings, pairs);
         bindings
     }
@@ -302,10 +337,12 @@ mod tests {
         bind(&again, &[(0, 9)]);
         assert_eq!(pairs(&disk, 3), Some(vec![(2, 7), (0, 9)]));
         let left = |of: u32| Bindings::take_up(&disk, 3, |sample| sample == of).unwrap();
-        assert!(left(5).is_some() && left(7).is_none(), "of what is held nothing is left");
+        assert!(left(5).is_some() && left(7).is_some() && left(6).is_none());
         bind(&again, &[(1, 5)]);
-        assert_eq!((pairs(&disk, 3), pairs(&disk, 4)), (None, None));
+        assert_eq!(pairs(&disk, 3), Some(vec![(2, 7), (0, 9), (1, 5)]), "it was begun last");
+        assert!(left(1).is_none() && pairs(&disk, 4).is_none());
         begin(&disk, 4, &[1, 2], &[(0, 1)]);
+        assert_eq!((pairs(&disk, 3), pairs(&disk, 4)), (None, Some(vec![(0, 1)])));
         Bindings::clear(&disk).unwrap();
         assert_eq!((pairs(&disk, 4), disk.names().unwrap()), (None, Vec::new()));
     }
@@ -340,6 +377,9 @@ mod tests {
         }
         let epochs: Vec<u64> = files(&disk).unwrap().iter().map(|file| file.epoch).collect();
         assert_eq!(epochs, [6, 7, 8, 9, 10, 11, 5, 12]);
+        Bindings::begin(&disk, 13, &[1], |epoch| epoch == 6).unwrap();
+        let epochs: Vec<u64> = files(&disk).unwrap().iter().map(|file| file.epoch).collect();
+        assert_eq!(epochs, [6, 7, 8, 9, 10, 11, 5, 12, 13], "6 goes on");
     }
 
     #[test]
@@ -349,33 +389,49 @@ mod tests {
         disk.fail_writes(Some(libc::ENOSPC));
         bindings.bind(1, 1);
         bindings.write_pairs().unwrap_err();
-        assert!(Bindings::begin(&disk, 1, &[1]).is_err());
+        assert!(Bindings::begin(&disk, 1, &[1], |_| false).is_err());
         assert_eq!(disk.names().unwrap().len(), 1, "nothing is left of what could not be begun");
         disk.fail_writes(None);
         bindings.sync().unwrap();
         assert_eq!(pairs(&disk, 0), Some(vec![(0, 2), (1, 1)]));
     }
 
-    /// Whatever a crash of the machine leaves is a beginning of what was bound, with all that was synced.
+    /// Whatever a crash of the machine leaves is a beginning of what was bound, with all that was synced
+    /// from a sync on that did not fail. Who takes that up goes on from there.
     #[test]
     fn a_crash_leaves_what_was_synced_and_no_other_pairs() {
         let disk = Model::default();
-        let bindings = begin(&disk, 0, &[0, 1, 2, 3, 4, 5, 6, 7], &[]);
-        let bound: Vec<(u32, u32)> = (0..7).map(|number| (number, 7 - number)).collect();
-        let mut synced = vec![(disk.ops(), 0)];
-        for (at, pair) in bound.iter().enumerate() {
-            bind(&bindings, &[*pair]);
-            if at % 3 == 1 {
+        let bindings = begin(&disk, 0, &(0..30).collect::<Vec<u32>>(), &[]);
+        let bound: Vec<(u32, u32)> = (0..27).map(|number| (number, 29 - number)).collect();
+        let mut synced = vec![(0, 0), (disk.ops(), 0)];
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for (at, (number, sample)) in bound.iter().enumerate() {
+            bindings.bind(*number, *sample);
+            // Some are written with others.
+            if random.random_bool(0.6) {
+                bindings.write_pairs().unwrap();
+            }
+            if random.random_bool(0.2) {
+                disk.fail_syncs(Some(libc::EIO));
+                assert!(bindings.sync().is_err() && !bindings.lasts());
+                disk.fail_syncs(None);
+            }
+            if random.random_bool(0.3) {
                 bindings.sync().unwrap();
+                assert!(bindings.lasts());
                 synced.push((disk.ops(), at + 1));
             }
         }
-        let mut random = ChaCha8Rng::seed_from_u64(1);
-        for cut in synced[0].0..=disk.ops() {
-            for _ in 0..20 {
-                let found = pairs(&disk.crash(cut, &mut random), 0).unwrap_or_default();
-                let least = synced.iter().rfind(|(ops, _)| *ops <= cut).map_or(0, |(_, n)| *n);
-                assert!(found.len() >= least && bound.starts_with(&found), "{cut}: {found:?}");
+        assert!(synced.len() > 5);
+        for (cut, _) in (0..=disk.ops()).flat_map(|cut| (0..20).map(move |turn| (cut, turn))) {
+            let image = disk.crash(cut, &mut random);
+            let found = pairs(&image, 0).unwrap_or_default();
+            let least = synced.iter().rfind(|(ops, _)| *ops <= cut).map_or(0, |(_, n)| *n);
+            assert!(found.len() >= least && bound.starts_with(&found), "{cut}: {found:?}");
+            if let Some(again) = take_up(&image, 0) {
+                let expected = [&found[..], &[(29, 1), (28, 0)]].concat();
+                bind(&again, &expected[found.len()..]);
+                assert_eq!(pairs(&image, 0), Some(expected), "{cut}");
             }
         }
     }

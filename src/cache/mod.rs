@@ -53,7 +53,7 @@ use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 pub use backlog::Arrival;
 use backlog::Backlog;
-pub use bindings::{Bindings, EPOCHS_KEPT};
+pub use bindings::Bindings;
 pub use buffer::Buffer;
 use care::Owed;
 use checked::Checked;

@@ -147,8 +147,8 @@ pub(super) fn rehearsal(
         if let Capacity::Bytes(bytes) = capacity {
             all = u64::saturating_add(all, bytes);
         }
-        if all > disk.bytes {
-            let (asked, tier) = (Bytes(all).human(), Bytes(disk.bytes).human());
+        if all > disk.buffers_bytes {
+            let (asked, tier) = (Bytes(all).human(), Bytes(disk.buffers_bytes).human());
             return Err(wrong(format!(
                 "{key}.size: buffers of {asked} do not fit cache.disk {tier}"
             ))

@@ -136,8 +136,12 @@ fn disk(
         Size::Percent(percent) => share(percent, free).min(usable),
     };
     let bytes = configured_bytes.min(usable);
-    // A store that is there has to be opened, or its space is not given back.
-    if bytes < BLOCK_BYTES && host.cache_held == 0 {
+    let buffers_bytes = match written {
+        Size::Bytes(_) => configured_bytes.min(usable.saturating_add(host.buffers_held)),
+        Size::Auto | Size::Percent(_) => bytes.saturating_add(host.buffers_held),
+    };
+    // A store that is there has to be opened, or its space is not given back; and so have buffers.
+    if bytes < BLOCK_BYTES && host.cache_held == 0 && host.buffers_held == 0 {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
         let dir = dir.display();
         return Ok(Err(format!("cache.dir \"{dir}\" has no room: {space} holds no block")));
@@ -164,6 +168,7 @@ fn disk(
         dir,
         bytes,
         configured_bytes,
+        buffers_bytes,
         min_free_bytes,
         min_free_inodes: cache.min_free_inodes,
         large_file_bytes,

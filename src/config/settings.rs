@@ -22,6 +22,8 @@ pub struct Host {
     pub cache_free: Option<(u64, u64)>,
     /// Bytes of it that the cache of the source already holds.
     pub cache_held: u64,
+    /// Bytes that the rehearsal buffers of the source already take there; they count as used.
+    pub buffers_held: u64,
 }
 
 /// A configuration with every choice made and every relation checked.
@@ -78,6 +80,8 @@ pub struct DiskSettings {
     pub bytes: u64,
     /// Bytes that it would hold if they fitted: what it may grow to when others leave the space.
     pub configured_bytes: u64,
+    /// Bytes that rehearsal buffers may hold there, what they hold already included.
+    pub buffers_bytes: u64,
     /// Bytes to leave free on the filesystem, whoever uses the rest.
     pub min_free_bytes: u64,
     /// Files that others must still be able to make there.

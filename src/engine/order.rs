@@ -196,12 +196,13 @@ impl Engine {
         self.renew_orders_of(|_| true);
     }
 
-    /// Gives those anew that are over the mix of a rehearsal buffer's task, since it has another one.
+    /// Gives those anew that are over a mix of a rehearsal buffer, since its task has others.
     pub(super) fn renew_orders_of_task(&self, buffer: &str) {
-        let mix = format!("{VIEWS_NAME}/{buffer}/{}", View::TaskMix.name());
+        let views = format!("{VIEWS_NAME}/{buffer}/");
         self.renew_orders_of(|spec| {
             let spec: Result<OrderSpec> = spec.parse();
-            spec.is_ok_and(|spec| spec.filter.is_at(&mix))
+            let root = spec.as_ref().ok().and_then(|s| s.filter.directory().strip_prefix(&views));
+            matches!(root.and_then(View::of), Some(View::Mix(_) | View::TaskMix))
         });
     }
 

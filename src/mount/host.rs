@@ -21,8 +21,11 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
     let limit = groups.iter().filter_map(Group::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
-    let held = |(cache, source)| Some(home::held(cache, &owner_of(source)?));
-    let cache_held = cache_directory.zip(source).and_then(held).unwrap_or(0);
+    let held = |(cache, source)| {
+        let owner = owner_of(source)?;
+        Some((home::held(cache, &owner), home::held_by_buffers(cache, &owner)))
+    };
+    let (cache_held, buffers_held) = cache_directory.zip(source).and_then(held).unwrap_or_default();
     Host {
         memory_limit,
         memory_available: available.min(memory_limit),
@@ -32,6 +35,7 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
             Some((free + cache_held, total))
         }),
         cache_held,
+        buffers_held,
     }
 }
 

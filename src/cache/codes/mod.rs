@@ -241,7 +241,7 @@ impl CodeStore {
         if count == 0 {
             return Ok(0);
         }
-        if !self.wear.has_room(&self.journal, bytes.len() as u64) {
+        if !self.has_room(bytes.len() as u64) {
             return Err(Error::from_raw_os_error(libc::ENOSPC));
         }
         let mut record = Record::of(count, self.shelf.bytes);
@@ -261,6 +261,14 @@ impl CodeStore {
             tracing::warn!(%error, "the journal of codes cannot be rewritten");
         }
         Ok(count)
+    }
+
+    /// Whether the journal may grow by so many bytes; dead ones are given back before it may not.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        self.wear.has_room(&self.journal, bytes)
+            || self.wear.is_due(&self.journal)
+                && self.leave_dead_bytes().is_ok()
+                && self.wear.has_room(&self.journal, bytes)
     }
 
     /// Makes what was written last.

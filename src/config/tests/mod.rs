@@ -19,6 +19,7 @@ const HOST: Host = Host {
     cores: 16,
     cache_free: Some((500 * GIB, 1000 * GIB)),
     cache_held: 0,
+    buffers_held: 0,
 };
 
 fn set(assignments: &[&str]) -> Result<Config, Error> {

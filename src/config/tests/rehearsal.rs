@@ -92,6 +92,21 @@ fn buffers_share_the_disk() {
     let error = settings(&two).unwrap_err();
     let words = "rehearsal.b.size: buffers of 12 GiB do not fit cache.disk 10 GiB";
     assert_eq!(error.message(), words);
+    let lasting = |held, free, given: &[&str]| {
+        let (cache_free, buffers_held) = (Some((free, 100 * GIB)), held);
+        set(given).unwrap().resolve(&Host { cache_free, buffers_held, ..HOST })
+    };
+    let one = [DIR, "rehearsal.a.size=40GiB", "cache.min-free=5%"];
+    assert!(lasting(0, 40 * GIB, &one).is_err());
+    for (held, free) in [(0, 45 * GIB), (60 * GIB, 40 * GIB), (40 * GIB, 0)] {
+        let disk = lasting(held, free, &one).unwrap().cache.disk.unwrap();
+        let left = free.saturating_sub(5 * GIB);
+        assert_eq!((disk.bytes, disk.buffers_bytes), (left, left + held), "what it holds has room");
+    }
+    let written = |size| [&one[..], &[size]].concat();
+    let disk = lasting(60 * GIB, 20 * GIB, &written("cache.disk=41GiB")).unwrap().cache.disk;
+    assert_eq!(disk.map(|disk| (disk.bytes, disk.buffers_bytes)), Some((15 * GIB, 41 * GIB)));
+    assert!(lasting(60 * GIB, 20 * GIB, &written("cache.disk=39GiB")).is_err());
     let huge = format!("rehearsal.c.size={}", u64::MAX);
     let sizes = [DIR, "rehearsal.a.size=16383PiB", "rehearsal.b.size=16383PiB", &huge];
     assert!(settings(&sizes).is_err());

@@ -39,21 +39,17 @@ impl Owner {
             Capacity::Bytes(bytes) => bytes,
         };
         let all = self.places.iter().fold(0, |all: u64, of| all.saturating_add(need(of)));
-        let disk = &self.around.disk;
-        if all <= disk.bytes {
+        let has = self.around.buffers_bytes;
+        if all <= has {
             return None;
         }
         let others = all - need(place);
-        let fit = disk.bytes.saturating_sub(others) / each;
-        let human = |bytes| Bytes(bytes).human();
-        let (all, each, has) = (human(all), human(each), human(disk.bytes));
-        let more = match disk.configured_bytes > disk.bytes {
-            true => "make room on the disk of cache.dir, which has no more left",
-            false => "make cache.disk larger",
-        };
+        let fit = has.saturating_sub(others) / each;
+        let (all, each, has) = (Bytes(all).human(), Bytes(each).human(), Bytes(has).human());
         Some(format!(
             "size: with {samples} samples of {each} on average buffers come to {all}, and cache.disk \
-             is {has}: make it {fit} samples at most, or {more}"
+             has {has} for them: make it {fit} samples at most, or make room for more on the disk of \
+             cache.dir and in cache.disk"
         ))
     }
 

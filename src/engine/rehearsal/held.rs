@@ -16,8 +16,9 @@ use siphasher::sip::SipHasher24;
 
 use super::record::{Origin, Record, State};
 use super::scores::Came;
+use super::streams::Streams;
 use crate::cache::store::disk::Disk;
-use crate::cache::{Bindings, EPOCHS_KEPT, Journal, Wear};
+use crate::cache::{Bindings, Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
 use crate::rehearsal::{
@@ -43,8 +44,7 @@ pub(super) struct Held {
     state: State,
     disk: Arc<dyn Disk>,
     journal: Journal,
-    /// Streams whose ordinals were bound in this mount.
-    streams: Vec<Arc<Bindings>>,
+    streams: Streams,
     /// What came of the scores of this mount.
     pub(super) scores: Came,
     wear: Wear,
@@ -97,7 +97,7 @@ impl Held {
             state,
             disk,
             journal,
-            streams: Vec::new(),
+            streams: Streams::default(),
             scores: Came::default(),
             wear: Wear::new(0, min_free),
             is_left: true,
@@ -263,44 +263,34 @@ impl Held {
     /// What is bound of the stream of an epoch, which begins with what is held where nothing is; none
     /// where the disk does not take it.
     pub(super) fn bindings(&mut self, epoch: u64) -> Option<Arc<Bindings>> {
-        if let Some(known) = self.streams.iter().find(|known| known.epoch() == epoch) {
-            return Some(Arc::clone(known));
-        }
         let exemplars = &self.state.exemplars;
         let held = |sample| exemplars.contains_key(&SampleId(sample));
-        let bindings = match Bindings::take_up(&*self.disk, epoch, held) {
+        let bindings = match self.streams.take_up(&*self.disk, epoch, held) {
             Ok(None) => self.begin_stream(epoch),
             found => found,
         };
-        match bindings {
-            Ok(Some(bindings)) => {
-                let bindings = Arc::new(bindings);
-                self.streams.push(Arc::clone(&bindings));
-                let over = self.streams.len().saturating_sub(EPOCHS_KEPT);
-                self.streams.drain(..over);
-                Some(bindings)
-            }
-            Ok(None) => None,
-            Err(error) => {
-                let name = &self.settings.name;
-                tracing::warn!(name, %error, "what a stream binds is not kept for the next mount");
-                None
-            }
-        }
+        bindings.unwrap_or_else(|error| {
+            let name = &self.settings.name;
+            tracing::warn!(name, %error, "what a stream binds is not kept for the next mount");
+            None
+        })
     }
 
     /// Begins the stream of an epoch with what is held, if anything is.
-    fn begin_stream(&mut self, epoch: u64) -> Result<Option<Bindings>> {
+    fn begin_stream(&mut self, epoch: u64) -> Result<Option<Arc<Bindings>>> {
+        if !self.has_room() {
+            return Err(Error::from(ErrorKind::StorageFull));
+        }
         // A sample that does not last would leave its number to another one.
         self.sync()?;
         let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
-        (!set.is_empty()).then(|| Bindings::begin(&*self.disk, epoch, &set)).transpose()
+        let disk = &*self.disk;
+        (!set.is_empty()).then(|| self.streams.begin(disk, epoch, &set)).transpose()
     }
 
     /// Epochs have other samples from now on.
     fn end_streams(&mut self) {
-        self.streams.clear();
-        if let Err(error) = Bindings::clear(&*self.disk) {
+        if let Err(error) = self.streams.end(&*self.disk) {
             let name = &self.settings.name;
             tracing::warn!(name, %error, "streams of before may be taken up by the next mount");
         }
@@ -335,7 +325,9 @@ impl Held {
         if result.is_ok()
             && self.wear.is_due(&self.journal)
             && let Err(error) = self.leave_dead_bytes()
+            && self.is_left
         {
+            // That there is no room has been said.
             let name = &self.settings.name;
             tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
         }
@@ -350,11 +342,7 @@ impl Held {
         self.write()?;
         let result = self.journal.sync();
         self.settle(&result);
-        let synced = self.streams.iter().try_for_each(|bindings| bindings.sync());
-        if let Err(error) = synced {
-            let name = &self.settings.name;
-            tracing::warn!(name, %error, "what a stream binds may not outlive the machine");
-        }
+        self.streams.sync(&self.settings.name);
         result
     }
 
@@ -380,7 +368,7 @@ impl Held {
 
     /// Whether everything that happened has been written and lasts.
     pub(super) fn lasts(&self) -> bool {
-        self.journal.lasts()
+        self.journal.lasts() && self.streams.last()
     }
 
     /// Bytes of what is held, and of the hashes of what was offered.

@@ -26,6 +26,7 @@ mod owner;
 mod queue;
 mod record;
 mod scores;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -169,10 +170,6 @@ impl Rehearsal {
         let min_free = disk.min_free_bytes;
         let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
         let places = places.collect::<Result<Vec<_>>>()?;
-        // What buffers hold already is theirs, and was not counted as left.
-        let held = places.iter().fold(0, |held: u64, place| held.saturating_add(place.held.live()));
-        let bytes = disk.bytes.saturating_add(held).min(disk.configured_bytes.max(disk.bytes));
-        let disk = DiskSettings { bytes, ..disk.clone() };
         let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
@@ -187,7 +184,7 @@ impl Rehearsal {
             failed: failing,
             points: Arc::clone(&points),
             hidden: Arc::clone(&hidden),
-            disk,
+            buffers_bytes: disk.buffers_bytes,
         };
         let owner = Owner::new(places, around);
         let thread = run(owner, arriving, &closed)?;
@@ -244,7 +241,9 @@ impl Rehearsal {
         }
         let answer = self.owner(|owner| {
             owner.decide();
-            owner.answer(question)
+            let answer = owner.answer(question);
+            owner.write();
+            answer
         });
         // It may have come a moment after who asked had given up.
         self.views.lapse();

@@ -19,7 +19,6 @@ use super::queue::{Bytes, Delivery, FETCHED_BYTES_MAX, Offer, Queue};
 use super::record::Origin;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
-use crate::config::DiskSettings;
 use crate::fs::views::{Access, Display, View, Views};
 use crate::source::{Kind, Stat};
 use crate::sync::Mutex;
@@ -67,8 +66,8 @@ pub(super) struct Around {
     pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
     /// Why nobody sees the views, where that is so.
     pub(super) hidden: Arc<OnceLock<String>>,
-    /// The disk that buffers share with the local store.
-    pub(super) disk: DiskSettings,
+    /// Bytes that all buffers may hold on their disk.
+    pub(super) buffers_bytes: u64,
 }
 
 /// Owner of the buffers.
@@ -98,7 +97,7 @@ impl Owner {
                     self.take(note);
                     notes.there(BATCH).for_each(|note| self.take(note));
                     self.decide();
-                    self.places.iter_mut().for_each(|place| drop(place.held.write()));
+                    self.write();
                     due.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -142,7 +141,9 @@ impl Owner {
             }
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
-                done(self.score(buffer, &lines).why());
+                let why = self.score(buffer, &lines).why();
+                self.write();
+                done(why);
             }
             Note::Appended { buffer, bytes, done } => {
                 let latent = self.places.get_mut(buffer).and_then(|place| place.latent.as_mut());
@@ -156,6 +157,12 @@ impl Owner {
             Note::Asked { ask } => ask(self),
             Note::Wake => {}
         }
+    }
+
+    /// Writes what has happened: who is told of it finds it again, also where we are killed.
+    pub(super) fn write(&mut self) {
+        // What could not be written waits, and is said.
+        self.places.iter_mut().for_each(|place| drop(place.held.write()));
     }
 
     /// What is held at the beginning of an epoch is what the epoch shows.

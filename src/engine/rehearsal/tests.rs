@@ -45,6 +45,7 @@ fn settings(written: &[&str]) -> RehearsalSettings {
         cores: 2,
         cache_free: Some((1 << 40, 1 << 40)),
         cache_held: 0,
+        buffers_held: 0,
     };
     config.resolve(&host).unwrap().rehearsal.remove(0)
 }
@@ -264,6 +265,8 @@ fn space_that_is_for_others_is_not_taken() {
         let settings = settings(&["policy=ring"]);
         Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
     };
+    assert!(open().has_room(), "the store gives way");
+    disk.set_space(room((3 << 28) - 1));
     assert!(!open().has_room());
     disk.set_space(room(2 << 30));
     let mut held = open();
@@ -280,6 +283,31 @@ fn space_that_is_for_others_is_not_taken() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert_eq!(held.buffer().len(), taken);
+}
+
+/// A journal that may not grow any more gives back what is dead of it, as long as there is room for the
+/// rest.
+#[test]
+fn a_buffer_without_room_gives_back_what_is_dead() {
+    let large = vec![3; 16 << 20];
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    for (left, is_rewritten) in [(1 << 28, false), ((1 << 28) + (20 << 20), true)] {
+        let disk = Model::default();
+        let settings = settings(&["policy=ring", "size=1"]);
+        let mut held =
+            Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap();
+        (0..3).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
+        held.write().unwrap();
+        let length = || disk.names().unwrap()[0].1;
+        assert!(length() > 3 * large.len() as u64, "it is no longer than twice what is alive");
+        disk.set_space(room(left));
+        (3..).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large)).count();
+        let _ = held.write();
+        assert_eq!(length() < 2 * large.len() as u64, is_rewritten);
+        let ops = disk.ops();
+        (0..3).for_each(|_| assert!(!held.has_room() && held.write().is_ok()));
+        assert_eq!(disk.ops(), ops, "it is left alone");
+    }
 }
 
 /// What goes for a newcomer is shown until the newcomer is on the disk, after any crash.

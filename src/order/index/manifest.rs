@@ -213,7 +213,7 @@ impl<'l> Files<'l> {
 
     /// The path with the dataset's directory before it.
     fn whole(&self, path: &[u8]) -> Vec<u8> {
-        let root = self.filter.directory();
+        let root = self.filter.directory().as_bytes();
         if root.is_empty() || path.starts_with(b"/") {
             return path.to_vec();
         }

@@ -110,19 +110,14 @@ pub struct Filter {
 
 impl Filter {
     /// The root without `./` and slashes at its ends.
-    fn directory(&self) -> &[u8] {
+    pub fn directory(&self) -> &str {
         let root = self.root.trim_start_matches("./").trim_matches('/');
-        if root == "." { b"" } else { root.as_bytes() }
-    }
-
-    /// Whether the root is this directory.
-    pub fn is_at(&self, directory: &str) -> bool {
-        self.directory() == directory.as_bytes()
+        if root == "." { "" } else { root }
     }
 
     /// What is left of a path below the root.
     fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        match self.directory() {
+        match self.directory().as_bytes() {
             b"" => Some(path),
             root => path.strip_prefix(root)?.strip_prefix(b"/"),
         }

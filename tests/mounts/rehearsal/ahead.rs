@@ -92,8 +92,8 @@ fn a_stream_is_read_ahead() {
 }
 
 /// What a job reads in a mix whose order was told; all of it must be as it was planted.
-fn read_mix(mounted: &Mounted) {
-    let (mix, known) = (mounted.path("rehearsal/old/mix"), planted());
+fn read_mix(mounted: &Mounted, view: &str) {
+    let (mix, known) = (mounted.path("rehearsal/old").join(view), planted());
     let sorted = |directory: &Path| {
         let entries = fs::read_dir(directory).unwrap();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -106,12 +106,21 @@ fn read_mix(mounted: &Mounted) {
 
 #[test]
 fn the_new_samples_of_a_mix_are_fetched_ahead() {
+    of_a_mix_are_fetched_ahead("mix");
+}
+
+#[test]
+fn the_new_samples_of_an_epochs_mix_are_fetched_ahead() {
+    of_a_mix_are_fetched_ahead("mix-3");
+}
+
+fn of_a_mix_are_fetched_ahead(view: &str) {
     let ground = ground();
     let mounted = mount(&ground, &[]);
     read_class(&mounted, "train/a");
     wait_for_offers(&ground, FILES);
     mounted.umount();
-    let order = "sequential:index=imagefolder,root=rehearsal/old/mix";
+    let order = &format!("sequential:index=imagefolder,root=rehearsal/old/{view}");
     let mounted = mount(&ground, &[]);
     let point = mounted.point.to_str().unwrap();
     let there = |count| {
@@ -123,17 +132,17 @@ fn the_new_samples_of_a_mix_are_fetched_ahead() {
     assert_eq!(rehearse(&ground, "task", &["old", "1", "-"], "train/b\n").0, Some(0));
     ground.ends(0, &["order", "set", point, order]);
     there(FILES);
-    read_mix(&mounted);
+    read_mix(&mounted, view);
     wait_until("its reads are seen", || {
         mounted.count("/orders/0/opens_predicted") >= FILES * 9 / 10
     });
     // The next task has another mix, over which the order is from then on.
     assert_eq!(rehearse(&ground, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
     there(2 * FILES);
-    read_mix(&mounted);
+    read_mix(&mounted, view);
     assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
     let said = ground.ends(3, &["order", "set", point, &order.replace("old", "new")]);
-    assert!(said.contains("rehearsal/new/mix"), "{said}");
+    assert!(said.contains(&format!("rehearsal/new/{view}")), "{said}");
     mounted.umount();
     // Also where it is told at the mount.
     let cache = ground.path("cache");
@@ -141,7 +150,7 @@ fn the_new_samples_of_a_mix_are_fetched_ahead() {
     let sets = ["--set", "rehearsal.old.size=30", "--set", "rehearsal.old.root=train"];
     let mounted = Mounted::new(&ground, &[&options[..], &sets].concat());
     wait_until("what is new is there", || mounted.count("/prefetched") == FILES);
-    read_mix(&mounted);
+    read_mix(&mounted, view);
     assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
     mounted.umount();
 }

@@ -104,7 +104,7 @@ fn a_buffer_of_more_than_the_disk_is_named() {
     // 200 files of 16 KiB on average.
     let (told, text, log) = doubts("1000000", "1MiB");
     assert_eq!(told, 1, "{text}");
-    for words in ["size: with 1000000 samples of 1", "come to 3", "make it 6", "cache.disk larger"]
+    for words in ["size: with 1000000 samples of 1", "come to 3", "make it 6", "make room for more"]
     {
         assert!(text.contains(words) && log.contains(words), "{words}: {text}");
     }

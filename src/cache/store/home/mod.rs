@@ -470,6 +470,13 @@ pub fn held(cache: &Path, owner: &Owner) -> u64 {
     disk_bytes(&path_of(cache, owner))
 }
 
+/// Bytes that the rehearsal buffers of a source and their codes take on the disk.
+pub fn held_by_buffers(cache: &Path, owner: &Owner) -> u64 {
+    let entries = fs::read_dir(cache.join(BUFFERS).join(owner.name())).into_iter().flatten();
+    let buffers = entries.flatten().map(|entry| entry.path());
+    buffers.map(|buffer| disk_bytes(&buffer) + disk_bytes(&buffer.join(LATENT))).sum()
+}
+
 /// Where the catalog of a source is saved, if it is.
 pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
     path_of(cache, owner).join(CATALOG)
