@@ -15,13 +15,10 @@ use nix::errno::Errno;
 use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
-use crate::sync::{Mutex, stand_back};
+use crate::sync::Mutex;
 
 /// Names that are looked at at once.
 const CHUNK: usize = 512;
-
-/// Niceness of the threads: a job that lists all there is begins at the same time.
-const NICE: u32 = 15;
 
 /// Some names of a directory.
 struct Portion {
@@ -109,12 +106,8 @@ impl Catalog {
             }
         };
         let started = thread::scope(|scope| {
-            let behind = || {
-                stand_back(NICE);
-                work();
-            };
             let spawn =
-                |_| thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, behind);
+                |_| thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, work);
             // With fewer threads it takes longer.
             (0..threads.max(1)).map(spawn).filter(|spawned| spawned.is_ok()).count()
         });

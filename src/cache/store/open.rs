@@ -40,7 +40,7 @@ pub fn fresh_secret() -> u128 {
 }
 
 impl Store {
-    /// Opens what the disk holds. `fresh` becomes the secret of a store that is new; nobody should
+    /// Opens what the disk holds, and mends its index. `fresh` becomes the secret of a store that is new; nobody should
     /// be able to guess it.
     ///
     /// # Errors
@@ -51,7 +51,23 @@ impl Store {
             Some(found) => found,
             None => (Log::begin(&*disk, &names, fresh)?, Entries::default()),
         };
-        Ok(Self::with(watch, disk, &names, limits, log, entries).0)
+        let (store, _) = Self::with(watch, disk, &names, limits, log, entries);
+        store.mend_index();
+        Ok(store)
+    }
+
+    /// Leaves behind what cannot be read of the index, which a machine that went down may have left.
+    fn mend_index(&self) {
+        let mut writer = self.writer();
+        let records = writer.log.torn_records;
+        if records > 0 {
+            tracing::warn!(
+                records,
+                "the index of the store was damaged; what is missing is fetched again"
+            );
+            // It can be read as it is.
+            let _ = self.rewrite(&mut writer).inspect_err(|error| self.health.bad(error));
+        }
     }
 
     /// Opens what the disk holds and says what of it is lost; none where there is no store. Where one

@@ -62,7 +62,10 @@ impl Streams {
 
     /// Makes what was bound last, as far as the disk does that.
     pub(super) fn sync(&mut self, name: &str) {
-        let failed = self.known.iter().filter_map(|bindings| bindings.sync().err()).last();
+        let mut failed = None;
+        for bindings in &self.known {
+            failed = bindings.sync().err().or(failed);
+        }
         if let Some(error) = failed.as_ref().filter(|_| !self.warned) {
             tracing::warn!(name, %error, "what a stream binds may not outlive the machine");
         }

@@ -46,11 +46,10 @@ pub(super) struct State {
 }
 
 impl Slot {
-    /// Shows nothing any more. Says whether it was a stream.
-    fn give_up(&mut self) -> bool {
+    /// Shows nothing any more. Gives the stream that it was, which is to be ended.
+    fn give_up(&mut self) -> Option<Arc<Stream>> {
         self.display = None;
-        let stream = self.stream.take();
-        stream.inspect(|stream| stream.end()).is_some()
+        self.stream.take()
     }
 }
 
@@ -64,18 +63,21 @@ impl State {
     }
 }
 
+/// Streams that are over, by their slots.
+type Over = Vec<(usize, Arc<Stream>)>;
+
 /// Ends what no name leads to any more. If somebody has looked at it, what ended before that is given
-/// up; the streams of that are named.
-fn end(slots: &mut [Slot], buffer: usize, ending: &[usize]) -> Vec<usize> {
+/// up; so is what nobody has looked at. Gives the streams among it.
+fn end(slots: &mut [Slot], buffer: usize, ending: &[usize]) -> Over {
     let is_seen = ending.iter().any(|at| slots.get(*at).is_some_and(|slot| slot.seen));
     let before = |slot: &Slot| is_seen && slot.buffer == buffer && slot.ended;
     let before = slots.iter_mut().enumerate().filter(|(_, slot)| before(slot));
-    let over = before.filter_map(|(at, slot)| slot.give_up().then_some(at)).collect();
+    let mut over: Over = before.filter_map(|(at, slot)| Some((at, slot.give_up()?))).collect();
     for at in ending {
         if let Some(slot) = slots.get_mut(*at) {
             slot.ended = true;
             if !slot.seen {
-                slot.give_up();
+                over.extend(slot.give_up().map(|stream| (*at, stream)));
             }
         }
     }
@@ -125,13 +127,11 @@ impl Views {
         let own = |slot: &Slot| {
             slot.buffer == buffer && slot.view.is_like(view) && slot.display.is_some()
         };
-        let mut over = Vec::new();
+        let mut over = Over::new();
         while slots.iter().filter(|slot| own(slot)).count() > DISPLAYS_MAX {
             let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
             let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
-            if slots[oldest].give_up() {
-                over.push(oldest);
-            }
+            over.extend(slots[oldest].give_up().map(|stream| (oldest, stream)));
             // A mix may have a successor of its name.
             places.retain(|_, place| *place != oldest);
         }
@@ -141,10 +141,11 @@ impl Views {
         slot
     }
 
-    /// Says that the streams of these slots show nothing any more.
-    fn tell_over(&self, buffer: usize, slots: Vec<usize>) {
-        for by in slots.into_iter().map(streams::shown_by) {
-            let (telling, next) = (u64::MAX, Vec::new());
+    /// Ends these streams, and says so. Waits for who lists one, so not under the lock of all.
+    fn tell_over(&self, buffer: usize, over: Over) {
+        for (slot, stream) in over {
+            stream.end();
+            let (by, telling, next) = (streams::shown_by(slot), u64::MAX, Vec::new());
             (self.ask.drawn)(Upcoming { by, telling, buffer, opened: None, next });
         }
     }
