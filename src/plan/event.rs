@@ -75,7 +75,7 @@ pub enum Place {
 }
 
 /// A sample of a rehearsal buffer that is shown again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Draw {
     /// The buffer's place among the buffers.
     pub buffer: usize,

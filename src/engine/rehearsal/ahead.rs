@@ -17,16 +17,47 @@ use crate::sync::Mutex;
 /// Threads that read.
 const READERS: usize = 2;
 
-/// What comes next of those who show samples: the buffer's place, and its samples, as long as those who
-/// show them have them: they keep their journal's file.
-type Next = HashMap<u64, (usize, Vec<(SampleId, Weak<Sample>)>)>;
-
 /// What was told last.
 #[derive(Default)]
 struct Told {
-    /// By who shows samples, the number of the last telling.
-    tellings: HashMap<u64, u64>,
-    next: Next,
+    /// By who shows samples, the number of the last telling and what comes next.
+    by: HashMap<u64, (u64, Vec<Draw>)>,
+    samples: HashMap<Draw, Next>,
+}
+
+/// A sample that comes next.
+struct Next {
+    /// Of how many who show samples.
+    of: usize,
+    /// As long as they have it: they keep their journal's file.
+    sample: Weak<Sample>,
+}
+
+impl Told {
+    /// Takes what somebody shows next. Says whether it is news: another thread may have been faster
+    /// with what came after.
+    fn take(&mut self, by: u64, telling: u64, next: Vec<(Draw, Weak<Sample>)>) -> bool {
+        let (last, before) = self.by.entry(by).or_default();
+        if telling <= *last {
+            return false;
+        }
+        *last = telling;
+        let draws = next.iter().map(|(draw, _)| *draw).collect();
+        let before = std::mem::replace(before, draws);
+        for (draw, sample) in next {
+            let of = self.samples.get(&draw).map_or(0, |next| next.of) + 1;
+            self.samples.insert(draw, Next { of, sample });
+        }
+        for draw in before {
+            if let Some(next) = self.samples.get_mut(&draw) {
+                next.of -= 1;
+                if next.of == 0 {
+                    self.samples.remove(&draw);
+                }
+            }
+        }
+        true
+    }
 }
 
 /// Reads ahead what the planner says.
@@ -47,29 +78,18 @@ impl Ahead {
         let Upcoming { by, telling, buffer, opened, next } = upcoming;
         let draw = |sample| Draw { buffer, sample };
         let listed = next.iter().map(|of| (draw(of.id), u64::from(of.pinned.length()))).collect();
-        let known: Vec<_> = next.iter().map(|of| (of.id, Arc::downgrade(of))).collect();
+        let known = next.iter().map(|of| (draw(of.id), Arc::downgrade(of))).collect();
         let drawn = Box::new(Drawn { by, opened: opened.map(draw), next: listed });
         // The planner hears of them in their order, too.
         let mut told = lock(&self.told);
-        let Told { tellings, next } = &mut *told;
-        let last = tellings.entry(by).or_default();
-        // Another thread may have been faster with what came after.
-        if telling > *last {
-            *last = telling;
-            match known.is_empty() {
-                true => next.remove(&by),
-                false => next.insert(by, (buffer, known)),
-            };
+        if told.take(by, telling, known) {
             self.inbox.put(Event::Drawn { drawn }, None);
         }
     }
 
     /// A sample that comes next.
     fn sample(&self, draw: Draw) -> Option<Arc<Sample>> {
-        let told = lock(&self.told);
-        let lists = told.next.values().filter(|(buffer, _)| *buffer == draw.buffer);
-        let mut listed = lists.flat_map(|(_, list)| list).filter(|(id, _)| *id == draw.sample);
-        listed.find_map(|(_, sample)| sample.upgrade())
+        lock(&self.told).samples.get(&draw)?.sample.upgrade()
     }
 
     /// Reads a sample, and says when that is done.
@@ -105,5 +125,24 @@ mod tests {
             _ => None,
         });
         assert_eq!(heard.collect::<Vec<_>>(), [(1, 1), (1, 3), (2, 1), (1, u32::MAX)]);
+    }
+
+    #[test]
+    fn a_sample_is_known_as_long_as_somebody_shows_it_next() {
+        let mut told = Told::default();
+        let draw = |sample| Draw { buffer: 0, sample: SampleId(sample) };
+        let mut tell = |by, telling, samples: &[u32]| {
+            let next = samples.iter().map(|sample| (draw(*sample), Weak::new())).collect();
+            told.take(by, telling, next);
+            let mut known: Vec<u32> = told.samples.keys().map(|of| of.sample.0).collect();
+            known.sort_unstable();
+            known
+        };
+        assert_eq!(tell(1, 1, &[4, 5, 4]), [4, 5]);
+        assert_eq!(tell(2, 1, &[5, 6]), [4, 5, 6]);
+        assert_eq!(tell(1, 2, &[4]), [4, 5, 6]);
+        assert_eq!(tell(2, 2, &[]), [4]);
+        assert_eq!(tell(1, 1, &[9]), [4], "it was overtaken");
+        assert!(tell(1, 3, &[]).is_empty());
     }
 }
