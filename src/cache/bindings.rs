@@ -178,8 +178,8 @@ impl Bindings {
     }
 
     fn of(epoch: u64, set: Vec<u32>, blob: Arc<dyn Blob>, pairs: Vec<(u32, u32)>) -> Bindings {
-        // They may have been written by a process that was killed before it synced them.
-        let bound = Bound { written: pairs.len(), pairs, ..Bound::default() };
+        // Whether they last is not known; nor would a sync say so of what another process has written.
+        let bound = Bound { pairs, ..Bound::default() };
         Bindings { epoch, set, blob, bound: Mutex::new(bound) }
     }
 

@@ -261,9 +261,13 @@ impl Engine {
             Question::Task { buffer, .. } => Some(buffer.clone()),
             _ => None,
         };
-        let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question)?;
-        begins.iter().for_each(|buffer| self.renew_orders_of_task(buffer));
-        Ok(answer)
+        let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question);
+        // It may have begun although nobody could wait for it, or the disk does not take it yet.
+        let begun = |error: &Error| error.kind() != ErrorKind::Usage;
+        if answer.as_ref().err().is_none_or(begun) {
+            begins.iter().for_each(|buffer| self.renew_orders_of_task(buffer));
+        }
+        answer
     }
 
     /// The settings as people read them.

@@ -276,7 +276,14 @@ impl CodeStore {
     /// # Errors
     /// The disk's.
     pub fn sync(&mut self) -> Result<()> {
-        self.journal.sync()
+        let synced = self.journal.sync();
+        match &synced {
+            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.may_mend() => {
+                self.rewrite()?;
+                self.journal.sync()
+            }
+            _ => synced,
+        }
     }
 
     /// Whether everything lasts.

@@ -249,6 +249,24 @@ fn crash_images() {
     assert!(images > 500);
 }
 
+/// Codes that have been replaced are given back before the disk has no room for others.
+#[test]
+fn dead_codes_make_room_for_others() {
+    let disk = Model::default();
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();
+    let numbers: Vec<u64> = (0..100).collect();
+    (0..3).for_each(|turn| _ = store.append(&written(&numbers, turn)).unwrap());
+    let before = store.length();
+    // The disk is asked again by who opens the store.
+    let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();
+    disk.set_space(room(3 << 28));
+    store.append(&written(&[100], 0)).unwrap_err();
+    assert!(store.length() < before / 2, "as much as was dead");
+    let left: Vec<(u64, u8)> = numbers.iter().map(|number| (*number, 2)).collect();
+    assert_eq!(read(&store), expected(&left));
+}
+
 /// What others leave is theirs: nothing is taken until there is space again.
 #[test]
 fn space_that_is_for_others_is_not_taken() {

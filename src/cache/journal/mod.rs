@@ -16,8 +16,9 @@
 //! synced and only then named as the next generation. Whoever has a place in an older one can
 //! still read it.
 //!
-//! A sync that fails is reported once: the kernel takes what it could not write for written. So it is
-//! read back, compared with its checksums and written again before the next sync counts.
+//! A sync that fails is reported once, perhaps to a process that is gone: the kernel takes what it could
+//! not write for written. So it is read back, compared with its checksums and written again before the
+//! next sync counts; so is what an opened journal does not know to last.
 
 mod reading;
 #[cfg(test)]
@@ -153,21 +154,10 @@ pub struct Journal {
     pending: Vec<u8>,
     /// So much of it lasts.
     synced: u64,
-    /// A sync has failed: what is behind that may be in memory alone, though nothing says so any more.
-    failed: bool,
-    /// What is left to do before its name lasts.
-    naming: Naming,
-}
-
-/// Whether the name of a journal lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Naming {
-    /// It does.
-    Lasts,
-    /// It may not.
-    Due,
-    /// It may not, and the generation before, which a crash may bring back, is still there.
-    Replaces(u32),
+    /// What is behind that may be in memory alone, though no sync would say so: one has failed.
+    doubtful: bool,
+    /// Whether its name lasts. Until it does those before stay, which a crash may bring back.
+    named: bool,
 }
 
 fn damaged(message: String) -> Error {
@@ -226,18 +216,17 @@ impl Journal {
         remove(&*disk, UNNAMED);
         log.written.store(end, Ordering::Release);
         // What was written and named by a process that was killed may not last.
-        let mut journal = Journal { synced, naming: Naming::Due, ..Journal::of(disk, log) };
-        if journal.sync_name().is_ok() {
-            // This one was whole before it had its name; the others are what a crash left.
-            generations.iter().skip(1).for_each(|(old, _)| remove(&*journal.disk, &name(*old)));
-        }
+        let doubtful = synced < end;
+        let mut journal = Journal { synced, doubtful, named: false, ..Journal::of(disk, log) };
+        // Where that fails it is tried again.
+        let _ = journal.sync_name();
         Ok(journal)
     }
 
     /// One of which nothing has been written.
     fn of(disk: Arc<dyn Disk>, log: Arc<Log>) -> Journal {
-        let (pending, synced, failed) = Default::default();
-        Journal { disk, log, pending, synced, failed, naming: Naming::Lasts }
+        let (pending, synced, doubtful) = Default::default();
+        Journal { disk, log, pending, synced, doubtful, named: true }
     }
 
     /// Adds a record with a text, and says where its bytes will be once it is
@@ -298,11 +287,11 @@ impl Journal {
     /// The disk's, and `InvalidData` where it has lost something when it was synced before.
     pub fn sync(&mut self) -> Result<()> {
         if self.synced < self.end() {
-            if self.failed {
+            if self.doubtful {
                 self.write_again()?;
             }
             let synced = self.log.blob.sync();
-            self.failed = synced.is_err();
+            self.doubtful = synced.is_err();
             synced?;
             self.synced = self.end();
         }
@@ -310,12 +299,14 @@ impl Journal {
     }
 
     fn sync_name(&mut self) -> Result<()> {
-        if self.naming != Naming::Lasts {
+        if !self.named {
             self.disk.sync_names()?;
-            if let Naming::Replaces(before) = self.naming {
-                remove(&*self.disk, &name(before));
-            }
-            self.naming = Naming::Lasts;
+            // This one was whole before it had its name.
+            let others = generations(&*self.disk)?.into_iter().map(|(generation, _)| generation);
+            others
+                .filter(|other| *other < self.log.generation)
+                .for_each(|other| remove(&*self.disk, &name(other)));
+            self.named = true;
         }
         Ok(())
     }
@@ -339,7 +330,7 @@ impl Journal {
 
     /// Whether all that was added has been written and lasts.
     pub fn lasts(&self) -> bool {
-        self.synced == self.length() && self.naming == Naming::Lasts
+        self.synced == self.length() && self.named
     }
 
     /// Where what is pending goes.
@@ -372,8 +363,7 @@ impl Journal {
         }
         let (next, filled) = next?;
         // From here on it is the next one that would be opened.
-        let before = std::mem::replace(self, next);
-        self.naming = Naming::Replaces(before.log.generation);
+        *self = Journal { named: false, ..next };
         if let Err(error) = self.sync_name() {
             tracing::warn!(%error, "the name of a journal may not last");
         }

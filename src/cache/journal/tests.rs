@@ -254,13 +254,17 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usi
     let mut lasting = vec![(disk.ops(), 0)];
     for _ in 0..40 {
         let mut state = states.last().unwrap().clone();
-        match random.random_range(0..13) {
-            12 => {
+        match random.random_range(0..14) {
+            turn @ 12.. => {
                 journal.write().unwrap();
                 let lasts = journal.lasts();
                 disk.fail_syncs(Some(libc::EIO));
                 assert_eq!(journal.sync().is_ok(), lasts);
                 disk.fail_syncs(None);
+                if turn == 13 {
+                    // Of whom a sync that fails was seen by another one.
+                    journal = open(disk).0;
+                }
             }
             0..8 => {
                 let n = random.random_range(0..200);

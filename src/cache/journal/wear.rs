@@ -3,7 +3,8 @@
 //!
 //! The local store gives space back before less than seven eighths of what has to stay free is free.
 //! A journal grows until that is three quarters, since what it keeps may be nowhere else; and one that
-//! may not grow any more may be rewritten, which gives more back than it takes, until a quarter is left.
+//! may not grow any more may be rewritten, until a quarter is left: that gives more back than it takes,
+//! but for what views still show of the one before.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
@@ -23,22 +24,25 @@ pub struct Wear {
     /// Bytes of the disk that are left to others.
     min_free: u64,
     length_max: u64,
-    /// How long the journal was when it was rewritten last.
+    /// How long the journal was when it was rewritten last, and when that was tried last.
     rewritten: u64,
+    tried: u64,
     health: Health,
     /// How long the journal was when it was last asked for room.
     length: Option<u64>,
     /// Since when the journal has had no room, or has been looked at for want of it.
     without: Option<Instant>,
+    /// When it was rewritten last for what its disk has lost.
+    mended: Option<Instant>,
 }
 
 impl Wear {
     /// Of a journal of which so many bytes are alive.
     pub fn new(live: u64, min_free: u64) -> Wear {
         let health = Health::new(min_free - min_free / 4, 0);
-        let (rewritten, length, without) = Default::default();
+        let (rewritten, tried, length, without, mended) = Default::default();
         let length_max = 2 * live + DEAD_BYTES;
-        Wear { min_free, length_max, rewritten, health, length, without }
+        Wear { min_free, length_max, rewritten, tried, health, length, without, mended }
     }
 
     /// Whether a journal may grow by so many bytes: not where others need the space of its disk.
@@ -50,9 +54,21 @@ impl Wear {
             self.without = None;
         } else if self.without.is_none_or(|since| since.elapsed() >= LOOK_EVERY) {
             self.without = Some(Instant::now());
-            self.length_max = 0;
+            // One that cannot be rewritten as it is will not be a moment later.
+            if self.tried < length {
+                self.length_max = 0;
+            }
         }
         has_room
+    }
+
+    /// Whether a journal of which the disk has lost something is to be rewritten for that now.
+    pub fn may_mend(&mut self) -> bool {
+        let due = self.mended.is_none_or(|since| since.elapsed() >= LOOK_EVERY);
+        if due {
+            self.mended = Some(Instant::now());
+        }
+        due
     }
 
     /// Whether it is time to [look](Self::look).
@@ -68,13 +84,14 @@ impl Wear {
     /// The disk's, and `StorageFull` where it has no room for what is alive.
     pub fn look(&mut self, journal: &Journal, live: u64) -> Result<bool> {
         let length = journal.length();
-        let dead = length.saturating_sub(live.max(self.rewritten));
-        let is_short = self.without.is_some() && dead > live / 4;
+        // Records of small samples are more than the samples.
+        let live = live.max(self.rewritten);
+        let is_short = self.without.is_some() && length.saturating_sub(live) > live / 4;
         if length <= 2 * live + DEAD_BYTES && !is_short {
             self.length_max = 2 * live + DEAD_BYTES;
             return Ok(false);
         }
-        self.length_max = length + DEAD_BYTES;
+        (self.length_max, self.tried) = (length + DEAD_BYTES, length);
         if live > journal.space()?.bytes.saturating_sub(self.min_free / 4) {
             return Err(Error::from(ErrorKind::StorageFull));
         }
@@ -84,6 +101,8 @@ impl Wear {
     /// The journal has been rewritten: all of it is alive.
     pub fn rewritten(&mut self, journal: &Journal) {
         self.rewritten = journal.length();
+        (self.tried, self.length) = (0, None);
+        self.health = Health::new(self.min_free - self.min_free / 4, 0);
         self.length_max = 2 * self.rewritten + DEAD_BYTES;
     }
 }

@@ -10,7 +10,6 @@ use crate::cache::Inbox;
 use crate::engine::lock;
 use crate::fs::views::{Sample, Upcoming};
 use crate::plan::{Draw, Drawn, Event};
-use crate::rehearsal::SampleId;
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 
@@ -108,6 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rehearsal::SampleId;
 
     #[test]
     fn who_is_overtaken_is_not_heard() {

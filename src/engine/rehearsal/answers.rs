@@ -65,17 +65,20 @@ impl Owner {
             }
             Question::Score { buffer, lines, .. } => {
                 let at = self.named(&buffer)?;
-                Ok(self.score(at, &lines).told())
+                let told = self.score(at, &lines).told();
+                self.written(at).map(|()| told)
             }
             // Whoever copies asks for a view.
             Question::Export { .. } => Ok(Value::Null),
             Question::Offer { buffer, paths } => {
                 let at = self.named(&buffer)?;
-                self.offer_listed(at, &paths)
+                let told = self.offer_listed(at, &paths)?;
+                self.written(at).map(|()| told)
             }
             Question::Task { buffer, task, files } => {
                 let at = self.named(&buffer)?;
-                self.begin_task(at, task, &files)
+                let told = self.begin_task(at, task, &files)?;
+                self.written(at).map(|()| told)
             }
             Question::Draw { buffer, epoch, count } => {
                 let held = self.named(&buffer).map(|at| &self.places[at].held)?;
@@ -91,6 +94,14 @@ impl Owner {
                 self.sleep(at, set)
             }
         }
+    }
+
+    /// Writes what has happened to a buffer: who is told of it finds it again, also where we are killed.
+    fn written(&mut self, buffer: usize) -> Result<()> {
+        self.places[buffer].held.write().map_err(|error| {
+            Error::new(ErrorKind::Cache, format!("{FULL} yet, so it may not last: {error}"))
+                .hint("make room in the cache directory; what was said is written then")
+        })
     }
 
     /// Chooses a sleep set and shows it.

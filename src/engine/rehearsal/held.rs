@@ -52,6 +52,8 @@ pub(super) struct Held {
     is_left: bool,
     /// It was said that the disk does not take what is written.
     warned: bool,
+    /// The disk may have lost what was written last.
+    sync_failed: bool,
     /// Counts the changes of what is shown, for those who look at it.
     pub(super) changes: Arc<AtomicU64>,
 }
@@ -102,6 +104,7 @@ impl Held {
             wear: Wear::new(0, min_free),
             is_left: true,
             warned: false,
+            sync_failed: false,
             changes: Arc::default(),
         };
         let held_with_bytes = |sample: &SampleId| held.state.exemplars.contains_key(sample);
@@ -311,7 +314,8 @@ impl Held {
             );
         }
         self.is_left = is_left;
-        is_left && !self.journal.is_full()
+        // What comes behind something that the disk has lost would be lost with it.
+        is_left && !self.sync_failed && !self.journal.is_full()
     }
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead. What could
@@ -320,8 +324,16 @@ impl Held {
     /// # Errors
     /// The disk's, of which is said once that they are there.
     pub(super) fn write(&mut self) -> Result<()> {
+        let result = self.put();
+        // That it is taken does not mean that the disk has it.
+        if result.is_err() || !self.sync_failed {
+            self.settle(&result);
+        }
+        result
+    }
+
+    fn put(&mut self) -> Result<()> {
         let result = self.journal.write();
-        self.settle(&result);
         if result.is_ok()
             && self.wear.is_due(&self.journal)
             && let Err(error) = self.leave_dead_bytes()
@@ -339,11 +351,26 @@ impl Held {
     /// # Errors
     /// As of [`Held::write`].
     pub(super) fn sync(&mut self) -> Result<()> {
-        self.write()?;
-        let result = self.journal.sync();
+        let result = self.put().and_then(|()| {
+            let synced = self.sync_journal();
+            self.sync_failed = synced.is_err();
+            synced
+        });
         self.settle(&result);
         self.streams.sync(&self.settings.name);
         result
+    }
+
+    /// Makes the journal last; where its disk has lost something of it, what is left begins anew.
+    fn sync_journal(&mut self) -> Result<()> {
+        match self.journal.sync() {
+            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.may_mend() => {
+                self.rewrite()?;
+                self.journal.write()?;
+                self.journal.sync()
+            }
+            synced => synced,
+        }
     }
 
     fn settle(&mut self, result: &Result<()>) {

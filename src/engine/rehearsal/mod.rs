@@ -241,9 +241,7 @@ impl Rehearsal {
         }
         let answer = self.owner(|owner| {
             owner.decide();
-            let answer = owner.answer(question);
-            owner.write();
-            answer
+            owner.answer(question)
         });
         // It may have come a moment after who asked had given up.
         self.views.lapse();

@@ -97,7 +97,7 @@ impl Owner {
                     self.take(note);
                     notes.there(BATCH).for_each(|note| self.take(note));
                     self.decide();
-                    self.write();
+                    self.places.iter_mut().for_each(|place| drop(place.held.write()));
                     due.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -142,27 +142,20 @@ impl Owner {
             Note::Scored { buffer, lines, done } => {
                 let lines = String::from_utf8_lossy(&lines);
                 let why = self.score(buffer, &lines).why();
-                self.write();
-                done(why);
+                let written = self.places.get_mut(buffer).map_or(Ok(()), |of| of.held.write());
+                done(why.or(written.err().map(errno)));
             }
             Note::Appended { buffer, bytes, done } => {
                 let latent = self.places.get_mut(buffer).and_then(|place| place.latent.as_mut());
                 done(latent.map_or(Err(Errno::ENOENT), |latent| latent.append(&bytes)));
             }
             Note::Sync { buffer, done } => {
-                let errno = |error: Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
                 let place = self.places.get_mut(buffer).ok_or(Errno::ENOENT);
                 done(place.and_then(|place| place.sync().map_err(errno)));
             }
             Note::Asked { ask } => ask(self),
             Note::Wake => {}
         }
-    }
-
-    /// Writes what has happened: who is told of it finds it again, also where we are killed.
-    pub(super) fn write(&mut self) {
-        // What could not be written waits, and is said.
-        self.places.iter_mut().for_each(|place| drop(place.held.write()));
     }
 
     /// What is held at the beginning of an epoch is what the epoch shows.
@@ -251,6 +244,10 @@ impl Owner {
             fetch(&self.around.cache, held, queue, &self.around.notes);
         }
     }
+}
+
+fn errno(error: Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 /// What is offered, by what is known of it now; none where that is another version.

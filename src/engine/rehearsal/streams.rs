@@ -93,10 +93,10 @@ mod tests {
         let shown = [3, 4].map(|epoch| streams.begin(&disk, epoch, &[1, 2, 3]).unwrap());
         shown.iter().for_each(|bindings| bindings.bind(0, 2));
         assert!(!streams.last());
-        disk.fail_syncs(Some(libc::EIO));
+        disk.fail_syncs_of(Some("stream-00000001-3"));
         streams.sync("old");
-        assert!(!streams.last() && streams.warned);
-        disk.fail_syncs(None);
+        assert!(!streams.last() && streams.warned && shown[1].lasts());
+        disk.fail_syncs_of(None);
         streams.sync("old");
         assert!(streams.last() && !streams.warned && streams.known.len() == 2);
         let [first, second] = shown;

@@ -285,6 +285,28 @@ fn space_that_is_for_others_is_not_taken() {
     assert_eq!(held.buffer().len(), taken);
 }
 
+/// What a sync that failed has lost goes; what is left is begun anew, and no offer comes behind the gap.
+#[test]
+fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut held, 0..10), 10);
+    held.sync().unwrap();
+    assert_eq!(offer(&mut held, 10..20), 10);
+    disk.fail_syncs(Some(libc::EIO));
+    held.sync().unwrap_err();
+    assert!(held.write().is_ok() && !held.has_room() && !held.lasts());
+    disk.fail_syncs(None);
+    disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    held.sync().unwrap();
+    assert!(held.lasts() && held.has_room());
+    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
+    assert_eq!(disk.names().unwrap().len(), 1);
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let again = open_on(Arc::new(disk.crash(disk.ops(), &mut random)), &[]);
+    assert_eq!(check(&again), check(&held));
+}
+
 /// A journal that may not grow any more gives back what is dead of it, as long as there is room for the
 /// rest.
 #[test]

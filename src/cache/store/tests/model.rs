@@ -63,6 +63,8 @@ struct State {
     sync_fails: Option<i32>,
     /// The file that cannot be read.
     unreadable: Option<String>,
+    /// The file of which every sync fails.
+    unsyncable: Option<String>,
     /// A name that the next listing has though there is no such file.
     ghost: Option<String>,
     names_fail: Option<i32>,
@@ -102,6 +104,11 @@ impl Model {
     /// Nothing of this file can be read.
     pub(crate) fn fail_reads_of(&self, name: Option<&str>) {
         self.lock().unreadable = name.map(str::to_owned);
+    }
+
+    /// This file cannot be made to last, as by [`fail_syncs`](Self::fail_syncs).
+    pub(crate) fn fail_syncs_of(&self, name: Option<&str>) {
+        self.lock().unsyncable = name.map(str::to_owned);
     }
 
     /// The next listing has a name of a file that is gone by then.
@@ -336,7 +343,11 @@ impl Blob for ModelFile {
     }
 
     fn sync(&self) -> Result<()> {
-        let fails = self.model.lock().sync_fails;
+        let fails = {
+            let state = self.model.lock();
+            let unsyncable = state.unsyncable.as_ref().and_then(|name| state.names.get(name));
+            state.sync_fails.or((unsyncable == Some(&self.file)).then_some(libc::EIO))
+        };
         if let Some(errno) = fails {
             self.model.record(Op::Lost { file: self.file })?;
             return Err(Error::from_raw_os_error(errno));
