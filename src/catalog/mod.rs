@@ -164,7 +164,8 @@ impl Catalog {
     ) -> Result<Self, (PathBuf, Errno)> {
         let catalog = Self::begin(source, period).map_err(|errno| (PathBuf::new(), errno))?;
         catalog.fill(threads, &AtomicBool::new(false), &|_| ());
-        match catalog.scan_status().fault {
+        let status = catalog.scan_status();
+        match status.fault.or(status.unsure) {
             Some(fault) => Err(fault),
             None => Ok(catalog),
         }

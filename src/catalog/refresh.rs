@@ -229,15 +229,17 @@ impl Catalog {
     }
 
     /// A directory's names at the source, and what those are that nobody knows yet. One that the
-    /// source has and cannot say more of is there all the same.
+    /// source has and cannot say more of than its kind is there all the same, unless very many are so.
     fn read_names(
         &self,
         directory: FileId,
         path: &Path,
     ) -> Result<Vec<(OsString, Option<Stat>)>, Errno> {
-        let (mut found, mut left) = (Vec::new(), Vec::new());
+        let (mut found, mut left, mut silent) = (Vec::new(), Vec::new(), None);
         let mut is_prompt = true;
-        let take = |names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>| {
+        let mut take = |names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>| {
+            let errno = stats.iter().filter_map(|stat| stat.err()).find(|e| !scan::is_certain(*e));
+            silent = silent.or(errno);
             let named = names.into_iter().zip(stats);
             named
                 .filter_map(|(name, stat)| Some((name, Some(scan::told(stat)?))))
@@ -260,14 +262,15 @@ impl Catalog {
         })?;
         let stats = self.stat_many(path, &left);
         found.extend(take(left, stats));
-        let unsure = |stat: &Option<Stat>| stat.as_ref().is_some_and(is_unsure);
-        if found.iter().any(|(_, stat)| unsure(stat)) {
-            let kinds = self.source.listed_kinds(path);
-            for (name, stat) in found.iter_mut().filter(|(_, stat)| unsure(stat)) {
-                *stat = kinds.get(name).map(|kind| row::unsure(*kind)).or(*stat);
+        let Some(errno) = silent else { return Ok(found) };
+        let (kinds, all, mut count) = (self.source.listed_kinds(path), found.len(), 0);
+        for (name, stat) in &mut found {
+            if let Some(stat) = stat.as_mut().filter(|stat| is_unsure(stat)) {
+                *stat = row::unsure(*kinds.get(name).ok_or(errno)?);
+                count += 1;
             }
         }
-        Ok(found)
+        if scan::too_many_are(count, all) { Err(errno) } else { Ok(found) }
     }
 
     /// What names of a directory are, asked by as many threads as that takes.

@@ -67,7 +67,7 @@ impl Catalog {
                 return renamed;
             }
             // Names that new ones have pushed out of their portion were not looked at.
-            let before = std::mem::replace(&mut left, self.unchecked_names());
+            let before = std::mem::replace(&mut left, self.unchecked());
             if left == 0 || left >= before {
                 self.swept.store(true, Ordering::Relaxed);
                 return renamed;
@@ -75,10 +75,12 @@ impl Catalog {
         }
     }
 
-    /// Number of names that nobody has checked since the mount.
-    fn unchecked_names(&self) -> usize {
+    /// Number of names that nobody has checked since the mount, and of directories that nobody has read.
+    fn unchecked(&self) -> usize {
         let tree = self.read();
-        tree.files().filter(|row| tree.is_named(*row) && tree.checked(*row) == 0).count()
+        let is_new = |row: FileId| tree.is_there(row) && tree.is_unread(row);
+        let is_left = |row: FileId| tree.checked(row) == 0 || is_new(row);
+        tree.files().filter(|row| tree.is_named(*row) && is_left(*row)).count()
     }
 
     /// Goes through all directories once. Says whether there are other names than before, and whether

@@ -91,6 +91,15 @@ fn cannot(file: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Cache, format!("the catalog {}: {error}", file.display())).hint(hint)
 }
 
+fn cannot_write(file: &Path, error: &std::io::Error) -> Error {
+    let hint = match error.kind() {
+        IoErrorKind::PermissionDenied => "name a file in a directory that you may write to",
+        IoErrorKind::NotFound => "make its directory first",
+        _ => home::advice(error),
+    };
+    Error::new(ErrorKind::Cache, format!("cannot write {}: {error}", file.display())).hint(hint)
+}
+
 fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
     let ((files, bytes), state) = (catalog.totals(), catalog.state());
     if json {
@@ -130,7 +139,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
         }
     };
     let exported = Anchored::at(file).and_then(|place| catalog.export(&place));
-    exported.map_err(|error| cannot(file, &error))?;
+    exported.map_err(|error| cannot_write(file, &error))?;
     report("exported to", &catalog, file, json);
     Ok(())
 }
@@ -142,7 +151,7 @@ fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
     let catalog = opened.map_err(|error| cannot(file, &error))?;
     let home = home::claim(cache, &owner)?;
     let saved = home::catalog(cache, &owner);
-    catalog.export(&home.catalog()).map_err(|error| cannot(&saved, &error))?;
+    catalog.export(&home.catalog()).map_err(|error| cannot_write(&saved, &error))?;
     report("imported from", &catalog, file, json);
     Ok(())
 }

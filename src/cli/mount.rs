@@ -101,7 +101,7 @@ fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
         let source = plan.source.display();
         eprintln!("belady: {source} is being mounted already; waiting until that is there");
     };
-    Turn::take((found.dev(), found.ino()), waits).map(Some)
+    Turn::take((found.dev(), found.ino()), waits)
 }
 
 /// Shows a source that this user has mounted already at this mount point too, instead of starting a

@@ -171,11 +171,11 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits for the turn, and calls `waits` before it does.
+    /// Waits for the turn, and calls `waits` before it does; none where files cannot be locked.
     ///
     /// # Errors
     /// Where the runtime directory cannot be used.
-    pub fn take((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Self> {
+    pub fn take((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Option<Self>> {
         let path = runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
         let cannot = |errno: &dyn Display| refuse(&path, errno).hint(ELSEWHERE);
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
@@ -190,8 +190,12 @@ impl Turn {
         while let Err((file, Errno::EINTR)) = lock {
             lock = Flock::lock(file, FlockArg::LockExclusive);
         }
-        let lock = lock.map_err(|(_, errno)| cannot(&errno.desc()))?;
-        Ok(Turn { lock })
+        match lock {
+            Ok(lock) => Ok(Some(Turn { lock })),
+            // Two mounts that begin at once are two then.
+            Err((_, Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)) => Ok(None),
+            Err((_, errno)) => Err(cannot(&errno.desc())),
+        }
     }
 
     /// What a process holds the turn by as its input, should this one be killed.

@@ -97,9 +97,7 @@ fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     };
     let opened = Directory::open(home.path(), true)
         .and_then(|directory| Store::open(Arc::new(directory), limits, fresh_secret()));
-    let store = opened.map_err(|error| {
-        home::cannot(&disk.dir, &error).hint("`belady cache rm` deletes a store")
-    })?;
+    let store = opened.map_err(|error| home::cannot(&disk.dir, &error))?;
     store.resize(disk.bytes);
     Ok((home, store))
 }

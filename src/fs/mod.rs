@@ -141,7 +141,7 @@ impl Dataset {
     /// the dataset may have one of that name.
     pub fn show_views(&self, listed: bool) -> bool {
         let found = self.catalog.lookup(NodeId::ROOT, OsStr::new(VIEWS_NAME), true);
-        let free = !matches!(found, Some(Ok(_)));
+        let free = matches!(found, None | Some(Err(Errno::ENOENT)));
         self.views.store(free, Ordering::Relaxed);
         self.lists_views.store(free && listed, Ordering::Relaxed);
         free

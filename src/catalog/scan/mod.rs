@@ -8,8 +8,9 @@
 //!    read first: the same tree has the same numbers at each mount.
 //! 3. A directory that a reader asks for before its turn is read for that reader, and has its rows
 //!    from then on ([`Catalog::refresh_directory`]). The scan goes on below it.
-//! 4. A name of which the source says nothing but that it is there has a row all the same. It is asked
-//!    for by itself when it is looked up, and by the next scan where this one does not become whole.
+//! 4. A name of which the source says nothing but that it is there has a row all the same, where the
+//!    listing tells what kind it is of. It is asked for by itself when it is looked up, and by the next
+//!    scan where this one does not become whole: of a directory nobody knows what is below it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -37,9 +38,14 @@ pub(super) const PROMPT: Duration = Duration::from_micros(20);
 const FAULTS_MAX: usize = 64;
 
 /// Of single names the source may be unable to say what they stand for: of so many, or of one in so
-/// many of those that it told of. Beyond that it is the source that fails.
+/// many. Beyond that it is the source that fails.
 const UNSURE_MAX: usize = 64;
 const UNSURE_SHARE: usize = 16;
+
+/// Whether the source cannot say what names stand for of too many of so many.
+pub(super) fn too_many_are(unsure: usize, names: usize) -> bool {
+    unsure > UNSURE_MAX.max(names / UNSURE_SHARE)
+}
 
 /// After rows were added the scan gathers more for so many times as long as that took, or this
 /// long: whoever holds a layout makes the next addition copy it.
@@ -62,6 +68,8 @@ pub struct ScanStatus {
     pub is_over: bool,
     /// The first path below the root that the source could not tell about, and its error.
     pub fault: Option<(PathBuf, Errno)>,
+    /// The first one that it could say no more of than that it is there. The scan is whole with it.
+    pub unsure: Option<(PathBuf, Errno)>,
 }
 
 /// A directory as found: its names, or why they cannot be read.
@@ -71,6 +79,8 @@ pub(super) struct Found {
     /// Where each entry's name is, and what it is.
     pub(super) entries: Vec<(u32, Stat)>,
     pub(super) error: Option<Errno>,
+    /// Why the source could not say what some names stand for.
+    silent: Option<Errno>,
     /// When it was looked at.
     pub(super) now: u32,
 }
@@ -108,8 +118,7 @@ struct Work {
     lists: VecDeque<usize>,
     stats: Vec<(usize, Vec<OsString>)>,
     faults: usize,
-    /// Names that the source could say something of, and those of which it could not.
-    told: usize,
+    /// Names of which the source could not say what they stand for.
     unsure: usize,
     over: bool,
 }
@@ -212,7 +221,8 @@ impl Catalog {
     /// it is, [`scan_status`](Self::scan_status) says.
     pub fn fill(&self, threads: usize, over: &AtomicBool, report: &(dyn Fn(Changes) + Sync)) {
         self.scan.change(|status| {
-            (status.fault, status.names, status.is_over) = (None, 0, false);
+            (status.fault, status.unsure, status.names) = (None, None, 0);
+            status.is_over = false;
         });
         let scan = Scan {
             catalog: self,
@@ -235,6 +245,10 @@ impl Catalog {
             }
             scan.gather(over);
         });
+        if too_many_are(scan.lock().unsure, self.rows()) {
+            let first = self.scan_status().unsure;
+            first.into_iter().for_each(|(path, errno)| scan.fault(path, errno));
+        }
         let is_whole = scan.lock().faults == 0 && !over.load(Ordering::Relaxed);
         if is_whole {
             self.write().shrink();
@@ -358,19 +372,17 @@ impl Scan<'_> {
     fn stat(&self, number: usize, names: &[OsString]) {
         let path = Arc::clone(&self.lock().slot(number).path);
         let stats = self.catalog.source.stat_all(&path, names);
-        let (mut full, mut silent) = (false, Vec::new());
+        let mut full = false;
         let mut work = self.lock();
-        work.told += stats.iter().filter(|stat| stat.is_ok()).count();
         let slot = work.slot(number);
         for (name, stat) in names.iter().zip(stats) {
-            silent
-                .extend(stat.err().filter(|errno| !is_certain(*errno)).map(|errno| (name, errno)));
+            let silent = stat.err().filter(|errno| !is_certain(*errno));
             if let (Some(found), Some(stat)) = (&mut slot.found, told(stat)) {
                 full |= found.add(name, stat).is_none();
+                found.silent = found.silent.or(silent);
             }
         }
         drop(work);
-        silent.into_iter().for_each(|(name, errno)| self.unsure(path.join(name), errno));
         if full {
             self.give_up(number);
             self.fault(path.to_path_buf(), Errno::EOVERFLOW);
@@ -388,24 +400,50 @@ impl Scan<'_> {
         for name in names {
             match self.catalog.refresh(node, &name) {
                 Ok(changes) => (self.report)(changes),
-                Err(errno) => self.unsure(path.join(name), errno),
+                Err(errno) => {
+                    let tree = self.catalog.read();
+                    let entry = tree.entry(row, &name);
+                    let is_directory = entry.is_some_and(|entry| tree.is_directory(entry));
+                    drop(tree);
+                    self.unsure(path.join(name), is_directory, errno);
+                }
             }
         }
     }
 
     /// The source cannot say what a name stands for.
-    fn unsure(&self, path: PathBuf, errno: Errno) {
-        let known = self.catalog.rows();
-        let mut work = self.lock();
-        work.unsure += 1;
-        let too_many = work.unsure > UNSURE_MAX.max(work.told.max(known) / UNSURE_SHARE);
-        let is_first = work.unsure == 1;
-        drop(work);
-        if is_first {
-            tracing::warn!(?path, %errno, "the source does not say what this is, nor perhaps others");
+    fn unsure(&self, path: PathBuf, is_directory: bool, errno: Errno) {
+        if is_directory {
+            return self.fault(path, errno);
         }
-        if too_many {
-            self.fault(path, errno);
+        self.lock().unsure += 1;
+        self.catalog.scan.change(|status| {
+            status.unsure.get_or_insert_with(|| {
+                tracing::warn!(?path, %errno, "the source does not say what this is, nor perhaps others");
+                (path, errno)
+            });
+        });
+    }
+
+    /// Finds out the kinds of names that say nothing for themselves. Where the listing does not tell them
+    /// either, nothing of the directory is added.
+    fn kinds(&self, path: &Path, found: &mut Option<Found>) {
+        let Some(Found { names, entries, silent: Some(errno), .. }) = found else { return };
+        let kinds = self.catalog.source.listed_kinds(path);
+        let mut all = true;
+        for (name, stat) in entries.iter_mut().filter(|(_, stat)| is_unsure(stat)) {
+            let name = names.get(*name);
+            match kinds.get(name) {
+                Some(kind) => {
+                    *stat = unsure(*kind);
+                    self.unsure(path.join(name), *kind == Kind::Directory, *errno);
+                }
+                None => all = false,
+            }
+        }
+        if !all {
+            self.fault(path.to_path_buf(), *errno);
+            *found = None;
         }
     }
 
@@ -445,12 +483,7 @@ impl Scan<'_> {
         for Slot { path, found, .. } in &mut slots {
             let Some(Found { names, entries, .. }) = found else { continue };
             entries.sort_unstable_by(|a, b| names.get(a.0).cmp(names.get(b.0)));
-            if entries.iter().any(|(_, stat)| is_unsure(stat)) {
-                let kinds = self.catalog.source.listed_kinds(path);
-                for (name, stat) in entries.iter_mut().filter(|(_, stat)| is_unsure(stat)) {
-                    *stat = kinds.get(names.get(*name)).map_or(*stat, |kind| unsure(*kind));
-                }
-            }
+            self.kinds(path, found);
         }
         let (mut below, mut changes, mut full) = (Vec::new(), Changes::default(), None);
         let mut tree = self.catalog.write();

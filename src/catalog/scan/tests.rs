@@ -149,7 +149,7 @@ fn listed(catalog: &Catalog, directory: NodeId) -> Vec<(String, bool)> {
 /// catalog and its check; the name is served as soon as the source says what it is.
 #[test]
 fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
-    for (path, ahead) in [("d07/f2", false), ("d07/f2", true), ("d07/below", true)] {
+    for (path, ahead) in [("d07/f2", false), ("d07/f2", true)] {
         let (root, saved) = (some_tree(), tempfile::tempdir().unwrap());
         let place = at(&saved.path().join("catalog"));
         let name = OsStr::new(path.split_once('/').unwrap().1);
@@ -176,24 +176,17 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
             assert_eq!(catalog.refresh(directory, name).unwrap_err(), Errno::EIO);
             assert!(!rows(catalog).contains_key(Path::new(path)));
             let row = catalog.read().entry(FileId(8), name).unwrap();
-            let in_orders = |leading: crate::catalog::Leading<'_>| {
-                assert!(leading.path != Path::new(path) || leading.file == row);
-            };
-            catalog.for_each_path(&catalog.links(), &[], in_orders);
+            let mut in_orders = Vec::new();
+            catalog.for_each_path(&catalog.links(), &[], |leading: crate::catalog::Leading<'_>| {
+                in_orders.extend((leading.path == Path::new(path)).then_some(leading.file));
+            });
+            assert_eq!(in_orders, [row]);
             source.mute.store(false, Ordering::Relaxed);
             let changes = catalog.refresh(directory, name).unwrap();
             let found = catalog.lookup(directory, name, false).unwrap().unwrap();
             assert_eq!((found.node.file(), found.stat.identity != (0, 0)), (Some(row), true));
-            match found.stat.kind {
-                Kind::Directory => {
-                    catalog.refresh_directory(found.node).unwrap();
-                    assert_eq!(listed(catalog, found.node).len(), 5);
-                }
-                _ => {
-                    assert_eq!((found.stat.size, rows(catalog).len()), (5, 105));
-                    assert_eq!(changes.changed, [row]);
-                }
-            }
+            assert_eq!((found.stat.size, rows(catalog).len()), (5, 105));
+            assert_eq!(changes.changed, [row]);
             source.mute.store(true, Ordering::Relaxed);
         }
         source.mute.store(false, Ordering::Relaxed);
@@ -204,12 +197,68 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
     }
 }
 
+/// Of a directory it is not known what is below it: the scan is not whole, though its siblings are served.
+#[test]
+fn a_directory_that_the_source_says_nothing_of_is_scanned_when_it_does() {
+    for ahead in [false, true] {
+        let root = some_tree();
+        let source = Gated::new(root.path(), "d07/below");
+        source.mute.store(true, Ordering::Relaxed);
+        let (period, over) = (Some(Duration::from_secs(60)), AtomicBool::new(false));
+        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, period).unwrap();
+        if ahead {
+            catalog.refresh_directory(NodeId::ROOT).unwrap();
+            catalog.refresh_directory(node_of(&catalog, NodeId::ROOT, "d07")).unwrap();
+        }
+        for _ in 0..2 {
+            catalog.fill(3, &over, &|_| ());
+            let status = catalog.scan_status();
+            assert_eq!(status.fault, Some(("d07/below".into(), Errno::EIO)));
+            assert!(!status.is_whole && status.unsure.is_none());
+            let directory = node_of(&catalog, NodeId::ROOT, "d07");
+            assert!(catalog.lookup(directory, OsStr::new("f3"), false).unwrap().is_ok());
+            assert!(catalog.lookup(directory, OsStr::new("below"), false).is_none());
+        }
+        source.mute.store(false, Ordering::Relaxed);
+        catalog.fill(3, &over, &|_| ());
+        assert!(catalog.scan_status().is_whole);
+        assert_eq!(rows(&catalog).len(), 105);
+    }
+}
+
+/// A check of a saved catalog comes to what is below such a directory, on however many threads.
+#[test]
+fn what_is_below_a_directory_that_said_nothing_is_found_by_the_check() {
+    let (root, saved) = (some_tree(), tempfile::tempdir().unwrap());
+    let (place, over) = (at(&saved.path().join("catalog")), AtomicBool::new(false));
+    let source = Gated::new(root.path(), "d07/new");
+    let period = Some(Duration::from_secs(60));
+    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 3, period).unwrap();
+    fs::create_dir_all(root.path().join("d07/new/below")).unwrap();
+    fs::write(root.path().join("d07/new/below/one"), "x").unwrap();
+    source.mute.store(true, Ordering::Relaxed);
+    let directory = node_of(&catalog, NodeId::ROOT, "d07");
+    catalog.refresh_directory(directory).unwrap();
+    assert!(listed(&catalog, directory).contains(&("new".into(), false)));
+    catalog.save(&place).unwrap();
+    source.mute.store(false, Ordering::Relaxed);
+    for threads in [1, 4] {
+        let again = Catalog::open(source.clone(), period, &place).unwrap();
+        again.sweep(threads, &over, &|_| ());
+        assert_eq!((rows(&again).len(), again.state()), (106, "checked"));
+    }
+}
+
 #[test]
 fn a_further_name_of_a_file_is_known_for_one_when_the_source_says_what_it_is() {
     let root = some_tree();
     let source = Gated::new(root.path(), "d15/again");
     source.mute.store(true, Ordering::Relaxed);
-    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 3, None).unwrap();
+    let muted = Arc::clone(&source) as Arc<dyn Source>;
+    let refused = Catalog::scan(Arc::clone(&muted), 3, None).err();
+    assert_eq!(refused, Some(("d15/again".into(), Errno::EIO)), "who exports wants all");
+    let catalog = Catalog::begin(muted, None).unwrap();
+    catalog.fill(3, &AtomicBool::new(false), &|_| ());
     source.mute.store(false, Ordering::Relaxed);
     let [first, other] = ["d03", "d15"].map(|name| node_of(&catalog, NodeId::ROOT, name));
     catalog.refresh(other, OsStr::new("again")).unwrap();
