@@ -12,6 +12,10 @@
 //!    listing tells what kind it is of. It is asked for by itself when it is looked up, and by the next
 //!    scan where this one does not become whole: of a directory nobody knows what is below it.
 
+#[cfg(test)]
+mod tests;
+mod unsure;
+
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,11 +28,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
-use super::row::{is_unsure, unsure};
+use super::row::is_unsure;
 use super::{Catalog, Changes};
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+pub(super) use unsure::{told, too_many_are};
 
 /// What a stat takes at most where the attributes have come along with the name.
 pub(super) const PROMPT: Duration = Duration::from_micros(20);
@@ -36,16 +41,6 @@ pub(super) const PROMPT: Duration = Duration::from_micros(20);
 /// The scan ends after so many things that the source could not tell about, if there are more of
 /// them than directories of which it told.
 const FAULTS_MAX: usize = 64;
-
-/// Of single names the source may be unable to say what they stand for: of so many, or of one in so
-/// many. Beyond that it is the source that fails.
-const UNSURE_MAX: usize = 64;
-const UNSURE_SHARE: usize = 16;
-
-/// Whether the source cannot say what names stand for of too many of so many.
-pub(super) fn too_many_are(unsure: usize, names: usize) -> bool {
-    unsure > UNSURE_MAX.max(names / UNSURE_SHARE)
-}
 
 /// After rows were added the scan gathers more for so many times as long as that took, or this
 /// long: whoever holds a layout makes the next addition copy it.
@@ -152,15 +147,6 @@ impl Work {
 /// we may not look at. Anything else may pass, and must not make samples vanish.
 pub(super) fn is_certain(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
-}
-
-/// What is known of a name by the answer of the source; none where it is certainly not there, or not
-/// for us.
-pub(super) fn told(answer: Result<Stat, Errno>) -> Option<Stat> {
-    match answer {
-        Ok(stat) => Some(stat),
-        Err(errno) => (!is_certain(errno)).then(|| unsure(Kind::File)),
-    }
 }
 
 /// Gives memory that was needed for a moment, in many small pieces, back to the system.
@@ -389,64 +375,6 @@ impl Scan<'_> {
         }
     }
 
-    /// Asks for what the source could not tell of the names of a directory that is known.
-    fn ask_again(&self, row: FileId, path: &Path) {
-        let (node, names) = {
-            let tree = self.catalog.read();
-            let unsure = tree.entries(row).into_iter().flatten().filter(|row| tree.is_unsure(*row));
-            let names: Vec<OsString> = unsure.map(|row| tree.name(row).to_os_string()).collect();
-            (tree.node(row), names)
-        };
-        for name in names {
-            match self.catalog.refresh(node, &name) {
-                Ok(changes) => (self.report)(changes),
-                Err(errno) => {
-                    let tree = self.catalog.read();
-                    let entry = tree.entry(row, &name);
-                    let is_directory = entry.is_some_and(|entry| tree.is_directory(entry));
-                    drop(tree);
-                    self.unsure(path.join(name), is_directory, errno);
-                }
-            }
-        }
-    }
-
-    /// The source cannot say what a name stands for.
-    fn unsure(&self, path: PathBuf, is_directory: bool, errno: Errno) {
-        if is_directory {
-            return self.fault(path, errno);
-        }
-        self.lock().unsure += 1;
-        self.catalog.scan.change(|status| {
-            status.unsure.get_or_insert_with(|| {
-                tracing::warn!(?path, %errno, "the source does not say what this is, nor perhaps others");
-                (path, errno)
-            });
-        });
-    }
-
-    /// Finds out the kinds of names that say nothing for themselves. Where the listing does not tell them
-    /// either, nothing of the directory is added.
-    fn kinds(&self, path: &Path, found: &mut Option<Found>) {
-        let Some(Found { names, entries, silent: Some(errno), .. }) = found else { return };
-        let kinds = self.catalog.source.listed_kinds(path);
-        let mut all = true;
-        for (name, stat) in entries.iter_mut().filter(|(_, stat)| is_unsure(stat)) {
-            let name = names.get(*name);
-            match kinds.get(name) {
-                Some(kind) => {
-                    *stat = unsure(*kind);
-                    self.unsure(path.join(name), *kind == Kind::Directory, *errno);
-                }
-                None => all = false,
-            }
-        }
-        if !all {
-            self.fault(path.to_path_buf(), *errno);
-            *found = None;
-        }
-    }
-
     /// Adds what was read to the tree, in its order, until nothing is left.
     fn gather(&self, over: &AtomicBool) {
         loop {
@@ -511,6 +439,3 @@ impl Scan<'_> {
         (below, copied)
     }
 }
-
-#[cfg(test)]
-mod tests;
