@@ -116,8 +116,7 @@ fn a_full_disk_is_no_success() {
     let lines: String = (0..100)
         .flat_map(|turn| held.iter().map(move |name| format!("train/a/{name} {turn}\n")))
         .collect();
-    // A few wait for the disk, which is no error before somebody wants them to last; when many
-    // wait, no more are taken.
+    // A few wait for the disk, of which who wrote them hears; when many wait, no more are taken.
     let mut few = append_to(&view.join("scores"));
     few.write_all(lines.as_bytes()).unwrap();
     fails(few.sync_all(), Errno::ENOSPC as i32);
@@ -127,8 +126,10 @@ fn a_full_disk_is_no_success() {
         file.write_all(lines.as_bytes()).unwrap();
         nix::unistd::close(file.into_raw_fd())
     };
-    wait_until("no more are taken", || close() == Err(Errno::ENOSPC));
-    assert!(stats(&ground)["why"].to_string().contains("disk takes nothing"));
+    wait_until("no more are taken", || {
+        assert_eq!(close(), Err(Errno::ENOSPC));
+        stats(&ground)["why"].to_string().contains("disk takes nothing")
+    });
     other.set_len(0).unwrap();
     wait_until("there is room again", || close() == Ok(()));
     append_to(&view.join("scores")).sync_all().unwrap();
