@@ -3,7 +3,7 @@
 //! The store knows keys of versions; here is known which block of the catalog has which key.
 //! At start [`Local::adopt`] looks up every block of the catalog; what the store holds beside them
 //! is of files that are gone or changed, or that only came after the catalog was saved: it is given
-//! up when all files are known. Afterwards writes and removals queue for the one thread that writes.
+//! up when all that the source told is known. Afterwards writes and removals queue for the one thread that writes.
 //! Neighbours in the queue are done together: first what is given up, for a full store takes one
 //! sample for another, then what is written. While the disk hangs nothing is queued for it, and what
 //! was queued is not stored.
@@ -427,7 +427,7 @@ impl Local {
                     tracing::debug!(
                         found = blocks.len(),
                         given_up = stray.len(),
-                        "all files are known"
+                        "all that the source told is known"
                     );
                     owed.event = Event::Found { tier: self.tier, blocks };
                     keys.append(&mut stray);

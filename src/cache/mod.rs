@@ -221,8 +221,8 @@ impl Cache {
         }
     }
 
-    /// As [`adopt`](Self::adopt), once all files are known, without waiting: after what the planner
-    /// has been told until now.
+    /// As [`adopt`](Self::adopt), once all is known that the source told, without waiting: after what
+    /// the planner has been told until now.
     pub fn adopt_again(self: &Arc<Self>) {
         let Some(local) = self.local.as_ref().map(Arc::clone) else { return };
         let found = Event::Found { tier: local.tier, blocks: Vec::new() };

@@ -58,8 +58,8 @@ pub fn take_away(mountpoint: &Path, noted: Option<&Running>) -> Result<()> {
 /// Gets a mount point ready: clears a dead mount away.
 ///
 /// # Errors
-/// Where others could write where the sockets are, there is no directory, a mount of ours serves there already, the tree would contain itself,
-/// or files would be hidden that are not the source's own.
+/// Where others could write where the sockets are, there is no directory, a mount of ours serves there
+/// already, the tree would contain itself, or files would be hidden that are not the source's own.
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));

@@ -26,8 +26,8 @@ use deck::{Deck, RENEW_AFTER};
 /// who waits for the processor waits less.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where readers come later than that, since the machine is that busy, they are waited for longer: one
-/// that was refused must not be so again.
+/// Where readers come later than that, since the machine is that busy, they are waited for longer: who
+/// was refused should not be so again.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// A sample behind a node.
