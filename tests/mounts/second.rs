@@ -190,7 +190,8 @@ fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
         user.fetches_nothing(|| user.reads_all("second"));
         let status = user.status("second");
         let after = missed(&status);
-        let lost = after.1 - before.1;
+        // A block that the kernel has taken back may be asked for page by page.
+        let lost = 256 * (after.1 - before.1);
         assert!(after.0 <= before.0 + lost, "not read out of the first one's pages: {status}");
         assert_eq!(status["mountpoints"].as_array().unwrap().len(), 2, "{status}");
         assert_eq!(status["pid"], pid);
