@@ -17,6 +17,8 @@
 //! Nothing else is ever touched, and what bears such a name and is not ours is not either.
 
 mod found;
+#[cfg(test)]
+mod tests;
 mod trash;
 
 use std::fs::{self, DirBuilder, File};
@@ -480,53 +482,4 @@ pub fn held_by_buffers(cache: &Path, owner: &Owner) -> u64 {
 /// Where the catalog of a source is saved, if it is.
 pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
     path_of(cache, owner).join(CATALOG)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_store_that_is_thrown_away_while_it_is_claimed_is_made_again() {
-        let cache = tempfile::tempdir().unwrap();
-        let (owner, path) = (Owner::new(Path::new("/source"), 1), cache.path().join("store"));
-        assert!(matches!(lock(cache.path(), &path, LOCK_PATIENCE), Ok(None)));
-        let path = path_of(cache.path(), &owner);
-        std::thread::scope(|scope| {
-            let claims =
-                scope.spawn(|| (0..200).try_for_each(|_| claim(cache.path(), &owner).map(drop)));
-            for nth in 0.. {
-                if claims.is_finished() {
-                    break;
-                }
-                let gone = cache.path().join(format!("gone-{nth}"));
-                if fs::rename(&path, &gone).is_ok() {
-                    // It stays where the owner's file is made in it at this moment.
-                    let _ = fs::remove_dir_all(gone);
-                }
-            }
-            assert_eq!(claims.join().unwrap(), Ok(()));
-        });
-    }
-
-    #[test]
-    fn a_cache_directory_is_a_directory() {
-        let top = tempfile::tempdir().unwrap();
-        let [file, link] = ["file", "link"].map(|name| top.path().join(name));
-        fs::write(&file, "").unwrap();
-        std::os::unix::fs::symlink(top.path(), &link).unwrap();
-        for (path, what) in [(file, "but a file"), (link, "but a link")] {
-            let refused = make_own(&path, &path).unwrap_err();
-            assert!(refused.message().contains(what), "{refused}");
-            assert_eq!(check(&path), Err(refused));
-        }
-    }
-
-    /// As those of FUSE may.
-    #[test]
-    fn a_filesystem_need_not_be_able_to_sync_a_directory() {
-        let error = File::open("/proc/self").unwrap().sync_all().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
-        assert!(sync_names(Path::new("/proc/self")).is_ok());
-    }
 }
