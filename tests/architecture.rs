@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Rooms from the bottom up. A room imports only from rooms before it; those on one line do not
 /// import each other.
 const LAYERS: [&[&str]; 14] = [
-    &["ids", "error", "anchor", "sync"],
+    &["ids", "error", "anchor", "paths", "process", "sync"],
     &["order", "rehearsal"],
     &["config"],
     &["learn"],

@@ -115,8 +115,11 @@ impl Inbox {
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
-        queue.questions.clear();
+        let questions = std::mem::take(&mut queue.questions);
+        drop(queue);
         self.wake.notify_one();
+        // One that is dropped may leave an event.
+        drop(questions);
     }
 
     /// Waits for events and questions, at most `patience`, and takes them all. The questions are
@@ -150,6 +153,8 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, mpsc};
+
     use super::*;
     use crate::ids::{BlockId, FileId};
     use crate::plan::{Draw, Drawn};
@@ -197,6 +202,32 @@ mod tests {
         single.take(&mut messages, &mut Vec::new(), FOR_LONG);
         seen(&single);
         assert!(single.lock().is_ready());
+    }
+
+    /// Leaves an event when it is dropped, as an answer does that the planner is owed.
+    struct Leaves(Arc<Inbox>);
+
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            seen(&self.0);
+        }
+    }
+
+    #[test]
+    fn questions_that_leave_events_when_they_are_dropped_do_not_hold_the_end_up() {
+        let inbox = Arc::new(Inbox::new(32));
+        let (ended, end) = mpsc::channel();
+        let leaves = Leaves(Arc::clone(&inbox));
+        inbox.ask(Box::new(move |_| drop(leaves)));
+        let closing = Arc::clone(&inbox);
+        std::thread::spawn(move || {
+            closing.close();
+            let late = Leaves(Arc::clone(&closing));
+            closing.ask(Box::new(move |_| drop(late)));
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_secs(180)).expect("the inbox is closed");
+        assert_eq!(inbox.lock().messages.len(), 2);
     }
 
     /// Of what somebody shows next some may be missed, but not that he shows nothing any more.

@@ -17,12 +17,14 @@ mod simulate;
 mod status;
 mod umount;
 mod warmup;
+mod watcher;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::error::Error;
+use crate::mount::WATCHER;
 
 /// Reads training data ahead of the loader, in the order the loader will read it.
 #[derive(Debug, Parser)]
@@ -61,6 +63,9 @@ enum Verb {
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
     Simulate(simulate::Args),
+    /// Watch over a daemon
+    #[command(name = WATCHER, hide = true)]
+    Watcher(watcher::Args),
 }
 
 /// Runs the command line of this process.
@@ -78,6 +83,7 @@ pub fn main() -> ExitCode {
         Verb::Rehearse(verb) => rehearse::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
+        Verb::Watcher(args) => watcher::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,6 +21,7 @@ use crate::config::{Settings, render_show};
 use crate::control::{self, MountDirectory, Request, Running, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
+use crate::process::has_ended;
 
 /// Set in the environment of the daemon that `belady mount` starts.
 const DAEMON: &str = "BELADY_DAEMON";
@@ -113,7 +114,8 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
     let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
     let same =
         |running: &Running| running.mountpoint == plan.source || Some(running.identity) == found;
-    for running in control::running()?.into_iter().filter(same) {
+    let living = |running: &Running| !has_ended(running.pid);
+    for running in control::running()?.into_iter().filter(same).filter(living) {
         let socket = MountDirectory::of(&running.mountpoint).socket();
         let mountpoint = plan.mountpoint.clone();
         if control::call(&socket, &Request::Status).is_err() {

@@ -73,7 +73,12 @@ impl SettingsArgs {
         if let Some(directory) = &self.cache_dir {
             // A link is left as it is, to be refused: nobody may point the cache elsewhere.
             let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
-            layers = layers.flag("cache.dir", directory.to_string_lossy(), "--cache-dir");
+            let text = directory.to_str().ok_or_else(|| {
+                let message = format!("cache.dir: {} is not text", directory.display());
+                Error::new(ErrorKind::Config, message)
+                    .hint("settings are text: give a directory whose path is UTF-8")
+            })?;
+            layers = layers.flag("cache.dir", text, "--cache-dir");
         }
         if let Some(ram) = &self.ram {
             layers = layers.flag("cache.ram", ram, "--ram");

@@ -6,12 +6,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use crate::control::{self, MountDirectory, Request};
+use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, cut_off, is_dead, is_noted, take_away};
+use crate::mount::{absolute, cut_off_killed, cut_off_noted, is_dead, is_noted, take_away};
+use crate::process::wait_until_gone;
 
 /// A slow disk makes an end take longer than this, and who waits is told so.
 const SAY_AFTER: Duration = Duration::from_secs(2);
+
+/// How long the end of the daemon's process is waited for.
+const LAST_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -26,29 +30,50 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = absolute(&args.mountpoint);
     control::has_runtime()?;
     let directory = MountDirectory::of(&mountpoint);
-    let socket = directory.socket();
     // The daemon clears its note when it ends.
     let noted = directory.running();
-    if socket.exists() {
+    let noted = noted.as_ref();
+    // Before anything is asked: what is left of a killed daemon answers nothing.
+    let killed = cut_off_killed(&mountpoint, noted);
+    if !killed && directory.socket().exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
-        let answer = while_told(|| control::call(&socket, &request));
-        if answer.is_err() {
-            cut_off(&mountpoint);
+        match while_told(|| control::call(&directory.socket(), &request)) {
+            Ok(ends) => {
+                wait_for_daemon(noted.filter(|_| ends == true));
+                return Ok(());
+            }
+            Err(error) => {
+                let is_left = noted.is_none() || is_noted(&mountpoint, noted);
+                if !args.force && is_left && !is_dead(&mountpoint, noted) {
+                    return Err(error);
+                }
+            }
         }
-        let is_left = || noted.is_none() || is_noted(&mountpoint, noted.as_ref());
-        match answer {
-            Ok(_) => return Ok(()),
-            Err(error) if !args.force && is_left() && !is_dead(&mountpoint) => return Err(error),
-            Err(_) => {}
+        if args.force {
+            cut_off_noted(&mountpoint, noted);
         }
-    } else if !args.force && !is_dead(&mountpoint) {
+    } else if !killed && !args.force && !is_dead(&mountpoint, noted) {
         let message = format!("nothing of belady is mounted at {}", mountpoint.display());
         return Err(Error::new(ErrorKind::Mount, message)
             .hint("`belady status` lists what is; --force clears a mount that has no daemon"));
     }
-    take_away(&mountpoint, noted.as_ref())?;
+    take_away(&mountpoint, noted)?;
     directory.clear();
     Ok(())
+}
+
+/// Waits until the daemon has let go of the source, which may be unmounted next.
+fn wait_for_daemon(daemon: Option<&Running>) {
+    let Some(Running { pid, source, .. }) = daemon else { return };
+    if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
+        let source = source.display();
+        // Nobody may be there to read it.
+        let _ = writeln!(
+            io::stderr(),
+            "belady: it is unmounted; a thread of the daemon {pid} still waits for {source} or the \
+             cache disk"
+        );
+    }
 }
 
 /// Does what may take its time, and says then why it does.

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,6 +14,7 @@ use super::runtime::{MountDirectory, has_runtime};
 use crate::config::Bytes;
 use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::is_ending;
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,6 +24,9 @@ pub(super) const REQUEST_MAX: usize = 256 << 20;
 
 /// How long `belady umount` waits. The daemon gives up a disk that hangs long before.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1200);
+
+/// The same where the mount is taken away in any case.
+const FORCE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What a command asks of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +84,7 @@ pub enum Request {
     /// Show the dataset at another mount point too.
     Attach {
         /// Where.
+        #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
     },
     /// Ask something of the rehearsal buffers.
@@ -85,10 +92,23 @@ pub enum Request {
     /// Unmount: an attached mount point alone, the first one with all of them and the daemon.
     Unmount {
         /// Which.
+        #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
         /// Also where files of the mount are in use.
         force: bool,
     },
+}
+
+impl Request {
+    /// How long its answer is waited for.
+    fn patience(&self) -> Duration {
+        match self {
+            Request::Unmount { force: true, .. } => FORCE_PATIENCE,
+            // What was read is stored first, however slow the disk.
+            Request::Unmount { force: false, .. } => UNMOUNT_PATIENCE,
+            _ => PATIENCE,
+        }
+    }
 }
 
 /// The daemon's answer: a value, or why not.
@@ -234,10 +254,10 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
     };
     let line = encode(request)?;
     let mut stream = UnixStream::connect(socket).map_err(silent)?;
-    // What is unmounted is stored first, however slow the disk.
-    let unmounts = matches!(request, Request::Unmount { .. });
-    let patience = if unmounts { UNMOUNT_PATIENCE } else { PATIENCE };
-    stream.set_read_timeout(Some(patience)).map_err(silent)?;
+    if was_killed(&stream) {
+        return Err(silent(std::io::Error::other("it was killed")));
+    }
+    stream.set_read_timeout(Some(request.patience())).map_err(silent)?;
     stream.write_all(line.as_bytes()).map_err(silent)?;
     drop(line);
     let mut answer = String::new();
@@ -248,6 +268,15 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
         Ok(Answer::Failed { code, message }) => Err(Error::new(kind(code), message)),
         Err(_) => Err(Error::new(ErrorKind::Mount, "the daemon ended before it answered")),
     }
+}
+
+/// Whether the daemon behind a socket was killed. Its socket takes connections, and nobody answers
+/// them, until its last thread has left the kernel.
+fn was_killed(stream: &UnixStream) -> bool {
+    let daemon =
+        getsockopt(stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok());
+    // Of a daemon in another container nothing is known.
+    daemon.is_some_and(|pid| pid != 0 && is_ending(pid))
 }
 
 #[cfg(test)]

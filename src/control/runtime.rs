@@ -20,10 +20,12 @@ pub struct Running {
     /// The daemon's process.
     pub pid: u32,
     /// The directory served.
+    #[serde(with = "crate::paths")]
     pub source: PathBuf,
     /// Device and inode of that directory.
     pub identity: (u64, u64),
     /// Where it is mounted.
+    #[serde(with = "crate::paths")]
     pub mountpoint: PathBuf,
     /// The mount's own device, as the mount table writes it.
     #[serde(default)]

@@ -78,6 +78,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
         rows.extend([protocol(kernel), push(kernel), expire(kernel), passthrough(kernel)]);
     }
     rows.extend([allow_other(findings), openat2(findings), cachestat(findings)]);
+    rows.push(killed_daemons(findings));
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
     rows.extend(idle(findings));
     rows.extend(reclaim(findings));
@@ -207,6 +208,16 @@ fn cachestat(findings: &Findings) -> Row {
             Row::note("cachestat", text).fix("Linux 6.5 or newer")
         }
     }
+}
+
+fn killed_daemons(findings: &Findings) -> Row {
+    const CHECK: &str = "killed daemons";
+    if findings.can_abort {
+        return Row::ok(CHECK, "their connections can be ended, so that readers do not hang");
+    }
+    let text = "the kernel's list of FUSE connections is not mounted: \
+                after kill -9 of a daemon its readers may hang";
+    Row::note(CHECK, text).fix("as root: mount -t fusectl none /sys/fs/fuse/connections")
 }
 
 fn runtime(findings: &Findings) -> Row {

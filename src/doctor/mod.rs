@@ -28,6 +28,8 @@ pub struct Findings {
     pub openat2: Result<(), String>,
     /// Whether cachestat(2) works.
     pub cachestat: Result<(), String>,
+    /// Whether the user can end a connection of a daemon that was killed.
+    pub can_abort: bool,
     /// Files that a process may have open.
     pub open_files: u64,
     /// Processes and threads that the user may have.

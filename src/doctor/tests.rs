@@ -35,6 +35,7 @@ fn best() -> Findings {
         }),
         openat2: Ok(()),
         cachestat: Ok(()),
+        can_abort: true,
         halt_poll_ns: Some(200_000),
         reclaim: None,
         open_files: 1 << 20,
@@ -49,6 +50,15 @@ fn best() -> Findings {
         source: Some(Ok(directory(0x0bd0_0bd0))),
         cache: Some(Ok(directory(0x5846_5342))),
     }
+}
+
+#[test]
+fn who_cannot_end_a_connection_is_told_what_a_kill_may_do() {
+    assert_eq!(verdict(&best(), "killed daemons"), Verdict::Ok);
+    let findings = Findings { can_abort: false, ..best() };
+    assert_eq!(verdict(&findings, "killed daemons"), Verdict::Note);
+    let row = judge(&findings).into_iter().find(|row| row.check == "killed daemons").unwrap();
+    assert!(row.fix.unwrap().contains("fusectl"));
 }
 
 /// The verdict on one check; everything that is not well says what to do, and only that.

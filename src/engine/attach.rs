@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::{Engine, lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{Connection, Mounted, is_mounted, unmount};
+use crate::fuse::{Connection, Mounted, Place, is_mounted, unmount};
 
 impl Engine {
     /// Shows the dataset at another mount point too.
@@ -48,8 +48,9 @@ impl Engine {
 
     /// Takes away what was bound.
     fn unbind(&self, at: &Path, force: bool) -> Result<()> {
-        for inside in self.inside() {
-            unmount(&at.join(inside), force)?;
+        // By force it goes with all that is mounted inside, to which no path may lead.
+        for inside in self.inside().into_iter().filter(|_| !force) {
+            unmount(&at.join(inside), false)?;
         }
         unmount(at, force)
     }
@@ -64,6 +65,13 @@ impl Engine {
         let below =
             |mounted: &Mounted| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
         beside.iter().filter_map(below).collect()
+    }
+
+    /// Where every connection is mounted, further ones and those beside the dataset included.
+    pub fn connected(&self) -> Vec<Place> {
+        let own = lock(&self.connections).iter().filter_map(Connection::place).collect::<Vec<_>>();
+        let beside = lock(&self.beside).iter().filter_map(Mounted::place).collect::<Vec<_>>();
+        own.into_iter().chain(beside).collect()
     }
 
     /// The further mount points.

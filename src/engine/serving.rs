@@ -8,7 +8,7 @@ use super::{Engine, lock};
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
-use crate::fuse::{Connection, MountSettings, Mounted, Pusher};
+use crate::fuse::{Connection, MountSettings, Mounted, Pusher, source_name, unmount};
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
 const LINK_TO_DATASET: &str = "../../../../";
@@ -40,7 +40,7 @@ impl Engine {
         let passes = self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some();
         let disk = self.settings.cache.disk.as_ref().filter(|_| passes);
         let settings = MountSettings {
-            source_name: self.source_path.to_string_lossy().replace(',', "_"),
+            source_name: source_name(&self.source_path),
             allow_other: self.settings.mount.allow_other,
             pushes: self.settings.mount.mode != Mode::Plain,
             passes: disk.map(|disk| disk.dir.clone()),
@@ -145,14 +145,17 @@ impl Engine {
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
     pub fn unmount(self: &Arc<Self>, force: bool) -> Result<()> {
-        for mountpoint in self.attached() {
-            self.detach(&mountpoint, force)?;
+        if force {
+            return self.take_away();
         }
-        self.unmount_beside(force)?;
+        for mountpoint in self.attached() {
+            self.detach(&mountpoint, false)?;
+        }
+        self.unmount_beside()?;
         loop {
             let mut connections = lock(&self.connections);
             let Some(connection) = connections.last_mut() else { return Ok(()) };
-            let unmounted = connection.unmount(force);
+            let unmounted = connection.unmount(false);
             if unmounted.is_ok() {
                 connections.pop();
                 continue;
@@ -164,12 +167,27 @@ impl Engine {
         }
     }
 
+    /// Unmounts every connection from under its users. The outer mounts go first, and those inside go
+    /// with them: no path is followed through a root that may wait for the source.
+    fn take_away(&self) -> Result<()> {
+        let mut failed = None;
+        let mut stays = |unmounted: Result<()>| {
+            let stays = unmounted.is_err();
+            failed = failed.take().or(unmounted.err());
+            stays
+        };
+        lock(&self.connections).retain_mut(|connection| stays(connection.unmount(true)));
+        lock(&self.bound).retain(|at| stays(unmount(at, true)));
+        lock(&self.beside).retain_mut(|mounted| stays(mounted.unmount(true)));
+        failed.map_or(Ok(()), Err)
+    }
+
     /// Unmounts what is mounted beside the dataset: all of it or nothing.
-    fn unmount_beside(&self, force: bool) -> Result<()> {
+    fn unmount_beside(&self) -> Result<()> {
         let mut beside = lock(&self.beside);
         let all = beside.len();
         while let Some(last) = beside.last_mut() {
-            let unmounted = last.unmount(force);
+            let unmounted = last.unmount(false);
             if unmounted.is_err() {
                 // The control files are the first, and the views the last.
                 let without_views = beside.len() < all;

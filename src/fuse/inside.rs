@@ -194,7 +194,7 @@ fn directory_of(path: &Path) -> PathBuf {
 
 /// Gives the thread a table of descriptors of its own, with the three standard ones alone. What it
 /// does needs no other, and it starts no threads, which would share it.
-fn leave_descriptors() {
+pub(super) fn leave_descriptors() {
     // SAFETY: of the other descriptors none is held by what this thread does, and other threads keep
     // theirs.
     let left = unsafe {

@@ -10,6 +10,7 @@
 //!    buffers, small connections of the same daemon.
 
 mod cachestat;
+mod connections;
 mod control;
 mod convert;
 mod direct;
@@ -27,6 +28,7 @@ mod push;
 mod requests;
 mod table;
 mod views;
+mod watchdog;
 mod writing;
 
 use std::mem::ManuallyDrop;
@@ -38,11 +40,11 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
 use nix::libc::dev_t;
-use nix::sys::stat::minor;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::fs::views::Views;
+pub use connections::can_abort;
 use control::ControlOps;
 pub use control::{Accept, ControlFile, Render};
 use direct::Direct;
@@ -56,9 +58,12 @@ use pass::Passing;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
-pub use table::{abort, device_of, is_mounted, is_of, place_on_device, unmount};
+pub use table::{
+    Place, cut_off, device_of, is_mounted, is_of, place_on_device, source_name, unmount,
+};
 use table::{device_at, sever};
 use views::ViewOps;
+use watchdog::Watchdog;
 
 /// How a connection is mounted.
 #[derive(Clone, Debug)]
@@ -152,6 +157,11 @@ impl Mounted {
         &self.mountpoint
     }
 
+    /// Where it is mounted; none if the mount table does not have it.
+    pub fn place(&self) -> Option<Place> {
+        Place::at(&self.mountpoint).filter(|_| self.is_there())
+    }
+
     /// Whether the kernel has ended the connection: somebody unmounted it.
     pub fn is_over(&self) -> bool {
         self.session.guard.is_finished()
@@ -166,7 +176,7 @@ impl Mounted {
     /// unmounted by that.
     fn sever(&mut self) {
         if let (Some(device), true) = (self.device, !self.is_over() && self.is_there()) {
-            self.gone = sever(&self.mountpoint, minor(device));
+            self.gone = sever(&self.mountpoint, device);
             self.severed = true;
         }
     }
@@ -210,6 +220,7 @@ pub struct Connection {
     pusher: Option<Arc<Pusher>>,
     requests: Arc<Requests>,
     passing: Option<Arc<Passing>>,
+    _watchdog: Option<Watchdog>,
 }
 
 impl Connection {
@@ -250,7 +261,9 @@ impl Connection {
         {
             passing.probe(&notifier, pusher, directory);
         }
-        Ok(Connection { mounted, notifier, known, pusher, requests, passing })
+        let place = mounted.place();
+        let _watchdog = pusher.as_ref().zip(place).map(|(pusher, place)| pusher.watch(place));
+        Ok(Connection { mounted, notifier, known, pusher, requests, passing, _watchdog })
     }
 
     /// Unmounts; with `force` also where its files are in use.
@@ -270,6 +283,11 @@ impl Connection {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mounted.mountpoint
+    }
+
+    /// As [`Mounted::place`].
+    pub fn place(&self) -> Option<Place> {
+        self.mounted.place()
     }
 
     /// Whether the kernel has ended the connection.

@@ -413,8 +413,12 @@ impl Filesystem for DatasetOps {
         reply.ok();
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.requests.count(Kind::Other);
+    fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.requests.count(kind(request, Kind::Other));
+        if reader(request).is_none() {
+            // It wants to know whether requests are answered, and nothing else.
+            return reply.error(Errno::EAGAIN);
+        }
         self.dataset.wait_for_source(move |dataset| match dataset.catalog().source().space() {
             Ok([blocks, free, available, files, files_free, size, name_max]) => reply.statfs(
                 blocks,

@@ -32,6 +32,8 @@ use super::cachestat::cached_pages;
 use super::inside::{Inside, KeptOut};
 use super::known::Known;
 use super::notify::Notifier;
+use super::table::Place;
+use super::watchdog::Watchdog;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
@@ -41,7 +43,7 @@ use crate::source::Urgency;
 /// The page cache of one mount.
 pub struct Pusher {
     notifier: Arc<Notifier>,
-    inside: Inside,
+    inside: Arc<Inside>,
     /// The device of the mount.
     device: Option<dev_t>,
     known: Arc<Known>,
@@ -58,7 +60,13 @@ impl Pusher {
         dataset: Arc<Dataset>,
         pushes: bool,
     ) -> Self {
-        Pusher { notifier, inside: Inside::new(mountpoint), device, known, dataset, pushes }
+        let inside = Arc::new(Inside::new(mountpoint));
+        Pusher { notifier, inside, device, known, dataset, pushes }
+    }
+
+    /// Watches over the mount, which is at this place.
+    pub(super) fn watch(&self, place: Place) -> Watchdog {
+        Watchdog::over(Arc::clone(&self.inside), place)
     }
 
     /// Whether the kernel is to open a file without asking.

@@ -1,38 +1,79 @@
 //! What is mounted where, by the kernel's table of this process, and taking it away.
 
-use std::fmt::Display;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::errno::Errno;
 use nix::libc::dev_t;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::makedev;
+use nix::sys::stat::{makedev, minor};
+use serde::{Deserialize, Serialize};
 
+use super::connections;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A path as the mount table has it.
-fn escaped(path: &Path) -> String {
-    let path = path.to_string_lossy().replace('\\', "\\134");
-    path.replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
+/// A line of the mount table.
+struct Line(Vec<u8>);
+
+impl Line {
+    /// A field by its number, as it was before the kernel wrote it.
+    fn field(&self, number: usize) -> Option<Vec<u8>> {
+        self.0.split(|byte| *byte == b' ').nth(number).map(unescaped)
+    }
+
+    /// The device, as `major:minor`.
+    fn device(&self) -> Option<String> {
+        String::from_utf8(self.field(2)?).ok()
+    }
+
+    /// The kind of the filesystem and its name, which come after a field that is `-`.
+    fn kind(&self) -> Option<[Vec<u8>; 2]> {
+        let mut fields = self.0.split(|byte| *byte == b' ').skip_while(|field| *field != b"-");
+        Some([unescaped(fields.nth(1)?), unescaped(fields.next()?)])
+    }
+}
+
+/// A field without the kernel's escapes: three octal digits behind a backslash stand for a byte.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| first == b'\\');
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+/// The lines of the mount table.
+fn lines() -> Vec<Line> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table.split(|byte| *byte == b'\n').map(|line| Line(line.to_vec())).collect()
 }
 
 /// The line of the mount table of what is mounted last at exactly this path.
-fn mounted_at(mountpoint: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let (table, path) = (String::from_utf8_lossy(&table), escaped(mountpoint));
-    table.lines().rfind(|line| line.split(' ').nth(4) == Some(&path)).map(str::to_owned)
+fn mounted_at(mountpoint: &Path) -> Option<Line> {
+    let path = mountpoint.as_os_str().as_bytes();
+    lines().into_iter().rfind(|line| line.field(4).is_some_and(|at| at == path))
 }
 
 /// Where a path without links lies on its filesystem, by whatever mount it is reached: the device and
-/// the path there, as the mount table writes them.
+/// the path there.
 pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
     path.ancestors().find_map(|above| {
         let line = mounted_at(above)?;
-        let mut fields = line.split(' ').skip(2);
-        let (device, root) = (fields.next()?, fields.next()?);
-        let rest = escaped(path.strip_prefix(above).ok()?);
-        Some((device.to_owned(), Path::new(root).join(rest)))
+        let root = PathBuf::from(OsString::from_vec(line.field(3)?));
+        Some((line.device()?, root.join(path.strip_prefix(above).ok()?)))
     })
 }
 
@@ -43,50 +84,92 @@ pub fn is_mounted(path: &Path) -> bool {
 
 /// The device that is mounted at exactly this path, as the mount table writes it.
 pub fn device_of(mountpoint: &Path) -> Option<String> {
-    mounted_at(mountpoint)?.split(' ').nth(2).map(str::to_owned)
+    mounted_at(mountpoint)?.device()
 }
 
 /// The same as a number.
 pub(super) fn device_at(mountpoint: &Path) -> Option<dev_t> {
-    let device = device_of(mountpoint)?;
+    device_number(&device_of(mountpoint)?)
+}
+
+fn device_number(device: &str) -> Option<dev_t> {
     let (major, minor) = device.split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The name of a source in the mount table.
+pub fn source_name(source: &Path) -> String {
+    // It is an option of mount(8): a comma would end it.
+    source.to_string_lossy().replace(',', "_")
 }
 
 /// Whether what is mounted last at exactly this path is belady's of this source, and of this device
 /// where that is known: others may be mounted there by now, the source itself may be.
 pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
-    let name = escaped(source).replace(',', "_");
-    let topmost = mounted_at(mountpoint);
-    let kind = topmost.as_deref().and_then(|line| line.split_once(" - ")).map(|(_, kind)| kind);
-    let ours = |kind: &str| kind.split(' ').nth(1) == Some(&name) && kind.starts_with("fuse");
-    kind.is_some_and(ours) && (device.is_none() || device_of(mountpoint).as_deref() == device)
+    let Some(line) = mounted_at(mountpoint) else { return false };
+    let ours = line.kind().is_some_and(|[kind, name]| {
+        kind.starts_with(b"fuse") && name == source_name(source).as_bytes()
+    });
+    ours && (device.is_none() || line.device().as_deref() == device)
 }
 
-/// Cuts off the mount at a path if it [is of](is_of) this source: every request to it fails from now on.
-///
-/// A daemon that was killed may live on as a thread whose push waits for pages that a read has
-/// locked, and everyone else waits with it. Forcing the unmount sets all of them free, as root; the
-/// mount goes then, or stays where something is mounted inside. Whoever else mounted it may end its
-/// connection, where the kernel's list of connections is mounted.
-pub fn abort(mountpoint: &Path, source: &Path, device: Option<&str>) {
+/// Cuts off the mount at a path if it [is of](is_of) this source: every request to it fails from now on,
+/// and every task that waits in it is set free.
+pub fn cut_off(mountpoint: &Path, source: &Path, device: Option<&str>) {
     if is_of(mountpoint, source, device)
-        && let Some(("0", minor)) =
-            device_of(mountpoint).as_deref().and_then(|device| device.split_once(':'))
+        && let Some(device) = device_at(mountpoint)
     {
-        sever(mountpoint, minor);
+        sever(mountpoint, device);
     }
 }
 
-/// Ends the connection of what is mounted at a path, whose device has this minor number. Says whether
-/// it is unmounted by that, which it is where nobody uses it.
-pub(super) fn sever(mountpoint: &Path, minor: impl Display) -> bool {
-    let forced = umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
-    if forced == Err(Errno::EPERM) {
-        // Where the kernel's list is not mounted, what waits goes on waiting.
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+/// A connection, as whoever does not serve it can end it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Where it is mounted.
+    #[serde(with = "crate::paths")]
+    pub path: PathBuf,
+    /// Its device, as `major:minor`.
+    pub device: String,
+    /// Its name in the mount table.
+    pub name: Vec<u8>,
+}
+
+impl Place {
+    /// What is mounted last at a path, if that is a FUSE filesystem.
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let line = mounted_at(path)?;
+        let [_, name] = line.kind().filter(|[kind, _]| kind.starts_with(b"fuse"))?;
+        Some(Place { path: path.to_path_buf(), device: line.device()?, name })
     }
-    forced.is_ok()
+
+    /// Ends the connection, also if it was unmounted while it is in use. Says whether it could.
+    pub fn sever(&self) -> bool {
+        let Some(number) = device_number(&self.device) else { return false };
+        let has_it = |line: &Line| line.device().as_ref() == Some(&self.device);
+        let other = |line: &Line| line.kind().is_none_or(|[_, name]| name != self.name);
+        // The number may be another filesystem's by now.
+        if lines().iter().any(|line| has_it(line) && other(line)) {
+            return false;
+        }
+        // What is in use is cut off all the same.
+        let forced = || matches!(force(&self.path), Ok(()) | Err(Errno::EBUSY));
+        connections::abort(minor(number)) || device_at(&self.path) == Some(number) && forced()
+    }
+}
+
+/// Has the kernel end the connection of what is mounted at a path, and unmount that unless it is in use.
+fn force(mountpoint: &Path) -> nix::Result<()> {
+    umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW)
+}
+
+/// Ends the connection of what is mounted at a path and has this device. Says whether it is unmounted
+/// by that.
+///
+/// A user who cannot reach the kernel's list of connections cannot end one. What waits goes on waiting
+/// then.
+pub(super) fn sever(mountpoint: &Path, device: dev_t) -> bool {
+    !connections::abort(minor(device)) && force(mountpoint).is_ok()
 }
 
 /// Unmounts a path as root does, or through `fusermount3`; with `force` also where it is in use:
@@ -120,5 +203,22 @@ pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
         Err(errno) => {
             Err(Error::new(ErrorKind::Mount, format!("cannot unmount {at}: {}", errno.desc())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_the_kernel_writes_them() {
+        let text = b"36 35 0:57 /a\\040b /mnt/caf\xe9\\134 ro - fuse.belady /data\\043 ro".to_vec();
+        let line = Line(text);
+        assert_eq!(line.device().as_deref(), Some("0:57"));
+        assert_eq!(line.field(3).unwrap(), b"/a b");
+        assert_eq!(line.field(4).unwrap(), b"/mnt/caf\xe9\\");
+        assert_eq!(line.kind(), Some([b"fuse.belady".to_vec(), b"/data#".to_vec()]));
+        assert_eq!(unescaped(b"a\\04"), b"a\\04", "no escape");
+        assert!(Line(Vec::new()).kind().is_none() && Line(b"1 2 -".to_vec()).kind().is_none());
     }
 }

@@ -9,6 +9,8 @@ mod access;
 pub mod host;
 mod point;
 mod probe;
+mod signals;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +18,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -27,8 +28,13 @@ use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::source::PosixSource;
-pub use point::{check_apart, cut_off, is_dead, is_noted, prepare, take_away};
+pub use point::{
+    check_apart, cut_off_killed, cut_off_noted, is_dead, is_noted, prepare, take_away,
+};
 pub use probe::{MEASURED_BYTES, examine};
+use signals::Signals;
+use watcher::Watcher;
+pub use watcher::{VERB as WATCHER, watch};
 
 /// How often limits and use of memory and of the cache disk are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -83,10 +89,12 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), &plan.source),
         false => Ok(()),
     };
-    let served = checked.and_then(|()| serve(plan, &engine, &directory, identity, ready));
+    let watcher = Arc::new(start_watcher());
+    let served = checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, ready));
     // A mount that is in use when a signal comes is taken away all the same.
     let attached = engine.attached();
     let unmounted = engine.unmount(true);
+    tell_watcher(&watcher, &engine);
     for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
         directory.clear_own();
     }
@@ -94,10 +102,23 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     served.and(unmounted)
 }
 
+/// Starts the watcher, before a device is open. Without one a killed daemon may leave readers hanging.
+fn start_watcher() -> Option<Watcher> {
+    let failed = |error: &std::io::Error| tracing::warn!(%error, "the watcher cannot be started");
+    Watcher::start().inspect_err(failed).ok()
+}
+
+fn tell_watcher(watcher: &Option<Watcher>, engine: &Engine) {
+    if let Some(watcher) = watcher {
+        watcher.tell(&engine.connected());
+    }
+}
+
 fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
+    watcher: &Arc<Option<Watcher>>,
     identity: (u64, u64),
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
@@ -124,20 +145,20 @@ fn serve(
     let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
     let (end, ended) = mpsc::channel(1);
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
-    let signals = {
-        let _inside = runtime.enter();
-        Signals::listen()?
-    };
+    let signals = Signals::listen()?;
     engine.serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
     engine.serve_views()?;
+    tell_watcher(watcher, engine);
     for (name, order) in orders {
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
     engine.keep_catalog();
     let outcome = runtime.block_on(async {
-        let handler = Handler { engine: Arc::clone(engine), running: running.clone(), cache, end };
+        let (engine_of_it, watcher) = (Arc::clone(engine), Arc::clone(watcher));
+        let handler =
+            Handler { engine: engine_of_it, running: running.clone(), cache, watcher, end };
         // The note first: a daemon that is ending here removes the socket only as long as it is its.
         directory.note(&running)?;
         let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
@@ -158,30 +179,6 @@ fn serve(
     outcome
 }
 
-/// The signals that end a mount.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn listen() -> Result<Self> {
-        let listen = |kind| {
-            let failed = |error| Error::new(ErrorKind::Internal, format!("signals: {error}"));
-            signal(kind).map_err(failed)
-        };
-        let [terminate, interrupt, hangup] =
-            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(listen);
-        Ok(Signals([terminate?, interrupt?, hangup?]))
-    }
-
-    async fn any(&mut self) {
-        let [terminate, interrupt, hangup] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
-}
-
 /// Ticks at least so far apart: after the process has stood still there is one, and not all that
 /// were missed, for whoever counts them takes them for time in which others could go on.
 fn every(period: Duration) -> Interval {
@@ -192,7 +189,7 @@ fn every(period: Duration) -> Interval {
 
 /// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
 /// the budgets follow what fits.
-async fn wait(engine: &Arc<Engine>, mut signals: Signals, mut ended: mpsc::Receiver<()>) {
+async fn wait(engine: &Arc<Engine>, signals: Signals, mut ended: mpsc::Receiver<()>) {
     let (mut look, mut memory) = (every(LOOK_EVERY), every(LOOK));
     loop {
         tokio::select! {
@@ -226,6 +223,7 @@ struct Handler {
     running: Running,
     /// The cache directory.
     cache: Option<PathBuf>,
+    watcher: Arc<Option<Watcher>>,
     end: mpsc::Sender<()>,
 }
 
@@ -235,6 +233,7 @@ impl Handler {
             point::check_outside(cache, "the mount point", mountpoint)?;
         }
         self.engine.attach(mountpoint)?;
+        tell_watcher(&self.watcher, &self.engine);
         let directory = MountDirectory::of(mountpoint);
         directory.create()?;
         directory.link(&MountDirectory::of(&self.running.mountpoint))?;
@@ -243,10 +242,18 @@ impl Handler {
         Ok(Value::Null)
     }
 
-    fn unmount(&self, mountpoint: &Path, force: bool) -> Result<()> {
+    /// Unmounts. Says whether the daemon ends with it.
+    fn unmount(&self, mountpoint: &Path, force: bool) -> Result<bool> {
+        let unmounted = self.unmount_at(mountpoint, force);
+        // What was taken away and mounted anew, since a mount is in use, has another device.
+        tell_watcher(&self.watcher, &self.engine);
+        unmounted
+    }
+
+    fn unmount_at(&self, mountpoint: &Path, force: bool) -> Result<bool> {
         if self.engine.detach(mountpoint, force)? {
             MountDirectory::of(mountpoint).clear();
-            return Ok(());
+            return Ok(false);
         }
         let attached = self.engine.attached();
         let unmounted = self.engine.unmount(force);
@@ -260,7 +267,7 @@ impl Handler {
         self.engine.stop();
         // The receiver is gone only when the mount is ending already.
         let _ = self.end.try_send(());
-        Ok(())
+        Ok(true)
     }
 
     fn answer(&self, request: Request) -> Result<Reply> {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
 
-use crate::cache::store::home::has_ended;
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{abort, is_mounted, is_of, place_on_device, unmount};
+use crate::fuse::{cut_off, is_mounted, is_of, place_on_device, unmount};
+use crate::process::has_ended;
 
 /// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
 /// apart.
@@ -20,16 +20,26 @@ const LAST_LOOKS: u32 = 100;
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// Whether a mount is there whose daemon has died.
-pub fn is_dead(mountpoint: &Path) -> bool {
-    // Attributes may be answered from the kernel's memory; this is asked of the daemon.
-    matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+pub fn is_dead(mountpoint: &Path, noted: Option<&Running>) -> bool {
+    // What is left of a killed daemon may answer nothing, and not let go of the mount either.
+    let killed = noted.is_some_and(|noted| has_ended(noted.pid));
+    // Attributes may be answered from the kernel's memory; space is asked of the daemon.
+    let asked = || matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED));
+    killed && is_noted(mountpoint, noted) || asked()
 }
 
-/// Cuts off a mount whose daemon has been killed, so that asking for it cannot hang.
-pub fn cut_off(mountpoint: &Path) {
-    let Some(running) = MountDirectory::of(mountpoint).running() else { return };
-    if has_ended(running.pid) {
-        abort(mountpoint, &running.source, running.device.as_deref());
+/// Cuts off the mount that is noted if its daemon has been killed, so that nothing there can hang. Says
+/// whether the daemon has been killed. Nothing is asked of a daemon before this.
+pub fn cut_off_killed(mountpoint: &Path, noted: Option<&Running>) -> bool {
+    let Some(killed) = noted.filter(|noted| has_ended(noted.pid)) else { return false };
+    cut_off(mountpoint, &killed.source, killed.device.as_deref());
+    true
+}
+
+/// Cuts off the mount that is noted, whatever its daemon is at.
+pub fn cut_off_noted(mountpoint: &Path, noted: Option<&Running>) {
+    if let Some(noted) = noted {
+        cut_off(mountpoint, &noted.source, noted.device.as_deref());
     }
 }
 
@@ -44,7 +54,7 @@ pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
 /// # Errors
 /// Where there is only something else, or it is not permitted.
 pub fn take_away(mountpoint: &Path, noted: Option<&Running>) -> Result<()> {
-    if is_noted(mountpoint, noted) || is_dead(mountpoint) {
+    if is_noted(mountpoint, noted) || is_dead(mountpoint, noted) {
         return unmount(mountpoint, true);
     }
     if noted.is_some() || !is_mounted(mountpoint) {
@@ -64,7 +74,12 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
     control::runtime()?;
-    let socket = MountDirectory::of(mountpoint).socket();
+    let directory = MountDirectory::of(mountpoint);
+    let (socket, noted) = (directory.socket(), directory.running());
+    if cut_off_killed(mountpoint, noted.as_ref()) {
+        // The socket may lead to another mount of the source, whose daemon would answer for this one.
+        directory.clear();
+    }
     let mut looks = LAST_LOOKS;
     while socket.exists() && control::call(&socket, &Request::Status).is_ok() {
         // Where it was unmounted from outside a moment ago its daemon has yet to see that.
@@ -75,8 +90,7 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
         looks -= 1;
         thread::sleep(LAST_LOOK);
     }
-    cut_off(mountpoint);
-    while is_dead(mountpoint) {
+    while is_dead(mountpoint, noted.as_ref()) {
         unmount(mountpoint, true)?;
     }
     let found = fs::metadata(mountpoint).map_err(|error| match error.kind() {

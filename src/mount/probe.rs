@@ -51,6 +51,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
             .map(|_| ())
             .map_err(|errno| errno.desc().to_owned()),
         cachestat: cachestat().map_err(words),
+        can_abort: fuse::can_abort(),
         open_files: limit(Resource::RLIMIT_NOFILE),
         processes: limit(Resource::RLIMIT_NPROC),
         halt_poll_ns: halt_poll_ns(),

@@ -169,11 +169,11 @@ fn prefetches_that_hang_do_not_hold_readers_up() {
 
 /// Starts to make a file, which waits for whoever looks a name up in its directory, and has who comes
 /// later wait.
-fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<File>> {
+pub(crate) fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<()>> {
     let (sender, receiver) = mpsc::channel();
     let maker = Reader::start(move || {
         sender.send(nix::unistd::gettid()).unwrap();
-        File::create(path)
+        File::create(path).map(drop)
     });
     let stat = format!("/proc/self/task/{}/stat", receiver.recv().unwrap());
     wait_until("a place in the line", || fs::read_to_string(&stat).unwrap().contains(") D "));

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use crate::ground::{Ground, check_many, content, wait_until};
+use crate::ground::{Ground, check_many, content};
 use crate::mounted::{Mounted, mounts_at};
-use crate::programs::{runs, signal};
+use crate::programs::{runs, signal, wait_for_end};
 
 fn ground() -> Ground {
     let ground = Ground::new();
@@ -92,6 +92,6 @@ fn a_mount_that_was_detached_ends_with_its_last_file() {
     open.read_exact_at(&mut buffer, 4 << 20).unwrap();
     assert!(buffer == content(99, 5 << 20)[4 << 20..(4 << 20) + 1000]);
     drop(open);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     assert_eq!(ground.daemons(), Vec::<i32>::new());
 }

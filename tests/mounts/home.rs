@@ -15,7 +15,7 @@ use nix::libc;
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Ground, check_many, said, wait_until};
 use crate::mounted::{Mounted, Slow, in_namespace};
-use crate::programs::runs;
+use crate::programs::wait_for_end;
 use crate::torture::Loop;
 
 /// Pages of a file that the kernel holds.
@@ -222,7 +222,7 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     let pid = ground.daemons()[0];
     drop(frozen);
     ground.umount(&point);
-    wait_until("the end of the daemon", || !runs(pid));
+    wait_for_end(pid);
     let mounted = Mounted::new(&ground, &options);
     wait_until("all that is stored is known", || mounted.count("/disk/kept") >= stored);
     check_many(&mounted.path(""), "d", FILES, SIZE);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, daemons, said, wait_until};
 use crate::mounted::{Mounted, Slow, in_namespace, mounts_at};
-use crate::programs::{Program, Reader, Watchdog, runs, signal};
+use crate::programs::{Program, Reader, Watchdog, signal, wait_for_end};
 
 fn entries(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -70,7 +70,7 @@ fn a_mount_over_the_source_itself() {
     assert_eq!(mounted.count("/files"), 50);
     // Killed, it is replaced like any other.
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     let again = Mounted::at(&ground, &source, &source, &[]);
     check_many(&source, "d", 50, 30_000);
     again.umount();
@@ -165,7 +165,7 @@ fn a_daemon_killed_during_reads_is_replaced() {
     signal(mounted.pid, Signal::SIGKILL);
     let error = reader.result();
     assert!(error.raw_os_error().is_some(), "{error}");
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     assert!(ground.ends(0, &["status"]).contains("its daemon is dead"));
     // The dead mount is cleared away, and its store is used.
     let again = Mounted::new(&ground, &options);
@@ -184,7 +184,7 @@ fn a_dead_mount_is_cleared_by_umount() {
     for words in [&["umount"][..], &["umount", "--force"]] {
         let mounted = Mounted::new(&ground, &[]);
         signal(mounted.pid, Signal::SIGKILL);
-        wait_until("the end of the daemon", || !runs(mounted.pid));
+        wait_for_end(mounted.pid);
         assert_eq!(mounts_at(&mounted.point), 1);
         ground.ends(0, &[words, &[mounted.point.to_str().unwrap()]].concat());
         assert_eq!(mounts_at(&mounted.point), 0);

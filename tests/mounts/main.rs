@@ -20,6 +20,7 @@ mod force;
 mod ground;
 mod home;
 mod kernel;
+mod killed;
 mod learn;
 mod life;
 mod links;

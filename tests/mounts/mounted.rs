@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::ground::{Ground, daemons, program, said, wait_until};
-use crate::programs::{Watchdog, runs, signal};
+use crate::programs::{Watchdog, runs, signal, wait_for_end};
 
 /// How many mounts are at exactly this path.
 pub(crate) fn mounts_at(path: &Path) -> usize {
@@ -155,7 +155,7 @@ impl Mounted {
     /// Waits for the end of the daemon; its log must not tell of a fault of its own.
     #[track_caller]
     pub(crate) fn is_gone(&self) {
-        wait_until("the end of the daemon", || !runs(self.pid));
+        wait_for_end(self.pid);
         assert!(!self.log().contains("panicked"), "{}", self.log());
     }
 

@@ -46,6 +46,34 @@ pub(crate) fn runs(pid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
 }
 
+/// Waits for the end of a daemon. One that does not end is described: each thread with its state, where
+/// the kernel holds it and its signals, and what is mounted. The test script takes these words for a
+/// failure that no second try mends.
+#[track_caller]
+pub(crate) fn wait_for_end(pid: i32) {
+    let start = Instant::now();
+    while runs(pid) {
+        assert!(start.elapsed() < LIMIT, "THE DAEMON {pid} DOES NOT END\n{}", describe(pid));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a process is at.
+fn describe(pid: i32) -> String {
+    let mut said = String::new();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for task in tasks {
+        let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let status = read("status");
+        let keys = ["Name:", "State:", "SigPnd:", "ShdPnd:", "SigBlk:", "SigCgt:"];
+        let lines = status.lines().filter(|line| keys.iter().any(|key| line.starts_with(key)));
+        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        said += &format!("{} in {}\n{}", words.join(" "), read("wchan"), read("stack"));
+    }
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    said + &table.lines().filter(|line| line.contains("fuse")).collect::<Vec<_>>().join("\n")
+}
+
 /// A program that reads, such as a loader.
 pub(crate) struct Program {
     child: Child,

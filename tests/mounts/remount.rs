@@ -21,7 +21,7 @@ use crate::changes::{version, version_of};
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Ground, LIMIT, check_many, content, wait_until};
 use crate::mounted::{Mounted, Slow};
-use crate::programs::{runs, signal};
+use crate::programs::{signal, wait_for_end};
 use crate::refused::Tmpfs;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -229,7 +229,7 @@ fn what_changes_while_unmounted_shows_in_time() {
         wait_until("the catalog is saved", || is_saved(&ground.path("cache"), "catalog"));
         if killed {
             signal(mounted.pid, Signal::SIGKILL);
-            wait_until("the end of the daemon", || !runs(mounted.pid));
+            wait_for_end(mounted.pid);
         } else {
             mounted.umount();
         }

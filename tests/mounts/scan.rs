@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 
 use crate::ground::{Ground, check_many, content, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
-use crate::programs::{Reader, runs, signal};
+use crate::programs::{Reader, signal, wait_for_end};
 
 const FILES: u64 = 12;
 const SIZE: usize = 9000;
@@ -122,7 +122,7 @@ fn a_store_without_a_catalog_waits_for_no_scan() {
         check(&mounted, &["a"]);
         wait_until("all is stored", || mounted.count("/disk/stored") >= FILES * SIZE as u64);
         signal(mounted.pid, Signal::SIGKILL);
-        wait_until("the end of the daemon", || !runs(mounted.pid));
+        wait_for_end(mounted.pid);
         drop(mounted);
         slow.ctl(&["fault", "clear"]);
         if let Some(fault) = fault {
@@ -262,6 +262,6 @@ fn of_two_mounts_of_a_source_that_begin_at_once_one_waits() {
             DIRS.iter().for_each(|dir| check_many(&ground.path(point), dir, FILES, SIZE));
             ground.umount(&ground.path(point));
         }
-        wait_until("the end of the daemon", || !runs(daemons[0]));
+        wait_for_end(daemons[0]);
     }
 }

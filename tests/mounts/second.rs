@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, content, daemons, said, wait_until};
 use crate::mounted::{Slow, in_namespace};
-use crate::programs::{Program, runs, signal};
+use crate::programs::{Program, signal, wait_for_end};
 
 /// Stays as long as its input is open.
 const NAMESPACE: &str = r#"
@@ -146,7 +146,7 @@ impl User {
     /// Nothing is mounted or noted, and the daemon has ended.
     #[track_caller]
     fn has_nothing(&self, pid: i32) {
-        wait_until("the end of the daemon", || !runs(pid));
+        wait_for_end(pid);
         assert_eq!(self.mounts(), (0, 0));
         assert_eq!(daemons(&self.run), Vec::<i32>::new());
     }
@@ -391,7 +391,7 @@ fn whatever_ends_the_first_point_nothing_is_left() {
             }
             _ => {
                 signal(pid, Signal::SIGKILL);
-                wait_until("the end of the daemon", || !runs(pid));
+                wait_for_end(pid);
                 user.does(r#"belady umount "$second"; belady umount "$first""#);
             }
         }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
 use crate::mounted::{Mounted, Slow};
-use crate::programs::{Reader, runs, signal};
+use crate::programs::{Reader, signal, wait_for_end};
 
 const FILES: u64 = 150;
 const SIZE: usize = 30_000;
@@ -205,7 +205,7 @@ fn a_daemon_killed_again_and_again_leaves_a_store_that_is_right() {
         let before = recorded(&stand.store()).unwrap();
         signal(mounted.pid, Signal::SIGKILL);
         reader.result();
-        wait_until("the end of the daemon", || !runs(mounted.pid));
+        wait_for_end(mounted.pid);
         assert!(!before.is_empty() && stand.has_all(&before), "what was recorded is there");
     }
     let mounted = stand.mount();
@@ -248,7 +248,7 @@ fn what_a_killed_mount_stored_of_files_that_came_late_is_served_by_the_next_one(
         stored() == FILES + MORE
     });
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     // As if it had been killed before it saved the catalog again.
     fs::write(&catalog, saved).unwrap();
     let before = stand.slow.count("bytes");

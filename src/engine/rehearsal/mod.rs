@@ -88,6 +88,7 @@ pub enum Question {
         /// The buffer's name.
         buffer: String,
         /// The directory, absolute.
+        #[serde(with = "crate::paths")]
         directory: PathBuf,
     },
     /// Take what the trainer says of samples.

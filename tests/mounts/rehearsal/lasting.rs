@@ -44,7 +44,7 @@ fn what_was_synced_is_there_after_a_kill() {
     scores.sync_all().unwrap();
     fs::File::open(view.join("epoch-0/a").join(&held[0])).unwrap().sync_all().unwrap();
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     drop((codes, scores));
     let again = mount(&ground, &sets);
     drop(mounted);

@@ -87,7 +87,7 @@ fn codes_are_kept_replaced_and_there_again() {
     assert!(fs::read(latent.join("append")).is_err(), "there is nothing to read");
     drop(before);
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     let again = mount_latent(&ground, &["rehearsal.old.size=5"]);
     drop(mounted);
     assert_eq!(check(&again.path("rehearsal/old/latent"), turn_of), ids);

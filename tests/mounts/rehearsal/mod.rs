@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::ground::{Ground, check_many, content, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
-use crate::programs::{Program, runs, signal};
+use crate::programs::{Program, signal, wait_for_end};
 
 /// Files of a class.
 const FILES: u64 = 40;
@@ -152,7 +152,7 @@ fn samples_outlive_their_source_and_their_daemon() {
     wait_for_offers(&ground, 3 * FILES);
     let before = epoch(&mounted.path("rehearsal/old"), 0);
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     fs::remove_dir_all(ground.source("train")).unwrap();
     let again = mount(&ground, &[]);
     drop(mounted);
@@ -341,7 +341,7 @@ fn samples_stay_until_others_are_there() {
     assert_eq!(epoch(&view, 2), before);
     signal(mounted.pid, Signal::SIGKILL);
     slow.ctl(&["fault", "clear"]);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     let again = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
     drop(mounted);
     let view = again.path("rehearsal/old");

@@ -277,7 +277,7 @@ fn a_mix_has_the_task_and_draws_of_others() {
     // The task is known after a crash, and what is drawn for it.
     let (_, drawn) = mix(&root.join("mix-9"));
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     let again = mount(&ground, &sets);
     drop(mounted);
     assert_eq!(mix(&again.path("rehearsal/old/mix-9")), (41, drawn));

@@ -207,7 +207,7 @@ fn samples_of_a_stream_outlive_their_daemon() {
         .map(|at| which(&known, &read_slot(&ordinal(&stream, HELD - 1 - at))))
         .collect();
     signal(mounted.pid, Signal::SIGKILL);
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     fs::remove_dir_all(ground.source("train")).unwrap();
     let again = mount(&ground, &[]);
     drop(mounted);
@@ -247,7 +247,7 @@ fn what_eight_readers_have_found_is_the_same_after_a_kill() {
             });
         }
     });
-    wait_until("the end of the daemon", || !runs(mounted.pid));
+    wait_for_end(mounted.pid);
     let again = mount(&ground, &[]);
     drop(mounted);
     let (found, all) = (found.into_inner().unwrap(), in_order(&stream, &known));

@@ -40,6 +40,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::{has_ended, is_ending};
 pub use found::{Found, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
@@ -72,6 +73,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The source's directory.
+    #[serde(with = "crate::paths")]
     pub source: PathBuf,
     /// What else tells it from others that were there before or will be.
     pub identity: String,
@@ -414,24 +416,6 @@ fn lock_directory(directory: &OwnedFd, how: FlockArg) -> nix::Result<Flock<Owned
     // Through a description of its own: a lock goes with the description, not with the directory.
     let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     Flock::lock(again, how).map_err(|(_, errno)| errno)
-}
-
-/// The state of a process as the kernel writes it, and what it writes behind it; none for one that
-/// is not there, or not seen from here: it is in another container.
-fn state_of(pid: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(") ").next().map(str::to_owned)
-}
-
-/// Whether a process is over and still holds what it held: one of its threads waits for a disk. Who
-/// is gone holds nothing, so that a lock that is held is somebody else's.
-pub(super) fn is_ending(pid: u32) -> bool {
-    state_of(pid).is_some_and(|state| state.starts_with(['Z', 'X']))
-}
-
-/// Whether a process is over: it is gone, or a zombie as long as one of its threads waits.
-pub fn has_ended(pid: u32) -> bool {
-    state_of(pid).is_none() || is_ending(pid)
 }
 
 fn open_owner(store: &OwnedFd) -> std::io::Result<File> {

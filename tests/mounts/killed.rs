@@ -1,0 +1,282 @@
+//! Daemons that end by signals: each signal is heard, and a killed daemon holds nobody up.
+//!
+//! Goal: whatever thread takes a signal, the mount is taken down; after `kill -9` readers get an
+//! error, commands answer, and every mount point can be used again. Method: signals to single threads
+//! of real daemons, and kills of daemons that the kernel holds up in a notification.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::signal::Signal;
+
+use crate::faults::stand_in_line;
+use crate::ground::{Ground, check_many, content, said, wait_until};
+use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::programs::{Reader, runs, signal, wait_for_end};
+
+/// What a command that cannot hang takes on the busiest machine.
+const AT_ONCE: Duration = Duration::from_secs(60);
+
+/// The watcher of a daemon.
+fn watcher(daemon: i32) -> Option<i32> {
+    let wanted = format!("watch-daemon\0{daemon}\0").into_bytes();
+    let is_it = |entry: &fs::DirEntry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.ends_with(&wanted)
+    };
+    let found = fs::read_dir("/proc").unwrap().flatten().find(is_it)?;
+    found.file_name().to_str()?.parse().ok()
+}
+
+/// The threads of a process, by name.
+fn threads(pid: i32) -> Vec<(String, i32)> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let named = tasks.filter_map(|task| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        Some((name.trim().to_owned(), task.file_name().to_str()?.parse().ok()?))
+    });
+    named.collect()
+}
+
+#[test]
+fn every_thread_hears_a_signal_that_ends_the_mount() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let cache = ground.path("cache");
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let (mut tried, mut rounds) = (Vec::<String>::new(), 0);
+    loop {
+        let mounted = Mounted::new(&ground, &options);
+        check_many(&mounted.path(""), "d", 20, 10_000);
+        let next = threads(mounted.pid).into_iter().find(|(name, _)| !tried.contains(name));
+        let Some((name, thread)) = next else { break mounted.umount() };
+        // SAFETY: it names a thread of our own child by its number, and gives no pointer.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, mounted.pid, thread, libc::SIGTERM) };
+        if sent == 0 {
+            mounted.is_gone();
+            assert_eq!(mounts_at(&mounted.point), 0, "after a signal to {name}");
+            tried.push(name);
+        }
+        rounds += 1;
+        assert!(rounds < 100, "threads come and go: {tried:?}");
+    }
+    let met = |name: &str| tried.iter().any(|tried| tried.starts_with(name));
+    assert!(met("belady-inside") && met("belady-signals") && met("belady"), "{tried:?}");
+}
+
+/// A mount whose daemon the kernel holds up in a notification: a reader's lookup hangs at the source.
+/// The ground, the source, the mount, and two tasks that wait.
+type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
+
+fn held_up() -> HeldUp {
+    let ground = Ground::new();
+    ground.plant_many("b", 20, 10_000);
+    ground.plant("b/hung", b"");
+    let slow = Slow::new(&ground, &[]);
+    let options =
+        ["--ram", "64MiB", "--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    // Names are due by then.
+    thread::sleep(Duration::from_millis(400));
+    assert!((0..20).all(|file| mounted.path(format!("b/{file:04}")).exists()));
+    slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
+    let path = mounted.path("b/hung");
+    let reader = Reader::start(move || fs::metadata(path).map(drop));
+    wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
+    let maker = stand_in_line(mounted.path("b/new"));
+    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+    wait_until("a notification that waits", || mounted.count("/stuck_notifications") > 0);
+    (ground, slow, mounted, [reader, maker])
+}
+
+#[test]
+fn readers_of_a_killed_daemon_are_set_free_without_help() {
+    let (ground, slow, mounted, waiting) = held_up();
+    let watcher = watcher(mounted.pid).expect("a watcher");
+    signal(mounted.pid, Signal::SIGKILL);
+    for waits in waiting {
+        assert!(waits.result().is_err());
+    }
+    assert!(slow.count("in_flight") >= 1, "the source hangs all the time");
+    assert!(!runs(mounted.pid) && runs(watcher), "a thread of the daemon waits for the source");
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the end of the watcher, when nothing is left of the daemon", || !runs(watcher));
+    assert!(mounted.log().contains("was cut off"), "{}", mounted.log());
+    assert_eq!(mounts_at(&mounted.point), 1, "the dead mount stays until it is cleared");
+    ground.ends(0, &["umount", mounted.point.to_str().unwrap()]);
+    assert_eq!(mounts_at(&mounted.point), 0);
+}
+
+/// The watcher is killed first, so that the commands have to do all by themselves.
+#[test]
+fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
+    for command in ["umount", "umount --force", "mount", "status"] {
+        let (ground, slow, mounted, waiting) = held_up();
+        signal(watcher(mounted.pid).expect("a watcher"), Signal::SIGKILL);
+        signal(mounted.pid, Signal::SIGKILL);
+        let point = mounted.point.to_str().unwrap().to_owned();
+        let start = Instant::now();
+        let mut again = None;
+        match command {
+            "mount" => {
+                slow.ctl(&["fault", "clear"]);
+                again = Some(Mounted::at(&ground, &slow.point, &mounted.point, &[]));
+            }
+            // It may tell of a mount that does not answer.
+            "status" => drop(ground.belady().args(["status", &point]).output().unwrap()),
+            _ => {
+                let words: Vec<&str> = command.split(' ').chain([point.as_str()]).collect();
+                ground.ends(0, &words);
+                assert_eq!(mounts_at(&mounted.point), 0);
+            }
+        }
+        assert!(start.elapsed() < AT_ONCE, "{command} took {:?}", start.elapsed());
+        if command == "status" {
+            ground.ends(0, &["umount", "--force", &point]);
+        }
+        for waits in waiting {
+            // A daemon that was killed before it held anybody up may have been mounted anew in time.
+            let _ = waits.result();
+        }
+        if let Some(again) = again {
+            check_many(&again.path(""), "b", 20, 10_000);
+            again.umount();
+        }
+        slow.ctl(&["fault", "clear"]);
+    }
+}
+
+#[test]
+fn every_mount_point_of_a_killed_daemon_is_mounted_again() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let points = ["mount", "second", "third"].map(|name| ground.path(name));
+    points[1..].iter().for_each(|point| fs::create_dir(point).unwrap());
+    let first = Mounted::new(&ground, &[]);
+    let attach = |point: &PathBuf| {
+        let source = ground.path("source");
+        let output = ground.belady().arg("mount").args([&source, point]).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    points[1..].iter().for_each(attach);
+    signal(first.pid, Signal::SIGKILL);
+    wait_for_end(first.pid);
+    let again = Mounted::new(&ground, &[]);
+    points[1..].iter().for_each(attach);
+    for point in &points {
+        check_many(point, "d", 20, 10_000);
+        assert_eq!(mounts_at(point), 1);
+    }
+    again.umount();
+    assert!(points.iter().all(|point| mounts_at(point) == 0));
+}
+
+#[test]
+fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
+    let ground = Ground::new();
+    let name = |name: &[u8]| ground.path("").join(OsStr::from_bytes(name));
+    let (source, point, second) = (name(b"s\xff,#\\ x"), name(b"m\xe9\xff x"), name(b"n\xfe"));
+    let cache = ground.path("cache");
+    for directory in [&source, &point, &second] {
+        fs::create_dir(directory).unwrap();
+    }
+    fs::write(source.join("a"), content(1, 30_000)).unwrap();
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    for end in ["umount", "--force", "SIGTERM", "SIGKILL"] {
+        let mounted = Mounted::at(&ground, &source, &point, &options);
+        assert!(mounted.status()["disk"].is_object(), "it has a cache directory");
+        assert!(fs::read(point.join("a")).unwrap() == content(1, 30_000));
+        let mut attach = ground.belady();
+        assert!(attach.arg("mount").args([&source, &second]).status().unwrap().success());
+        assert!(fs::read(second.join("a")).unwrap() == content(1, 30_000));
+        let umount = |words: &[&str], point: &PathBuf| {
+            let output = ground.belady().arg("umount").args(words).arg(point).output().unwrap();
+            assert!(output.status.success(), "{}", said(&output));
+        };
+        match end {
+            "umount" => umount(&[], &second),
+            "--force" => umount(&["--force"], &point),
+            "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
+            _ => signal(mounted.pid, Signal::SIGKILL),
+        }
+        if end == "umount" {
+            umount(&[], &point);
+        }
+        mounted.is_gone();
+        if end == "SIGKILL" {
+            umount(&[], &point);
+            umount(&[], &second);
+        }
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        let ours = ground.path("");
+        let ours = ours.as_os_str().as_bytes();
+        assert!(!table.windows(ours.len()).any(|part| part == ours), "after {end}");
+        assert_eq!(ground.daemons(), Vec::<i32>::new(), "after {end}");
+    }
+    let refused = std::ffi::OsString::from_vec(b"/tmp/\xff".to_vec());
+    let mut command = ground.belady();
+    let output = command.arg("mount").args([&source, &point]).arg("--cache-dir").arg(refused);
+    let output = output.output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("cache.dir"), "{}", said(&output));
+}
+
+#[test]
+fn a_mount_whose_names_hang_is_taken_away_by_force() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    fs::create_dir(ground.path("second")).unwrap();
+    for end in ["first", "second", "SIGTERM"] {
+        let options = ["--set", "source.revalidate=200ms"];
+        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+        let second = ground.path("second");
+        let mut attach = ground.belady();
+        assert!(attach.arg("mount").args([&slow.point, &second]).status().unwrap().success());
+        slow.ctl(&["fault", "hang", "*", "ops=lookup,getattr"]);
+        // Names are due by then.
+        thread::sleep(Duration::from_millis(400));
+        let start = Instant::now();
+        let force = |point: &Path| {
+            drop(ground.ends(0, &["umount", "--force", point.to_str().unwrap()]));
+        };
+        match end {
+            "first" => force(&mounted.point),
+            "second" => {
+                force(&second);
+                assert_eq!((mounts_at(&second), mounts_at(&mounted.point)), (0, 1));
+                force(&mounted.point);
+            }
+            _ => signal(mounted.pid, Signal::SIGTERM),
+        }
+        wait_until("the end of the mounts", || mounts_at(&mounted.point) + mounts_at(&second) == 0);
+        assert!(start.elapsed() < AT_ONCE, "{end} took {:?}", start.elapsed());
+        slow.ctl(&["fault", "clear"]);
+        mounted.is_gone();
+    }
+}
+
+#[test]
+fn the_source_is_free_once_a_mount_has_ended() {
+    let ground = Ground::new();
+    let source = ground.path("source");
+    for round in 0..20 {
+        let none: Option<&str> = None;
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), &source, Some("tmpfs"), flags, none).unwrap();
+        ground.plant_many("d", 5, 10_000);
+        let mounted = Mounted::new(&ground, &[]);
+        check_many(&mounted.path(""), "d", 5, 10_000);
+        ground.ends(0, &["umount", mounted.point.to_str().unwrap()]);
+        let freed = nix::mount::umount(&source);
+        if freed.is_err() {
+            let _ = nix::mount::umount2(&source, nix::mount::MntFlags::MNT_DETACH);
+        }
+        assert_eq!(freed, Ok(()), "in round {round}");
+    }
+}
