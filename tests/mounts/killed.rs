@@ -22,15 +22,19 @@ use crate::programs::{Reader, runs, signal, wait_for_end};
 /// What a command that cannot hang takes on the busiest machine.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-/// The watcher of a daemon.
-fn watcher(daemon: i32) -> Option<i32> {
-    let wanted = format!("watch-daemon\0{daemon}\0").into_bytes();
-    let is_it = |entry: &fs::DirEntry| {
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        line.ends_with(&wanted)
-    };
-    let found = fs::read_dir("/proc").unwrap().flatten().find(is_it)?;
-    found.file_name().to_str()?.parse().ok()
+/// The watcher of a daemon, which is its child.
+fn watcher(daemon: i32) -> i32 {
+    let mut found = None;
+    wait_until("a watcher", || {
+        let children =
+            fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
+        found = children.split_whitespace().map(|child| child.parse().unwrap()).find(|child| {
+            let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+            name == "belady-watcher\n"
+        });
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 /// The threads of a process, by name.
@@ -97,7 +101,7 @@ fn held_up() -> HeldUp {
 #[test]
 fn readers_of_a_killed_daemon_are_set_free_without_help() {
     let (ground, slow, mounted, waiting) = held_up();
-    let watcher = watcher(mounted.pid).expect("a watcher");
+    let watcher = watcher(mounted.pid);
     signal(mounted.pid, Signal::SIGKILL);
     for waits in waiting {
         assert!(waits.result().is_err());
@@ -117,7 +121,7 @@ fn readers_of_a_killed_daemon_are_set_free_without_help() {
 fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
     for command in ["umount", "umount --force", "mount", "status"] {
         let (ground, slow, mounted, waiting) = held_up();
-        signal(watcher(mounted.pid).expect("a watcher"), Signal::SIGKILL);
+        signal(watcher(mounted.pid), Signal::SIGKILL);
         signal(mounted.pid, Signal::SIGKILL);
         let point = mounted.point.to_str().unwrap().to_owned();
         let start = Instant::now();
