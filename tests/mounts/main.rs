@@ -19,6 +19,7 @@ mod faults;
 mod force;
 mod ground;
 mod home;
+mod idle;
 mod kernel;
 mod learn;
 mod life;
