@@ -15,6 +15,7 @@ mod changes;
 mod commands;
 mod control;
 mod doctor;
+mod escapes;
 mod faults;
 mod force;
 mod ground;
