@@ -66,6 +66,12 @@ impl Error {
         self
     }
 
+    /// The same error with this hint where it has none.
+    pub fn or_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
     /// The same error told from further out: `context: message`.
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);

@@ -15,6 +15,7 @@ pub mod error;
 pub mod fs;
 pub mod fuse;
 pub mod ids;
+pub mod input;
 pub mod learn;
 pub mod mount;
 pub mod order;

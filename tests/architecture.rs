@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// import each other.
 const LAYERS: [&[&str]; 14] = [
     &["ids", "error", "anchor", "paths", "process", "sync"],
-    &["order", "rehearsal"],
+    &["order", "rehearsal", "input"],
     &["config"],
     &["learn"],
     &["plan"],
@@ -66,6 +66,10 @@ const COUNTED: [&str; 6] = ["source", "catalog", "cache", "fs", "fuse", "engine"
 
 /// What uses a lock that is not counted.
 const UNCOUNTED: &str = "fuse/inside.rs";
+
+/// Where something is printed: what is for people with its control characters escaped.
+const PRINTS: [&str; 4] =
+    ["cli/terminal.rs", "cli/order/output.rs", "cli/mount.rs", "cli/umount.rs"];
 
 /// Lines of a source file without its tests.
 const LINES_MAX: usize = 500;
@@ -187,6 +191,21 @@ fn locks_are_counted_where_the_kernel_is_notified() {
             for lock in ["Mutex", "RwLock", "Condvar"] {
                 assert!(!used.contains(lock), "{}: {lock} of std", path.display());
             }
+        }
+    }
+}
+
+/// A name of a file may hold what a terminal obeys.
+#[test]
+fn what_is_printed_is_escaped_in_one_place() {
+    for (_, path, text) in source_files() {
+        let code = code(&text);
+        let may = PRINTS.iter().any(|allowed| path == Path::new(allowed));
+        for (word, never) in
+            [("print!(", true), ("println!(", true), ("io::stdout", false), ("io::stderr", false)]
+        {
+            let prints = code.contains(word) && !is_test(&path);
+            assert!(!prints || may && !never, "{} prints by {word}", path.display());
         }
     }
 }

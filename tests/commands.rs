@@ -7,6 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -247,4 +249,140 @@ fn errors_of_files_say_what_to_do() {
     ground.fails(&import("none", "source"), 5, &["none", "hint: is the path right?"]);
     ground.fails(&import("bad", "source"), 5, &["hint: `belady catalog export`"]);
     ground.fails(&import("bad", "none"), 4, &["hint: is the parallel filesystem mounted"]);
+}
+
+/// A device without end, a directory, and a sparse file of a terabyte: each command says what is
+/// wrong of each, and needs no memory for it.
+#[test]
+fn a_file_without_end_is_refused() {
+    let ground = Ground::new();
+    ground.write("data/a/1.jpg", "x");
+    fs::create_dir(ground.path().join("folder")).unwrap();
+    fs::File::create(ground.path().join("long")).unwrap().set_len(1 << 40).unwrap();
+    let wrong = [("/dev/zero", "a device"), ("./folder", "a directory"), ("./long", "more than")];
+    for (name, why) in wrong {
+        let manifest = format!("sequential:index=manifest:{name}");
+        let commands: [(&[&str], i32); 7] = [
+            (&["config", "check", name], 3),
+            (&["config", "show", "--config", name], 3),
+            (&["order", "check", name, "data"], 3),
+            (&["order", "check", &manifest, "data"], 3),
+            (&["order", "cut", name], 3),
+            (&["order", "merge", "--by", "ranks", name], 3),
+            (&["warmup", ".", "--files-from", name], 2),
+        ];
+        for (words, code) in commands {
+            let file = name.trim_start_matches("./");
+            ground.fails(words, code, &[file, why, "hint: "]);
+        }
+    }
+}
+
+/// Names of files are shown and not obeyed, but where they are data for another program.
+#[test]
+fn control_characters_of_names_do_not_reach_the_terminal() {
+    let ground = Ground::new();
+    let name = "\x1b[31mred\x07";
+    ground.write(&format!("{name}/a\u{9b}/1.jpg"), "x");
+    ground.write("empty", "# nothing\n");
+    let (dataset, missing) = (name, format!("{name}/none"));
+    let raw = ['\x1b', '\x07', '\u{9b}'];
+    let commands: [&[&str]; 9] = [
+        &["order", "check", "sequential:index=path", dataset],
+        &["order", "check", "sequential:index=path", &missing],
+        &["order", "check", &missing, dataset],
+        &["order", "cut", &missing],
+        &["catalog", "export", dataset, &missing],
+        &["mount", &missing, "."],
+        &["config", "check", &missing],
+        &["umount", name],
+        &["status", name, "--no-such-option-\x1b"],
+    ];
+    for words in commands {
+        let output = ground.run(words, &[]);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!said.is_empty() && !said.contains(raw), "{words:?}: {said:?}");
+    }
+    ground.fails(&["order", "check", &missing, dataset], 3, &["\\x1b[31mred\\x07/none"]);
+    let shown = ground.prints(&["order", "show", "sequential:index=path", dataset], &[]);
+    assert!(shown.contains("a\u{9b}/1.jpg"), "{shown:?}");
+    let file = ground.path().join("saved");
+    let words = ["catalog", "export", dataset, file.to_str().unwrap(), "--json"];
+    serde_json::from_str::<Value>(&ground.prints(&words, &[])).unwrap();
+}
+
+/// Whoever may not read a directory of the dataset hears which, and why, and what to do.
+#[test]
+fn a_directory_that_cannot_be_read_is_named() {
+    let ground = Ground::new();
+    ground.write("data/train/a/1.jpg", "x");
+    ground.write("data/train/b/2.jpg", "x");
+    let set = |path: &str, mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(ground.path().join(path), mode).unwrap();
+    };
+    set("", 0o755);
+    // The build directory may be closed to others; a copy that this process writes could not be run.
+    let program = ground.path().join("belady");
+    let built = env!("CARGO_BIN_EXE_belady");
+    assert!(Command::new("cp").arg(built).arg(&program).status().unwrap().success());
+    let said = |order: &str, code: i32| {
+        let mut command = Command::new(&program);
+        command.current_dir(ground.path()).args(["order", "check", order, "data"]);
+        if nix::unistd::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{order}: {said}");
+        said
+    };
+    said("sequential:index=path,root=train", 0);
+    set("data/train/b", 0);
+    said("sequential:index=path,root=train/a", 0);
+    set("data/train/a", 0);
+    let text = said("sequential:index=path,root=train", 3);
+    for words in ["none of the 0 files", "data/train/a (and 1 other", "Permission denied", "chmod"]
+    {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    set("data/train", 0);
+    let text = said("sequential:index=path", 3);
+    assert!(text.contains("data/train cannot be read: Permission denied"), "{text}");
+    ["data/train", "data/train/a", "data/train/b"].into_iter().for_each(|path| set(path, 0o755));
+}
+
+/// What comes without end by a pipe is refused at the first byte or line that cannot be right, or at
+/// the limit, in memory that does not grow with it.
+#[test]
+fn a_pipe_without_end_is_refused() {
+    let ground = Ground::new();
+    ground.write("data/a/1.jpg", "x");
+    let program = env!("CARGO_BIN_EXE_belady");
+    let pipe = |from: &str, words: &str| {
+        let script = format!("ulimit -v 4000000; {from} | {program} {words}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(ground.path()).env_clear();
+        command.env("PATH", "/usr/bin:/bin").output().unwrap()
+    };
+    let zeros = "cat /dev/zero";
+    let line = "tr '\\0' x < /dev/zero";
+    for (from, words, code, why) in [
+        (zeros, "order check sequential:index=manifest:/dev/stdin data", 3, "NUL byte"),
+        (zeros, "warmup . --files-from -", 2, "NUL byte"),
+        (zeros, "warmup . --files-from /dev/stdin", 2, "NUL byte"),
+        (zeros, "rehearse score . old", 2, "NUL byte"),
+        (line, "order check /dev/stdin data", 3, "line 1 has more than 65536 bytes"),
+        (line, "order cut /dev/stdin", 3, "line 1 has more than 65536 bytes"),
+        (line, "warmup . --files-from -", 2, "line 1 has more than 65536 bytes"),
+        (zeros, "config check /dev/stdin", 3, "it is a pipe"),
+    ] {
+        let output = pipe(from, words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+        assert!(said.contains(why) && said.contains("hint: "), "{words}: {said}");
+    }
+    // What is right is read by a pipe.
+    let output = pipe("echo a/1.jpg", "order check /dev/stdin data");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

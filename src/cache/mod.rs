@@ -17,6 +17,7 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
+mod alarm;
 mod backlog;
 mod bindings;
 mod buffer;
@@ -51,6 +52,7 @@ use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
+pub use alarm::Alarm;
 pub use backlog::Arrival;
 use backlog::Backlog;
 pub use bindings::Bindings;
@@ -148,6 +150,7 @@ pub struct Cache {
     /// Told of files to be looked at again at the source.
     recheck: OnceLock<Recheck>,
     traffic: Traffic,
+    alarm: Arc<Alarm>,
 }
 
 /// Threads that read the local store.
@@ -168,6 +171,8 @@ impl Cache {
         store: Option<(usize, Arc<Store>)>,
     ) -> Arc<Self> {
         let local = |(tier, store)| Arc::new(Local::new(tier, store, Arc::clone(&catalog)));
+        let alarm = Arc::new(Alarm::default());
+        store.iter().for_each(|(_, store)| store.ring(&alarm));
         let local = store.map(local);
         Arc::new(Cache {
             catalog,
@@ -185,7 +190,19 @@ impl Cache {
             gears: Gears::default(),
             recheck: OnceLock::new(),
             traffic: Traffic::default(),
+            alarm,
         })
+    }
+
+    /// What rings when there is something to look at that may come to hang.
+    pub fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    /// Whether the disk of the local store is at nothing: the [alarm](Self::alarm) rings when it is.
+    pub fn rests(&self) -> bool {
+        self.alarm.rest();
+        self.store().is_none_or(|store| !store.is_called())
     }
 
     /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.

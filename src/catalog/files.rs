@@ -12,6 +12,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use nix::errno::Errno;
+
 use super::Catalog;
 use super::tree::Tree;
 use crate::ids::FileId;
@@ -96,6 +98,19 @@ impl Catalog {
         let tree = self.read();
         let there = tree.files().filter(|row| tree.is_there(*row) && tree.is_directory(*row));
         there.map(|row| tree.path(row)).collect()
+    }
+
+    /// Directories below `root` that the source does not let us read: the first, why, and how many
+    /// there are; none where there are none.
+    pub fn unreadable(&self, root: &Path) -> Option<(PathBuf, Errno, usize)> {
+        let tree = self.read();
+        let mut failed = tree.files().filter(|row| tree.is_there(*row)).filter_map(|row| {
+            let errno = tree.entries(row).err().filter(|_| tree.is_directory(row))?;
+            let path = tree.path(row);
+            path.starts_with(root).then_some((path, errno))
+        });
+        let (path, errno) = failed.next()?;
+        Some((path, errno, 1 + failed.count()))
     }
 
     /// Number of rows and of the bytes of all regular files.

@@ -56,16 +56,24 @@ fn check_trust(file: &File) -> Result<()> {
 pub(super) fn read(place: &Anchored) -> Result<(u128, Tables)> {
     let mut file = place.open()?;
     check_trust(&file)?;
-    let mut bytes = Vec::new();
+    let mut bytes = vec![0; HEAD_BYTES];
+    file.read_exact(&mut bytes).map_err(|_| damaged("cut short"))?;
+    check_magic(&bytes)?;
     file.read_to_end(&mut bytes)?;
     decode(&bytes)
 }
 
+/// Refuses a file that is none of ours, however long it is.
+fn check_magic(head: &[u8]) -> Result<()> {
+    match head.starts_with(MAGIC) {
+        true => Ok(()),
+        false => Err(damaged("it is no catalog, or one of another version of belady")),
+    }
+}
+
 fn decode(bytes: &[u8]) -> Result<(u128, Tables)> {
     let (head, body) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("cut short"))?;
-    if !head.starts_with(MAGIC) {
-        return Err(damaged("it is no catalog, or one of another version of belady"));
-    }
+    check_magic(head)?;
     if head[16..] != end_of_head(body.len() as u64, crc32c::crc32c(body)) {
         return Err(damaged("the checksum is wrong"));
     }

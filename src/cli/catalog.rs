@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{say, say_json};
+use super::{say, say_json, warn};
 use crate::anchor::Anchored;
 use crate::cache::store::home::{self, Owner};
 use crate::catalog::Catalog;
@@ -129,10 +129,8 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
                 Ok(catalog) => catalog,
                 Err(error) if error.kind() == IoErrorKind::NotFound => scan()?,
                 Err(error) => {
-                    eprintln!(
-                        "belady: {}; the source is scanned",
-                        cannot(&saved, &error).message()
-                    );
+                    let why = cannot(&saved, &error);
+                    warn(format!("belady: {}; the source is scanned", why.message()));
                     scan()?
                 }
             }

@@ -15,6 +15,7 @@ mod scan;
 mod settings;
 mod simulate;
 mod status;
+mod terminal;
 mod umount;
 mod warmup;
 mod watcher;
@@ -25,6 +26,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::Error;
 use crate::mount::WATCHER;
+use terminal::{say, say_data, say_json, warn};
 
 /// Reads training data ahead of the loader, in the order the loader will read it.
 #[derive(Debug, Parser)]
@@ -70,7 +72,11 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(wrong) if wrong.use_stderr() => return misused(&wrong),
+        Err(help) => help.exit(),
+    };
     let result = match cli.verb {
         Verb::Mount(args) => mount::run(&args),
         Verb::Umount(args) => umount::run(&args),
@@ -91,18 +97,13 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Says what is wrong with a command line: its words may be names of files.
+fn misused(wrong: &clap::Error) -> ExitCode {
+    warn(wrong.render().to_string().trim_end());
+    ExitCode::from(u8::try_from(wrong.exit_code()).unwrap_or(u8::MAX))
+}
+
 fn fail(error: &Error) -> ExitCode {
-    eprintln!("belady: {error}");
+    warn(format!("belady: {error}"));
     ExitCode::from(error.kind().exit_code())
-}
-
-/// Prints a line to stdout; a reader that has gone away is no error.
-fn say(line: impl std::fmt::Display) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-/// Prints a value as one line of JSON.
-fn say_json(value: &impl serde::Serialize) {
-    say(serde_json::to_string(value).unwrap_or_default());
 }

@@ -3,7 +3,7 @@
 //! The command starts itself again as the daemon, with stdout as a pipe: names seen, then either
 //! what is mounted or why not, a line of JSON each. It returns when the mount serves.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::settings::SettingsArgs;
-use super::{say, say_json};
+use super::terminal::{Escaping, escaped};
+use super::{say, say_json, warn};
 use crate::config::{Settings, render_show};
 use crate::control::{self, MountDirectory, Request, Running, Turn};
 use crate::error::{Error, ErrorKind, Result};
@@ -100,7 +101,7 @@ fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
     let Ok(found) = std::fs::metadata(&plan.source) else { return Ok(None) };
     let waits = || {
         let source = plan.source.display();
-        eprintln!("belady: {source} is being mounted already; waiting until that is there");
+        warn(format!("belady: {source} is being mounted already; waiting until that is there"));
     };
     Turn::take((found.dev(), found.ino()), waits)
 }
@@ -150,9 +151,13 @@ fn log_to_stderr(settings: &Settings) {
     let filter = EnvFilter::try_from_env("BELADY_LOG").unwrap_or_else(|_| {
         EnvFilter::try_new(format!("{},fuser=error", settings.log.level)).unwrap_or_default()
     });
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are escape sequences, too: there are none.
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| Escaping(std::io::stderr()))
+        .with_ansi(false);
     // A second subscriber in one process (a test) leaves the first in place.
-    let _ = logs.with_ansi(std::io::stderr().is_terminal()).try_init();
+    let _ = logs.try_init();
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::force_capture();
         tracing::error!(%backtrace, "{panic}");
@@ -248,7 +253,8 @@ fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
     for line in told.map_while(std::result::Result::ok) {
         match serde_json::from_str(&line) {
             Ok(Told::Seen(seen)) => {
-                bar.set_message(format!("{}: {seen} names", plan.source.display()));
+                let source = escaped(&plan.source.display().to_string());
+                bar.set_message(format!("{source}: {seen} names"));
                 bar.tick();
             }
             Ok(Told::Ready(ready)) => {
@@ -258,7 +264,7 @@ fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
             }
             Ok(Told::Failed { code, message }) => {
                 bar.finish_and_clear();
-                eprintln!("belady: {message}");
+                warn(format!("belady: {message}"));
                 std::process::exit(i32::from(code));
             }
             Err(_) => {}

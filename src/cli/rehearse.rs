@@ -1,17 +1,16 @@
 //! `belady rehearse`: the rehearsal buffers of a mount.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::{say, say_json};
+use super::{say, say_data, say_json, warn};
 use crate::config::Bytes;
 use crate::control::{self, Request};
 use crate::engine::Question;
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::rehearsal::{Chooser, SleepSet};
 
@@ -213,7 +212,7 @@ fn answer_for_people(verb: &Verb, answer: &Value) {
         Verb::Task { .. } => {}
         Verb::Draw { .. } => say_paths(answer),
         Verb::Sleep { .. } => {
-            eprintln!("{}", answer["view"].as_str().unwrap_or_default());
+            warn(answer["view"].as_str().unwrap_or_default());
             say_paths(&answer["samples"]);
         }
     }
@@ -225,14 +224,10 @@ fn ask(mountpoint: &Path, question: Question) -> Result<Value> {
 
 /// The text of a file, or of standard input.
 fn text(file: Option<&Path>) -> Result<String> {
-    let mut text = String::new();
-    let read = match file {
-        Some(path) => File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
-        None => std::io::stdin().read_to_string(&mut text),
-    };
-    let name = file.map_or("standard input".into(), |path| path.display().to_string());
-    let refuse = |error| Error::new(ErrorKind::Usage, format!("cannot read {name}: {error}"));
-    read.map(|_| text).map_err(refuse)
+    match file {
+        Some(path) => input::read_text(path, &Limits::NUMBERS),
+        None => input::read_stdin_text(&Limits::NUMBERS),
+    }
 }
 
 /// How many lines were of samples that are not held, if any.
@@ -257,7 +252,7 @@ fn say_paths(paths: &Value) {
     let paths: Vec<&str> =
         paths.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !paths.is_empty() {
-        say(paths.join("\n"));
+        say_data(&paths.join("\n"));
     }
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::config::{Config, KEYS, Layers, Origins};
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::order::OrderSpec;
 use crate::order::spec::{IndexSpec, Source};
@@ -54,10 +55,7 @@ impl SettingsArgs {
         let mut layers = Layers::new();
         let (options, config) = self.mount_options()?;
         if let Some(path) = config.as_ref().or(self.config.as_ref()) {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                let message = format!("cannot read {}: {error}", path.display());
-                Error::new(ErrorKind::Config, message)
-            })?;
+            let text = input::read_text(path, &Limits::CONFIG)?;
             layers = layers.file(path.to_string_lossy(), &text);
         }
         let env = std::env::vars_os().filter_map(|(name, value)| {

@@ -1,7 +1,5 @@
 //! `belady warmup`: samples brought here before the job starts, or gone after it.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -17,13 +15,11 @@ use crate::config::{Bytes, Period};
 use crate::control::{self, Request};
 use crate::engine::{Chosen, Pace, Progress, Tally};
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::{self, Limits};
 use crate::mount::absolute;
 
 /// Time between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Bytes of a list of names; in a request each takes two at most, but for those of control, six.
-const LIST_MAX: u64 = 120 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -81,20 +77,12 @@ impl Args {
     }
 }
 
-/// A list of names, read by who was given it: it may be a pipe.
+/// A list of names, read here: the daemon must not wait for a pipe.
 fn read_list(path: &Path) -> Result<Vec<u8>> {
-    let mut list = Vec::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().take(LIST_MAX + 1).read_to_end(&mut list),
-        false => File::open(path).and_then(|file| file.take(LIST_MAX + 1).read_to_end(&mut list)),
-    };
-    let usage = |what: String| Error::new(ErrorKind::Usage, what);
-    read.map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
-    if list.len() as u64 > LIST_MAX {
-        let message = format!("{} has more than {}", path.display(), Bytes(LIST_MAX).human());
-        return Err(usage(message).hint("give it in parts, or directories instead of their files"));
+    match path.as_os_str() == "-" {
+        true => input::read_stdin(&Limits::LIST),
+        false => input::read(path, &Limits::LIST),
     }
-    Ok(list)
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {

@@ -1,28 +1,28 @@
 //! The local store follows the space that others leave it on its disk.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Engine, STORE_TIER, lock};
+use crate::cache::Alarm;
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Home, Owner};
 use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret, unless_it_hangs};
 use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
-use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 
 /// The budget of the local store.
 pub(super) struct DiskBudget {
     budget: Mutex<Budget>,
-    /// A disk that hangs holds up nobody but this thread.
-    thread: Pool,
-    looking: AtomicBool,
     /// When it was noted last that the store is used.
     noted: Mutex<Instant>,
 }
+
+/// How often the space on the disk is looked at.
+const FIT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often it is noted that the store is used.
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
@@ -31,9 +31,7 @@ impl DiskBudget {
     /// For what is configured, as far as it fits.
     pub(super) fn new(disk: &DiskSettings) -> Self {
         let budget = Mutex::new(Budget::new(disk.configured_bytes, disk.bytes));
-        let thread = Pool::new("belady-disk-look", 1, 0);
-        let (looking, noted) = (AtomicBool::new(false), Mutex::new(Instant::now()));
-        DiskBudget { budget, thread, looking, noted }
+        DiskBudget { budget, noted: Mutex::new(Instant::now()) }
     }
 
     /// The budget of this moment.
@@ -102,33 +100,37 @@ fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
     Ok((home, store))
 }
 
-/// Lets the next look be taken, also where this one panics.
-struct Looking<'a>(&'a DiskBudget);
-
-impl Drop for Looking<'_> {
-    fn drop(&mut self) {
-        self.0.looking.store(false, Ordering::Relaxed);
-    }
-}
-
 impl Engine {
-    /// Has the local store's budget follow the space on its disk, without waiting for the disk. To be
-    /// called once a second.
-    pub fn fit_disk(self: &Arc<Self>) {
-        let Some(disk) = &self.disk else { return };
-        if disk.looking.swap(true, Ordering::Relaxed) {
+    /// Has the local store's budget follow the space on its disk from now on. A disk that hangs holds
+    /// up nobody but the thread that looks at it.
+    pub fn follow_disk(self: &Arc<Self>) {
+        if self.disk.is_none() {
             return;
         }
-        let engine = Arc::downgrade(self);
-        disk.thread.submit(Urgency::Prefetch, move || {
-            if let Some(engine) = engine.upgrade() {
+        let engine = Arc::clone(self);
+        let follow = move || {
+            while engine.over.pause(FIT_EVERY) {
                 engine.look_at_disk();
             }
-        });
+        };
+        if let Err(error) = thread::Builder::new().name("belady-disk-look".into()).spawn(follow) {
+            tracing::warn!(%error, "the budget of the cache directory stays as it is");
+        }
+    }
+
+    /// What wakes who calls [`rescue`](Self::rescue).
+    pub fn alarm(&self) -> &Alarm {
+        self.cache.alarm()
+    }
+
+    /// Whether there is nothing to look at for who calls [`rescue`](Self::rescue). The
+    /// [alarm](Self::alarm) rings when there is.
+    pub fn rests(&self) -> bool {
+        self.cache.rests()
     }
 
     /// Has the source asked for what the cache disk does not bring for long, and tells of what the
-    /// kernel makes wait. To be called each [`LOOK_EVERY`].
+    /// kernel makes wait. To be called each [`LOOK_EVERY`] unless it [rests](Self::rests).
     pub fn rescue(&self) {
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
@@ -138,7 +140,6 @@ impl Engine {
 
     fn look_at_disk(&self) {
         let (Some(disk), Some(store)) = (&self.disk, self.cache.store()) else { return };
-        let _looking = Looking(disk);
         let mut noted = lock(&disk.noted);
         if noted.elapsed() >= NOTE_USE_EVERY {
             *noted = Instant::now();

@@ -129,7 +129,7 @@ impl Engine {
 
     /// Checks what only an earlier mount has seen. Says whether names came or went.
     pub(super) fn check_catalog(&self, threads: u32) -> bool {
-        self.catalog.sweep(threads as usize, &self.over, &|found| self.dataset.report(found))
+        self.catalog.sweep(threads as usize, self.over.flag(), &|found| self.dataset.report(found))
     }
 
     /// Scans a source of which not all is known behind the readers, and again what it could not
@@ -145,26 +145,19 @@ impl Engine {
         let scan = move || {
             let threads = engine.settings.source.scan_threads as usize;
             loop {
-                engine.catalog.fill(threads, &engine.over, &|found| engine.dataset.report(found));
+                engine
+                    .catalog
+                    .fill(threads, engine.over.flag(), &|found| engine.dataset.report(found));
                 let Some((name, errno)) = engine.catalog.scan_status().fault else { return };
                 tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
-                if !engine.pauses(ASK_AGAIN) {
+                if !engine.over.pause(ASK_AGAIN) {
                     return;
                 }
             }
         };
         let spawned = std::thread::Builder::new().name("belady-scan".into()).spawn(scan);
         spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?;
-        wait(&self.catalog, &self.source_path, &self.over, seen, begun)
-    }
-
-    /// Does nothing for so long. Says whether the mount is still there.
-    fn pauses(&self, pause: Duration) -> bool {
-        let end = Instant::now() + pause;
-        while Instant::now() < end && !self.over.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
-        }
-        !self.over.load(Ordering::Relaxed)
+        wait(&self.catalog, &self.source_path, self.over.flag(), seen, begun)
     }
 
     /// Waits until all of the source is known.
@@ -172,7 +165,7 @@ impl Engine {
     /// # Errors
     /// What it could not tell about.
     pub(super) fn await_scan(&self) -> Result<()> {
-        wait(&self.catalog, &self.source_path, &self.over, &AtomicU64::new(0), whole)
+        wait(&self.catalog, &self.source_path, self.over.flag(), &AtomicU64::new(0), whole)
     }
 
     /// How far the scan is, after a moment if it is not over.
@@ -191,7 +184,7 @@ impl Engine {
     pub fn keep_catalog(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let keep = move || {
-            let is_over = || engine.over.load(Ordering::Relaxed);
+            let is_over = || engine.over.has_begun();
             let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
             let (mut pause, mut adopted) = (ASK_AGAIN, engine.adopted);
             let mut adopt_again = || {
@@ -208,7 +201,7 @@ impl Engine {
                 if engine.is_unchecked() {
                     // What fails is asked for again, less and less often.
                     engine.save_catalog();
-                    engine.pauses(pause);
+                    engine.over.pause(pause);
                     pause = (pause * 2).min(ASK_AGAIN_MAX);
                 }
             }
@@ -225,10 +218,10 @@ impl Engine {
 
     /// Saves the catalog, and again where it has changed, until the mount is being ended.
     fn save_now_and_then(&self) {
-        while !self.over.load(Ordering::Relaxed) {
+        while !self.over.has_begun() {
             let began = Instant::now();
             self.save_catalog();
-            self.pauses(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
+            self.over.pause(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod attach;
 mod disk;
+mod ending;
 mod files;
 mod keeping;
 mod learning;
@@ -25,7 +26,7 @@ mod status;
 mod warmup;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,11 +44,12 @@ use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Crew, PosixSource, Source, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 use disk::{DiskBudget, Opened};
+use ending::Ending;
 pub use keeping::Scanned;
 pub use learning::LoaderStatus;
 use learning::{Learning, Surroundings};
 use order::Streams;
-pub use order::{resolve as resolve_order, with_listing};
+pub use order::{resolve as resolve_order, tell_unreadable, with_listing};
 use planning::Published;
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use rehearsal::Question;
@@ -101,7 +103,7 @@ pub struct Engine {
     /// found by the names that there are.
     adopted: bool,
     /// Whether it is being stopped.
-    over: AtomicBool,
+    over: Ending,
     /// Whether it has been; held by who stops it.
     stopped: Mutex<bool>,
 }
@@ -180,7 +182,7 @@ impl Engine {
                 stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
                 adopted: all_known,
-                over: AtomicBool::new(false),
+                over: Ending::default(),
                 stopped: Mutex::default(),
                 disk: settings.cache.disk.as_ref().map(DiskBudget::new),
                 disk_fault: fault,
@@ -230,7 +232,7 @@ impl Engine {
         if std::mem::replace(&mut *stopped, true) {
             return;
         }
-        self.over.store(true, Ordering::Relaxed);
+        self.over.begin();
         // The home may be in the hands of a thread that waits for its disk.
         lock(&self.stay).iter().for_each(Stay::leave);
         self.inbox.close();

@@ -11,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
 use crate::fs::views::View;
 use crate::ids::{FileId, StreamId};
+use crate::input::{self, Limits};
+use crate::order::spec::Needed;
 use crate::order::{Entry, Listing, Order, OrderSpec};
 use crate::plan::Event;
 use crate::sync::Mutex;
@@ -80,22 +82,58 @@ pub fn with_listing<T>(
     work(&listing)
 }
 
-/// Reads the files that an order names and resolves it.
+/// Reads the files that an order names and resolves it. Pipes are read as well: this is for a
+/// command, which may wait for their writers.
 ///
 /// # Errors
 /// A file that cannot be read, and whatever is wrong with the order, with the line.
 pub fn resolve(spec: &str, listing: &Listing<'_>) -> Result<Order> {
+    resolve_within(spec, listing, |limits| limits)
+}
+
+/// The same for a daemon, which waits for no pipe.
+fn resolve_here(spec: &str, listing: &Listing<'_>) -> Result<Order> {
+    resolve_within(spec, listing, Limits::without_pipes)
+}
+
+fn resolve_within(
+    spec: &str,
+    listing: &Listing<'_>,
+    limits: impl Fn(Limits) -> Limits,
+) -> Result<Order> {
     let spec: OrderSpec = spec.parse()?;
     let mut contents = Vec::new();
-    for path in spec.files_needed() {
-        let bytes = std::fs::read(path).map_err(|error| {
-            Error::new(ErrorKind::Order, format!("cannot read {}: {error}", path.display()))
-                .hint("paths of order files are absolute, or relative to where `belady` is run")
-        })?;
-        contents.push(bytes);
+    for (path, kind) in spec.files_needed() {
+        let usual = match kind {
+            Needed::Order => Limits::ORDER,
+            Needed::Manifest => Limits::MANIFEST,
+        };
+        let read = input::read(path, &limits(usual));
+        contents.push(read.map_err(|error| {
+            error.or_hint("paths of order files are absolute, or relative to where `belady` is run")
+        })?);
     }
     let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
     spec.resolve(listing, &contents)
+}
+
+/// What is wrong with an order, where files of the dataset may be missing from it: those in
+/// directories that could not be read.
+pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Error) -> Error {
+    let root = spec.parse().map_or(String::new(), |s: OrderSpec| s.filter.directory().to_owned());
+    let Some((path, errno, count)) = catalog.unreadable(Path::new(&root)) else { return error };
+    let at = source.join(path);
+    let others = match count {
+        1 => String::new(),
+        2 => " (and 1 other directory)".into(),
+        _ => format!(" (and {} other directories)", count - 1),
+    };
+    let message =
+        format!("{}; {}{others} cannot be read: {}", error.message(), at.display(), errno.desc());
+    Error::new(error.kind(), message).hint(
+        "have the directory readable and searchable (`chmod u+rx`, or its group's) for the user who \
+         runs belady, or give root= another one",
+    )
 }
 
 impl Engine {
@@ -130,7 +168,7 @@ impl Engine {
         mountpoints: &[PathBuf],
     ) -> Result<Received> {
         let view = self.view_of(spec);
-        self.receive(name, spec, mountpoints, view, |listing| resolve(spec, listing))
+        self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing))
     }
 
     /// The files of the rehearsal view that an order is over, if it is over one.
@@ -172,6 +210,7 @@ impl Engine {
                 Ok(Received { stream, name: name.to_string(), order })
             }
             Err(error) => {
+                let error = tell_unreadable(&self.catalog, &self.source_path, given, error);
                 info.refused = Some(error.to_string());
                 Err(error.context(format!("stream {name}")))
             }

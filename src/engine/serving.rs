@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Engine, lock};
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{CONTROL_NAME, Dataset, VIEWS_NAME};
+use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher, source_name, unmount};
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
@@ -111,6 +111,7 @@ impl Engine {
         }
         let views = Arc::clone(rehearsal.views());
         views.lead_to(self.dataset_seen_from(&place));
+        views.heed(Rights::new(&self.dataset, self.settings.mount.allow_other));
         match Mounted::views(views, &place, self.settings.mount.allow_other) {
             Ok(mounted) => lock(&self.beside).push(mounted),
             Err(error) if asked => return Err(error),

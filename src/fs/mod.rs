@@ -6,6 +6,7 @@
 //! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
 mod join;
+mod rights;
 #[cfg(test)]
 mod tests;
 pub mod views;
@@ -26,6 +27,7 @@ use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
 use crate::source::{Kind, Pool, Urgency};
+pub use rights::Rights;
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
@@ -41,6 +43,10 @@ pub const VIEWS_NAME: &str = "rehearsal";
 /// The kernel's numbers of these directories; no row and version make them.
 const CONTROL_NODE: NodeId = NodeId(u64::MAX - 1);
 const VIEWS_NODE: NodeId = NodeId(u64::MAX - 2);
+
+/// Bytes of the longest name of the control files and of views, and of a source that does not say.
+/// The kernel passes longer ones on.
+pub const NAME_MAX: usize = 255;
 
 /// Threads that wait for the source's metadata.
 const METADATA_THREADS: usize = 16;
@@ -66,6 +72,8 @@ pub struct Dataset {
     views: AtomicBool,
     /// Whether it is listed.
     lists_views: AtomicBool,
+    /// Bytes of the longest name that the source can have.
+    name_max: usize,
     on_changes: OnChanges,
 }
 
@@ -79,6 +87,8 @@ impl Dataset {
         on_changes: OnChanges,
         opens: bool,
     ) -> Arc<Self> {
+        let name_max = catalog.source().space().map_or(0, |space| space[6]) as usize;
+        let name_max = if name_max == 0 { NAME_MAX } else { name_max };
         let metadata = Arc::new(Pool::new("belady-meta", METADATA_THREADS, 4));
         let opens = AtomicBool::new(opens);
         let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -91,6 +101,7 @@ impl Dataset {
             opens,
             views,
             lists_views,
+            name_max,
             on_changes,
         })
     }
@@ -107,6 +118,7 @@ impl Dataset {
             opens: AtomicBool::new(true),
             views: AtomicBool::new(false),
             lists_views: AtomicBool::new(false),
+            name_max: self.name_max,
             on_changes: Arc::clone(&self.on_changes),
         })
     }
@@ -125,6 +137,11 @@ impl Dataset {
     pub fn wait_for_source(self: &Arc<Self>, job: impl FnOnce(&Dataset) + Send + 'static) {
         let dataset = Arc::clone(self);
         self.metadata.submit(Urgency::Demand, move || job(&dataset));
+    }
+
+    /// The kernel has ended the connection.
+    pub fn ended(&self) {
+        self.cache.alarm().ring();
     }
 
     /// Whether opens are requests.
@@ -202,6 +219,9 @@ impl Dataset {
         task: Option<u32>,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
+        if name.len() > self.name_max {
+            return reply(Err(Errno::ENAMETOOLONG));
+        }
         if matches!(parent, CONTROL_NODE | VIEWS_NODE) {
             // Nothing is mounted there.
             return reply(Err(Errno::ENOENT));

@@ -16,6 +16,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::fs::NAME_MAX;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Renders a file's content.
@@ -129,6 +130,7 @@ impl Filesystem for ControlOps {
         let found = self.files.iter().position(|file| name == file.name);
         match found.and_then(|index| self.attr(INodeNo(index as u64 + 2))) {
             Some(attr) => reply.entry(&Duration::ZERO, &attr, Generation(0)),
+            None if name.len() > NAME_MAX => reply.error(Errno::ENAMETOOLONG),
             None => reply.error(Errno::ENOENT),
         }
     }

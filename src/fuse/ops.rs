@@ -193,6 +193,11 @@ impl Filesystem for DatasetOps {
         Ok(())
     }
 
+    /// Its threads end right after this.
+    fn destroy(&mut self) {
+        self.dataset.ended();
+    }
+
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.requests.count(kind(request, Kind::Lookup));
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));

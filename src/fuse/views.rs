@@ -138,7 +138,7 @@ pub(super) fn lapse_by(kernel: fuser::Notifier) -> Lapse {
 /// What the kernel is told of a node.
 fn attr(entry: &Entry, owner: (u32, u32), time: SystemTime) -> FileAttr {
     let (kind, perm, owner, size) = match entry.kind {
-        // Nobody may read more here than at the source.
+        // Nobody may read more here than could at the source, or than may there now.
         EntryKind::File(size, access) => {
             (FileType::RegularFile, access.mode & 0o444, (access.uid, access.gid), size)
         }
@@ -179,13 +179,13 @@ impl Filesystem for ViewOps {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (owner, time) = (self.owner, self.mounted);
+        let (owner, time, views) = (self.owner, self.mounted, Arc::clone(&self.views));
         let reply = move |found: Result<Entry, nix::errno::Errno>| match found {
-            Ok(entry) => {
+            Ok(entry) => views.told(entry, move |entry, valid| {
                 let name = if entry.lasting { VALID } else { Duration::ZERO };
                 let attr = attr(&entry, owner, time);
-                reply.entry_with_ttls(&VALID, &name, &attr, Generation(0));
-            }
+                reply.entry_with_ttls(&valid.min(VALID), &name, &attr, Generation(0));
+            }),
             Err(errno) => reply.error(convert::errno(errno)),
         };
         if self.views.waits(parent.0) {
@@ -209,8 +209,11 @@ impl Filesystem for ViewOps {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let (owner, time) = (self.owner, self.mounted);
         match self.views.entry(ino.0) {
-            Ok(entry) => reply.attr(&VALID, &attr(&entry, self.owner, self.mounted)),
+            Ok(entry) => self.views.told(entry, move |entry, valid| {
+                reply.attr(&valid.min(VALID), &attr(&entry, owner, time));
+            }),
             Err(errno) => reply.error(convert::errno(errno)),
         }
     }

@@ -19,6 +19,10 @@ use nix::libc;
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 
+/// What a mount for others says of what is never checked.
+pub(super) const UNSEEN: &str = "other users: modes and owners in the source are followed; access \
+                                 control lists that are set from now on are not seen";
+
 /// How many names in the source are looked at for access control lists.
 const LOOKED_AT_MAX: usize = 4096;
 

@@ -15,11 +15,10 @@ mod watcher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::cache::store::LOOK_EVERY;
 use crate::config::Settings;
@@ -32,12 +31,14 @@ pub use point::{
     check_apart, cut_off_killed, cut_off_noted, is_dead, is_noted, prepare, take_away,
 };
 pub use probe::{MEASURED_BYTES, examine};
-use signals::Signals;
 use watcher::Watcher;
 pub use watcher::{VERB as WATCHER, watch};
 
-/// How often limits and use of memory and of the cache disk are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often limits and use of memory are looked at, and whether the mount is still there.
+const FIT_EVERY: Duration = Duration::from_secs(1);
+
+/// News that nobody has read yet; there is never more than one of a kind and command.
+const NEWS_MAX: usize = 64;
 
 /// How long the daemon of what is unmounted waits for answers to be given and taken.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
@@ -143,9 +144,12 @@ fn serve(
         device: None,
     };
     let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
-    let (end, ended) = mpsc::channel(1);
+    let (end, news) = sync_channel(NEWS_MAX);
+    let look = end.clone();
+    engine.alarm().wake_by(move || drop(look.try_send(News::Look)));
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
-    let signals = Signals::listen()?;
+    let signalled = end.clone();
+    signals::listen(move || drop(signalled.send(News::End)))?;
     engine.serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
@@ -155,60 +159,71 @@ fn serve(
         notes.push(format!("order of {name}: {}", engine.follow(order)));
     }
     engine.keep_catalog();
-    let outcome = runtime.block_on(async {
-        let (engine_of_it, watcher) = (Arc::clone(engine), Arc::clone(watcher));
-        let handler =
-            Handler { engine: engine_of_it, running: running.clone(), cache, watcher, end };
-        // The note first: a daemon that is ending here removes the socket only as long as it is its.
-        directory.note(&running)?;
-        let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
-        notes.push(engine.consistency());
-        let (at, from) = (plan.mountpoint.display(), plan.source.display());
-        ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
-        wait(engine, signals, ended).await;
-        let over = engine.is_over();
-        if over {
-            directory.clear_own();
-            // Who unmounted is told when all is stored, which takes as long as it takes.
-            engine.stop();
-        }
-        server.finish(if over { LAST_ANSWERS } else { LAST_OF_USED }).await;
-        Ok(())
-    });
+    engine.follow_disk();
+    let handler = Handler {
+        engine: Arc::clone(engine),
+        running: running.clone(),
+        cache,
+        watcher: Arc::clone(watcher),
+        end,
+    };
+    // The note first: a daemon that is ending here removes the socket only as long as it is its.
+    directory.note(&running)?;
+    let server = {
+        let _inside = runtime.enter();
+        control::serve(&directory.socket(), move |request| handler.answer(request))?
+    };
+    notes.push(engine.consistency());
+    notes.extend(plan.settings.mount.allow_other.then(|| access::UNSEEN.to_owned()));
+    let (at, from) = (plan.mountpoint.display(), plan.source.display());
+    ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
+    wait(engine, &news);
+    let over = engine.is_over();
+    if over {
+        directory.clear_own();
+        // Who unmounted is told when all is stored, which takes as long as it takes.
+        engine.stop();
+    }
+    runtime.block_on(server.finish(if over { LAST_ANSWERS } else { LAST_OF_USED }));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    Ok(())
 }
 
-/// Ticks at least so far apart: after the process has stood still there is one, and not all that
-/// were missed, for whoever counts them takes them for time in which others could go on.
-fn every(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// What wakes who waits for the end of a mount.
+enum News {
+    /// It is to end: by a signal, or since a command has unmounted it.
+    End,
+    /// There is something to look at that may come to hang.
+    Look,
 }
 
-/// Waits for the end: a signal, a command that has unmounted, or an unmount from outside. Meanwhile
-/// the budgets follow what fits.
-async fn wait(engine: &Arc<Engine>, signals: Signals, mut ended: mpsc::Receiver<()>) {
-    let (mut look, mut memory) = (every(LOOK_EVERY), every(LOOK));
+/// Waits for the end: what the news say, or an unmount from outside. Meanwhile the budgets follow
+/// what fits. It is looked once a second, and more often as long as there is something to look at:
+/// the mount of an idle machine does not keep it awake. Of the time in which the process has stood
+/// still there is one look, for whoever counts looks takes them for time in which others could go on.
+fn wait(engine: &Arc<Engine>, news: &Receiver<News>) {
+    let (mut pause, mut fitted) = (LOOK_EVERY, Instant::now());
     loop {
-        tokio::select! {
-            () = signals.any() => return,
-            _ = ended.recv() => return,
-            _ = memory.tick() => {
-                engine.fit_memory(host::readings());
-                engine.fit_disk();
+        match news.recv_timeout(pause) {
+            Ok(News::End) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(News::Look) => {
+                pause = LOOK_EVERY;
+                continue;
             }
-            _ = look.tick() => {
-                engine.rescue();
-                for point in engine.take_gone() {
-                    MountDirectory::of(&point).clear_own();
-                }
-                if engine.is_over() {
-                    return;
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        if fitted.elapsed() >= FIT_EVERY {
+            fitted = Instant::now();
+            engine.fit_memory(host::readings());
+        }
+        engine.rescue();
+        for point in engine.take_gone() {
+            MountDirectory::of(&point).clear_own();
+        }
+        if engine.is_over() {
+            return;
+        }
+        pause = if engine.rests() { FIT_EVERY } else { LOOK_EVERY };
     }
 }
 
@@ -224,7 +239,7 @@ struct Handler {
     /// The cache directory.
     cache: Option<PathBuf>,
     watcher: Arc<Option<Watcher>>,
-    end: mpsc::Sender<()>,
+    end: SyncSender<News>,
 }
 
 impl Handler {
@@ -266,7 +281,7 @@ impl Handler {
         // The next mount finds everything stored, and nobody at it.
         self.engine.stop();
         // The receiver is gone only when the mount is ending already.
-        let _ = self.end.try_send(());
+        let _ = self.end.try_send(News::End);
         Ok(true)
     }
 
@@ -311,20 +326,5 @@ pub fn absolute(path: &Path) -> PathBuf {
             std::fs::canonicalize(parent).map_or(absolute.clone(), |parent| parent.join(name))
         }
         _ => absolute,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_time_in_which_nothing_went_on_is_one_look() {
-        let mut looks = every(LOOK_EVERY);
-        looks.tick().await;
-        tokio::time::advance(100 * LOOK_EVERY).await;
-        looks.tick().await;
-        let more = tokio::time::timeout(LOOK_EVERY / 2, looks.tick()).await;
-        assert!(more.is_err(), "another one at once");
     }
 }

@@ -5,13 +5,11 @@
 //! the one thread that waits for it, which works from every thread.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::thread::futex;
-use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,40 +22,27 @@ extern "C" fn note(_signal: c_int) {
     let _ = futex::wake(&CAME, futex::Flags::PRIVATE, 1);
 }
 
-/// What tells of the first signal that ends the mount.
-pub(super) struct Signals(Arc<Notify>);
-
-impl Signals {
-    /// Has SIGTERM, SIGINT and SIGHUP end the mount instead of the process.
-    ///
-    /// # Errors
-    /// Where there can be no thread.
-    pub(super) fn listen() -> Result<Self> {
-        let failed = |what| Error::new(ErrorKind::Internal, format!("signals: {what}"));
-        let action =
-            SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            // SAFETY: the handler stores to an atomic and makes one system call, which is allowed in a
-            // handler, and leaves errno as it was: rustix does not use it.
-            unsafe { sigaction(signal, &action) }
-                .map_err(|errno| failed(errno.desc().to_owned()))?;
+/// Has SIGTERM, SIGINT and SIGHUP end the mount instead of the process: `end` is called at the first
+/// one, on a thread of its own.
+///
+/// # Errors
+/// Where there can be no thread.
+pub(super) fn listen(end: impl FnOnce() + Send + 'static) -> Result<()> {
+    let failed = |what| Error::new(ErrorKind::Internal, format!("signals: {what}"));
+    let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        // SAFETY: the handler stores to an atomic and makes one system call, which is allowed in a
+        // handler, and leaves errno as it was: rustix does not use it.
+        unsafe { sigaction(signal, &action) }.map_err(|errno| failed(errno.desc().to_owned()))?;
+    }
+    let waits = move || {
+        while CAME.load(Ordering::Acquire) == 0 {
+            // It returns early if a signal came in between, and at times for no reason.
+            let _ = futex::wait(&CAME, futex::Flags::PRIVATE, 0, None);
         }
-        let (told, tells) = (Arc::new(Notify::new()), thread::Builder::new());
-        let notify = Arc::clone(&told);
-        let waits = move || {
-            while CAME.load(Ordering::Acquire) == 0 {
-                // It returns early if a signal came in between, and at times for no reason.
-                let _ = futex::wait(&CAME, futex::Flags::PRIVATE, 0, None);
-            }
-            notify.notify_one();
-        };
-        let spawned = tells.name("belady-signals".into()).spawn(waits);
-        spawned.map_err(|error| failed(error.to_string()))?;
-        Ok(Signals(told))
-    }
-
-    /// Waits for the first signal.
-    pub(super) async fn any(&self) {
-        self.0.notified().await;
-    }
+        end();
+    };
+    let spawned = thread::Builder::new().name("belady-signals".into()).spawn(waits);
+    spawned.map_err(|error| failed(error.to_string()))?;
+    Ok(())
 }

@@ -75,6 +75,35 @@ fn bad_orders_on_a_running_mount() {
     mounted.umount();
 }
 
+/// What has no end, or no writer, holds up neither the mount nor the daemon.
+#[test]
+fn orders_without_end() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 100);
+    nix::unistd::mkfifo(&ground.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir(ground.path("folder")).unwrap();
+    fs::File::create(ground.path("long")).unwrap().set_len(1 << 40).unwrap();
+    let at = |name: &str| ground.path(name).to_str().unwrap().to_owned();
+    let wrong = [
+        ("/dev/zero".to_owned(), "it is a device"),
+        (at("pipe"), "it is a pipe"),
+        (at("folder"), "it is a directory"),
+        (at("long"), "it has more than"),
+    ];
+    for (file, why) in &wrong {
+        mount_refused(&ground, &["--order", file], 3, &[file, why]);
+    }
+    let mounted = Mounted::new(&ground, &[]);
+    let point = mounted.point.to_str().unwrap().to_owned();
+    for (file, why) in &wrong {
+        for order in [file.clone(), format!("sequential:index=manifest:{file}")] {
+            let said = ground.ends(3, &["order", "set", &point, &order]);
+            assert!(said.contains(why) && said.contains("hint: "), "{said}");
+        }
+    }
+    mounted.umount();
+}
+
 #[test]
 fn settings_that_cannot_be() {
     let ground = Ground::new();

@@ -122,6 +122,32 @@ fn links_and_special_files() {
     mounted.umount();
 }
 
+/// What a name and a path that are too long come to is what a plain directory says.
+#[test]
+fn names_and_paths_that_are_too_long() {
+    let ground = Ground::new();
+    plant(&ground);
+    let longest = "n".repeat(255);
+    ground.plant(&format!("dir/{longest}/{longest}"), b"x");
+    let mounted = Mounted::new(&ground, &["--set", "source.revalidate=1s"]);
+    let names = [254, 255, 256, 300, 1023, 1024, 1025, 4000].map(|length| "x".repeat(length));
+    let deep = "dir/".to_owned() + &"../dir/".repeat(600);
+    let below = ["", "dir/", "dir/deep/", "none/", "-rf/"];
+    let mut paths: Vec<String> =
+        below.iter().flat_map(|at| names.iter().map(move |name| format!("{at}{name}"))).collect();
+    paths.extend([format!("dir/{longest}/{longest}"), deep.clone(), format!("{deep}linked")]);
+    for path in &paths {
+        let errno = |path: &Path| fs::metadata(path).err().and_then(|error| error.raw_os_error());
+        let expected = errno(&ground.source(path));
+        assert_eq!(errno(&mounted.path(path)), expected, "{} bytes: {path}", path.len());
+    }
+    let name = "x".repeat(256);
+    fails(fs::metadata(mounted.path(&name)), libc::ENAMETOOLONG);
+    fails(fs::File::open(mounted.path(format!("dir/{name}"))), libc::ENAMETOOLONG);
+    fails(fs::metadata(mounted.path(format!(".belady/{name}"))), libc::ENAMETOOLONG);
+    mounted.umount();
+}
+
 #[test]
 fn one_directory_with_a_hundred_thousand_entries() {
     const ENTRIES: usize = 100_000;

@@ -11,7 +11,7 @@ use std::io::{Error, Result};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use nix::unistd::gettid;
 
 use super::Store;
 use super::disk::{Blob, Disk, Space, Use};
+use crate::cache::Alarm;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Time between two looks.
@@ -78,6 +79,10 @@ impl Calls {
         self.lock().hangs()
     }
 
+    fn is_called(&self) -> bool {
+        !self.lock().under_way.is_empty()
+    }
+
     /// Calls that were answered so far.
     fn answered(&self) -> u64 {
         let state = self.lock();
@@ -103,6 +108,8 @@ impl Drop for Call<'_> {
 pub(super) struct Watch {
     reads: Calls,
     writes: Calls,
+    /// Rings when the disk is called.
+    alarm: OnceLock<Arc<Alarm>>,
 }
 
 /// A disk, or a file of one, each call to which is noted.
@@ -112,6 +119,20 @@ struct Watched<T> {
 }
 
 impl Watch {
+    fn read(&self) -> Call<'_> {
+        self.called(&self.reads)
+    }
+
+    fn write(&self) -> Call<'_> {
+        self.called(&self.writes)
+    }
+
+    fn called<'a>(&'a self, calls: &'a Calls) -> Call<'a> {
+        let call = calls.begin();
+        self.alarm.get().into_iter().for_each(|alarm| alarm.ring());
+        call
+    }
+
     /// The disk, its calls noted.
     pub(super) fn over(self: &Arc<Self>, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
         Arc::new(Watched { inner, watch: Arc::clone(self) })
@@ -126,40 +147,41 @@ impl Watched<Arc<dyn Disk>> {
 
 impl Disk for Watched<Arc<dyn Disk>> {
     fn names(&self) -> Result<Vec<(String, u64)>> {
-        let _call = self.watch.reads.begin();
+        let _call = self.watch.read();
         self.inner.names()
     }
 
     fn create(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         Ok(self.file(self.inner.create(name, how)?))
     }
 
     fn open(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>> {
-        let _call = self.watch.reads.begin();
+        let _call = self.watch.read();
         Ok(self.file(self.inner.open(name, how)?))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.rename(from, to)
     }
 
     fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.lend(name, length)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.remove(name)
     }
 
     fn sync_names(&self) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.sync_names()
     }
 
+    /// It is asked once a second, and wakes nobody by that: who rests looks as often by himself.
     fn space(&self) -> Result<Space> {
         let _call = self.watch.reads.begin();
         self.inner.space()
@@ -168,27 +190,27 @@ impl Disk for Watched<Arc<dyn Disk>> {
 
 impl Blob for Watched<Arc<dyn Blob>> {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        let _call = self.watch.reads.begin();
+        let _call = self.watch.read();
         self.inner.read_at(bytes, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.write_at(bytes, offset)
     }
 
     fn cut(&self, length: u64) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.cut(length)
     }
 
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.punch(offset, length)
     }
 
     fn sync(&self) -> Result<()> {
-        let _call = self.watch.writes.begin();
+        let _call = self.watch.write();
         self.inner.sync()
     }
 }
@@ -234,6 +256,16 @@ fn unless_it_stands<T: Send + 'static>(
 }
 
 impl Store {
+    /// Has an alarm ring when the disk is called.
+    pub(in crate::cache) fn ring(&self, alarm: &Arc<Alarm>) {
+        let _ = self.watch.alarm.set(Arc::clone(alarm));
+    }
+
+    /// Whether there is a call that the disk has not answered.
+    pub(in crate::cache) fn is_called(&self) -> bool {
+        self.watch.reads.is_called() || self.watch.writes.is_called()
+    }
+
     /// Looks what the disk is at. To be called each [`LOOK_EVERY`].
     pub fn look(&self) {
         if self.watch.reads.look() {

@@ -319,3 +319,27 @@ fn a_disk_that_gets_on_does_not_hang_and_one_that_hangs_is_given_nothing() {
     assert_eq!((stand.cache.disk_state(), stand.cache.close()), (STORED_NO_MORE, false));
     gate.shut(false);
 }
+
+/// Who looks seldom while nothing goes on is woken by what may come to hang.
+#[test]
+fn a_call_of_the_disk_wakes_who_rests() {
+    let (stand, Gates { reads: gate, .. }, _) = stored();
+    let (send, woken) = channel();
+    stand.cache.alarm().wake_by(move || send.send(()).unwrap());
+    let rests = || {
+        let start = Instant::now();
+        while !stand.cache.rests() {
+            assert!(start.elapsed() < LIMIT, "the disk is always at something");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    rests();
+    gate.shut(true);
+    let reader = stand.read_again();
+    woken.recv_timeout(LIMIT).unwrap();
+    gate.await_calls(1);
+    assert!(!stand.cache.rests(), "a call is under way");
+    gate.shut(false);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
+    rests();
+}

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::Write;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use super::output::Target;
 use super::{say, say_json};
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::{self, Limits};
 use crate::order::file::edit::{Share, Written, as_text, concatenate, interleave};
 
 /// What the files are parts of.
@@ -97,7 +98,8 @@ impl FromStr for Span {
 }
 
 pub(super) fn merge(args: &Merge) -> Result<()> {
-    let bytes: Vec<Vec<u8>> = args.files.iter().map(|file| read(file)).collect::<Result<_>>()?;
+    let bytes: Vec<Vec<u8>> =
+        args.files.iter().map(|file| input::read(file, &Limits::ORDER)).collect::<Result<_>>()?;
     let mut texts = Vec::new();
     for (file, bytes) in args.files.iter().zip(&bytes) {
         texts.push(as_text(bytes).map_err(|error| error.context(file.display()))?);
@@ -121,19 +123,13 @@ pub(super) fn cut(args: &Cut) -> Result<()> {
         }
         _ => Share::WHOLE,
     };
-    let bytes = read(&args.file)?;
+    let bytes = input::read(&args.file, &Limits::ORDER)?;
     let about = |error: Error| error.context(args.file.display());
     let text: Cow<'_, [u8]> = as_text(&bytes).map_err(about)?;
     let written = Written::read(&text).map_err(about)?;
     let (epochs, samples) = (args.epochs.0.clone(), args.samples.0.clone());
     write(&args.target, args.json, |sink| {
         written.cut(epochs, samples, share, &mut |line| sink.put(line)).map_err(about)
-    })
-}
-
-fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| {
-        Error::new(ErrorKind::Order, format!("cannot read {}: {error}", file.display()))
     })
 }
 

@@ -20,7 +20,7 @@ use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
 use crate::catalog::Catalog;
 use crate::control::{self, Request};
-use crate::engine::{resolve_order, with_listing};
+use crate::engine::{resolve_order, tell_unreadable, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::mount::absolute;
@@ -145,10 +145,13 @@ pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
         let at = root.join(path);
         Error::new(ErrorKind::Source, format!("cannot read {}: {}", at.display(), errno.desc()))
     })?;
-    let (order, mut paths) = with_listing(&catalog, &[root], None, |listing| {
+    let points = std::slice::from_ref(&root);
+    let found = with_listing(&catalog, points, None, |listing| {
         let known = listing.entries().iter().map(|entry| (entry.file, entry.path.to_vec()));
         resolve_order(text, listing).map(|order| (order, known.collect::<HashMap<_, _>>()))
-    })?;
+    });
+    let (order, mut paths) =
+        found.map_err(|error| tell_unreadable(&catalog, &root, text, error))?;
     let mut files = HashSet::new();
     catalog.for_each_file(|path, file, _| {
         // Its own name goes before links to it.

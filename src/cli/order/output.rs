@@ -1,12 +1,13 @@
 //! Where order files are written.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::cli::terminal::Escaping;
 use crate::error::{Error, ErrorKind, Result};
 
 #[derive(Clone, Debug, clap::Args)]
@@ -31,7 +32,13 @@ impl Target {
     /// Has `write` write it. A file is there whole or as it was before.
     pub(super) fn fill<T>(&self, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
         let Some(path) = &self.output else {
-            let mut out = BufWriter::new(Stdout(io::stdout().lock()));
+            let stdout = Stdout(io::stdout().lock());
+            // A terminal shows it to a person; all else is another program's to read.
+            let out: Box<dyn Write> = match io::stdout().is_terminal() {
+                true => Box::new(Escaping(stdout)),
+                false => Box::new(stdout),
+            };
+            let mut out = BufWriter::new(out);
             let value = write(&mut out)?;
             out.flush().map_err(|error| self.cannot_write(&error))?;
             return Ok(value);

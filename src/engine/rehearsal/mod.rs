@@ -48,6 +48,7 @@ use crate::catalog::NodeId;
 use crate::config::{DiskSettings, RehearsalSettings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Ask, BufferView, Views};
+use crate::input::{self, Limits};
 use crate::rehearsal::{Classes, Labels, SleepSet};
 use crate::sync::Mutex;
 use ahead::Ahead;
@@ -311,9 +312,7 @@ fn run(owner: Owner, notes: Arriving, closed: &Arc<AtomicBool>) -> Result<JoinHa
 /// The labels that classes are known by.
 fn labels(classes: &Classes) -> Result<Labels> {
     let Classes::Labels(file) = classes else { return Ok(Labels::default()) };
-    let text = std::fs::read(file).map_err(|error| {
-        Error::new(ErrorKind::Config, format!("cannot read {}: {error}", file.display()))
-    })?;
+    let text = input::read(file, &Limits::LABELS)?;
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 

@@ -259,25 +259,16 @@ fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Newcomer> {
     Some(Newcomer { hash: offer.hash, class, bytes: stat.size, origin })
 }
 
-/// Who may read a file: whom its mode lets read it and the directories above let reach it. A
-/// directory of another owner or group lets only those pass whom it lets all pass.
+/// Who may read a file: whom its mode lets read it and the directories above let reach it.
 fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
-    let (mut mode, uid, gid) = (stat.mode & 0o444, stat.uid, stat.gid);
-    let mut at = node;
+    let (mut access, mut at) = (Access::of(stat), node);
     while at != NodeId::ROOT {
         let parent = catalog.parent(at).and_then(|parent| Ok((parent, catalog.getattr(parent)?)));
-        let Ok((parent, attr)) = parent else { return Access { mode: 0, uid, gid } };
-        let above = attr.stat;
-        let owner = if above.uid == uid { 0o100 } else { 0o001 };
-        let group = if above.gid == gid { 0o010 } else { 0o001 };
-        for (search, read) in [(owner, 0o400), (group, 0o040), (0o001, 0o004)] {
-            if above.mode & search == 0 {
-                mode &= !read;
-            }
-        }
+        let Ok((parent, attr)) = parent else { return Access { mode: 0, ..access } };
+        access = access.below(&attr.stat);
         at = parent;
     }
-    Access { mode, uid, gid }
+    access
 }
 
 /// Begins fetches of what the next decisions need.

@@ -33,10 +33,13 @@ mod streams;
 mod tests;
 
 use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::Rights;
 use crate::cache::Pinned;
+use crate::catalog::FOR_EVER;
 use crate::rehearsal::SampleId;
 use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;
@@ -144,6 +147,8 @@ pub struct Views {
     /// Where links lead: the dataset, with a slash at its end.
     dataset: OnceLock<String>,
     lapse: Mutex<Option<Lapse>>,
+    /// What the source says of who may read a sample.
+    rights: OnceLock<Rights>,
     ask: Ask,
 }
 
@@ -169,14 +174,33 @@ impl Views {
     /// The views of these buffers.
     pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
-        let (state, codes, dataset, lapse) = Default::default();
-        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, ask })
+        let (state, codes, dataset, lapse, rights) = Default::default();
+        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, rights, ask })
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first
     /// one counts.
     pub fn lead_to(&self, dataset: String) {
         let _ = self.dataset.set(dataset);
+    }
+
+    /// Samples are for those alone whom the source lets read them. The first one counts.
+    pub fn heed(&self, rights: Rights) {
+        let _ = self.rights.set(rights);
+    }
+
+    /// Calls `then` with a node as it is at this moment, and for how long that may be believed: of a
+    /// sample, who may read it follows the source.
+    pub fn told(&self, entry: Entry, then: impl FnOnce(Entry, Duration) + Send + 'static) {
+        let (EntryKind::File(size, kept), Some(rights)) = (entry.kind, self.rights.get()) else {
+            return then(entry, FOR_EVER);
+        };
+        let with = move |access| Entry { kind: EntryKind::File(size, access), ..entry };
+        match self.label(entry.node) {
+            Ok((_, path)) => rights.now(path, kept, move |access, valid| then(with(access), valid)),
+            // It is over.
+            Err(_) => then(with(Access::default()), Duration::ZERO),
+        }
     }
 
     /// The place of a buffer among the names.

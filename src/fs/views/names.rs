@@ -14,7 +14,7 @@ use super::{
     Access, Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, lock, sample,
     scores,
 };
-use crate::fs::VIEWS_NAME;
+use crate::fs::{NAME_MAX, VIEWS_NAME};
 
 /// Names in the directory of a buffer that are no displays.
 const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
@@ -30,6 +30,9 @@ impl Views {
         name: &OsStr,
         reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
     ) {
+        if name.len() > NAME_MAX {
+            return reply(Err(Errno::ENAMETOOLONG));
+        }
         let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
         match Place::of(parent) {
             Some(Place::Buffer(buffer)) if !OWN.contains(&name) => {

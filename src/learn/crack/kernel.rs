@@ -84,23 +84,22 @@ impl Plan {
         chain + self.outputs.iter().map(each).sum::<u64>()
     }
 
-    /// Adds each seed of the range and the test that it passes to `found`.
-    ///
-    /// `path` has to be one that this processor has.
+    /// Adds each seed of the range and the test that it passes to `found`. A path that this
+    /// processor does not have is the scalar one.
     pub(super) fn run(&self, path: Path, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
         let seeds = seeds.start..seeds.end.min(1 << 32);
         if self.outputs.is_empty() {
             return;
         }
         match path {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: this processor has AVX2, which is all that the function is compiled for.
+            Path::Avx2 if path.is_here() => unsafe { scan_avx2(self, seeds, found) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: this processor has AVX-512F, which is all that the function is compiled for.
+            Path::Avx512 if path.is_here() => unsafe { scan_avx512(self, seeds, found) },
             // SAFETY: one word at a time is what every processor has.
-            Path::Scalar => unsafe { scan::<u32, 8>(self, seeds, found) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller has asked whether this processor has AVX2.
-            Path::Avx2 => unsafe { scan_avx2(self, seeds, found) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller has asked whether this processor has AVX-512.
-            Path::Avx512 => unsafe { scan_avx512(self, seeds, found) },
+            _ => unsafe { scan::<u32, 8>(self, seeds, found) },
         }
     }
 }
@@ -108,14 +107,14 @@ impl Plan {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn scan_avx2(plan: &Plan, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
-    // SAFETY: this function is only there for processors that have AVX2.
+    // SAFETY: to call this function at all takes a processor that has AVX2.
     unsafe { scan::<Avx2, 8>(plan, seeds, found) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn scan_avx512(plan: &Plan, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
-    // SAFETY: this function is only there for processors that have AVX-512.
+    // SAFETY: to call this function at all takes a processor that has AVX-512F.
     unsafe { scan::<Avx512, 16>(plan, seeds, found) }
 }
 

@@ -1,7 +1,8 @@
 //! Vectors of 32-bit words, as wide as the processor has them.
 //!
-//! The methods are unsafe because they use instructions that not every processor has; whoever
-//! calls them has asked whether this one does ([`Path::is_here`](super::Path::is_here)).
+//! The methods are unsafe because they use instructions that not every processor has. The one place
+//! where a kind of vector is chosen, [`Plan::run`](super::kernel::Plan::run), asks this processor for
+//! them ([`Path::is_here`](super::Path::is_here)).
 
 /// A vector of 32-bit words; all arithmetic is modulo 2^32, lane by lane.
 pub(super) trait Lanes: Copy {

@@ -44,7 +44,7 @@ impl Path {
         Path::Avx512,
     ];
 
-    /// Whether this very processor has it.
+    /// Whether this very processor has it: exactly the features that its functions are compiled for.
     pub fn is_here(self) -> bool {
         match self {
             Path::Scalar => true,
@@ -203,7 +203,6 @@ impl SeedSearch {
 
     /// The same with the instructions of a path; with scalar ones where this processor lacks them.
     pub fn run_on(&self, path: Path, seeds: Range<u64>) -> Vec<Hit> {
-        let path = if path.is_here() { path } else { Path::Scalar };
         let mut found = Vec::new();
         self.plan.run(path, seeds, &mut found);
         found.retain(|&(seed, target)| self.targets[target as usize].fits(seed));

@@ -83,6 +83,15 @@ pub enum IndexSpec {
     },
 }
 
+/// What a file that an order needs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// An order file.
+    Order,
+    /// A list that numbers the files.
+    Manifest,
+}
+
 impl OrderSpec {
     /// Whether a line is meant as a spec, be it right or wrong, and not as the path of a sample: it
     /// parses, or begins with the name of a sampler.
@@ -92,13 +101,13 @@ impl OrderSpec {
     }
 
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
-    pub fn files_needed(&self) -> Vec<&Path> {
+    pub fn files_needed(&self) -> Vec<(&Path, Needed)> {
         let order = match &self.source {
-            Source::File(path) => Some(path.as_path()),
+            Source::File(path) => Some((path.as_path(), Needed::Order)),
             Source::Sampler(_) => None,
         };
         let manifest = match &self.index {
-            IndexSpec::Manifest { file, .. } => Some(file.as_path()),
+            IndexSpec::Manifest { file, .. } => Some((file.as_path(), Needed::Manifest)),
             IndexSpec::Sorted(_) => None,
         };
         order.into_iter().chain(manifest).collect()

@@ -166,7 +166,8 @@ fn whole_batches_are_cut_off_any_order() {
 #[test]
 fn files_are_given_in_the_order_they_are_needed() {
     let spec = parse("file:o.txt,index=manifest:m.txt");
-    assert_eq!(spec.files_needed(), [Path::new("o.txt"), Path::new("m.txt")]);
+    let needed = [("o.txt", Needed::Order), ("m.txt", Needed::Manifest)];
+    assert_eq!(spec.files_needed(), needed.map(|(path, kind)| (Path::new(path), kind)));
     let manifest = b"val/a/3.jpg\ntrain/b/1.jpg\n";
     let order = spec.resolve(&listing(), &[b"1\n0\n", manifest]).unwrap();
     assert_eq!(*order.epoch(0), [0, 3]);

@@ -10,6 +10,7 @@ mod json;
 mod lasting;
 mod latent;
 mod named;
+mod rights;
 mod scores;
 mod slots;
 mod stream;

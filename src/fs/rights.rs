@@ -1,0 +1,276 @@
+//! Who may read what was kept of a file: who could when it was kept, and may at the source now.
+//!
+//! The rights of a file are its owner's, its group's and everybody's, less those that a directory above
+//! does not let pass. A view has no directories of the source above its files, so that all of it comes
+//! to bits of one mode. Where those cannot tell two users apart of which only one may read, neither may.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::Dataset;
+use super::views::Access;
+use crate::catalog::{Catalog, FOR_EVER, NodeId};
+use crate::source::{Kind, Stat};
+
+/// Bits of a mode that let its owner, its group and others read a file, or search a directory.
+const READ: [u16; 3] = [0o400, 0o040, 0o004];
+const SEARCH: [u16; 3] = [0o100, 0o010, 0o001];
+
+impl Access {
+    /// Who may read a file, as far as its own mode says.
+    pub fn of(file: &Stat) -> Self {
+        Access { mode: file.mode & 0o444, uid: file.uid, gid: file.gid }
+    }
+
+    /// The same, less those who may not search a directory above.
+    pub fn below(self, directory: &Stat) -> Self {
+        self.limited(directory, SEARCH)
+    }
+
+    /// The same, less those who may not read what stands there now.
+    pub fn and(self, file: &Stat) -> Self {
+        self.limited(file, READ)
+    }
+
+    /// The same, less those whom something does not let pass. Of its three classes the kernel takes
+    /// the first that a user is of. Ours are of other users where its owner or group is another one:
+    /// each class of its that some of them may be of has to let them pass.
+    fn limited(self, by: &Stat, [owner, group, others]: [u16; 3]) -> Self {
+        let (same_owner, same_group) = (by.uid == self.uid, by.gid == self.gid);
+        let of_owner = if same_owner { owner } else { group | others };
+        let of_group = if same_group { group } else { group | others };
+        let of_others = if same_group { others } else { group | others };
+        let not_owner = if same_owner { 0 } else { owner };
+        let mut mode = self.mode;
+        for (right, asked) in
+            READ.into_iter().zip([of_owner, of_group | not_owner, of_others | not_owner])
+        {
+            if by.mode & asked != asked {
+                mode &= !right;
+            }
+        }
+        Access { mode, ..self }
+    }
+}
+
+/// The rights that a source gives, for views of what was kept of its files.
+#[derive(Clone)]
+pub struct Rights {
+    dataset: Arc<Dataset>,
+    /// Whether the source is asked, where what it said is too old.
+    asks: bool,
+}
+
+impl Rights {
+    /// Those of a dataset. Where others than who mounts it may look at the views, the source is asked
+    /// as often as it is of names.
+    pub fn new(dataset: &Arc<Dataset>, others_look: bool) -> Self {
+        Rights { dataset: Arc::clone(dataset), asks: others_look }
+    }
+
+    /// Calls `then` with who may read what was kept of the file at a path, and for how long that may be
+    /// believed. Where the source does not answer, what it said last counts.
+    pub fn now(
+        &self,
+        path: String,
+        kept: Access,
+        then: impl FnOnce(Access, Duration) + Send + 'static,
+    ) {
+        let (access, valid) = known(&self.dataset.catalog, Path::new(&path), kept);
+        if !self.asks || !valid.is_zero() {
+            return then(access, if self.asks { valid } else { FOR_EVER });
+        }
+        self.dataset.wait_for_source(move |dataset| {
+            let path = Path::new(&path);
+            dataset.look_along(path);
+            let (access, valid) = known(&dataset.catalog, path, kept);
+            then(access, valid);
+        });
+    }
+}
+
+/// Who may read what was kept of the file at a path, as far as the catalog knows, and for how long
+/// that may be believed. Of what is gone, the directories above count that are left.
+fn known(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
+    let (mut access, mut valid) = (kept, FOR_EVER);
+    let mut at = catalog.getattr(NodeId::ROOT);
+    for name in path {
+        let Some(directory) = at.ok().filter(|at| at.stat.kind == Kind::Directory) else {
+            return (access, valid);
+        };
+        (access, valid) = (access.below(&directory.stat), valid.min(directory.valid));
+        if catalog.lookup(directory.node, name, false).is_none() {
+            valid = Duration::ZERO;
+        }
+        at = catalog.lookup(directory.node, name, true).unwrap_or(Err(Errno::EIO));
+    }
+    match at {
+        Ok(file) if file.stat.kind == Kind::File => (access.and(&file.stat), valid.min(file.valid)),
+        _ => (access, valid),
+    }
+}
+
+impl Dataset {
+    /// Checks what the source has along a path, where that was checked too long ago. Blocks. What it
+    /// does not tell is known as it was.
+    fn look_along(&self, path: &Path) {
+        let mut at = NodeId::ROOT;
+        if self.catalog.getattr(at).is_ok_and(|root| root.valid.is_zero()) {
+            let _ = self.checked(self.catalog.refresh_directory(at));
+        }
+        for name in path {
+            if self.catalog.lookup(at, name, false).is_none() {
+                let _ = self.checked(self.catalog.refresh(at, name));
+            }
+            let Some(Ok(found)) = self.catalog.lookup(at, name, true) else { return };
+            at = found.node;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::source::PosixSource;
+
+    /// Users and the groups that they are in.
+    const USERS: [(u32, &[u32]); 8] = [
+        (1, &[]),
+        (1, &[10]),
+        (1, &[20]),
+        (2, &[]),
+        (2, &[10, 20]),
+        (3, &[10]),
+        (3, &[20]),
+        (3, &[]),
+    ];
+
+    fn stat(mode: u16, uid: u32, gid: u32) -> Stat {
+        Stat {
+            kind: Kind::File,
+            mode,
+            links: 1,
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            identity: (1, 1),
+        }
+    }
+
+    /// What the kernel says.
+    fn may((mode, uid, gid): (u16, u32, u32), bits: [u16; 3], user: (u32, &[u32])) -> bool {
+        let class = match user {
+            (user, _) if user == uid => 0,
+            (_, groups) if groups.contains(&gid) => 1,
+            _ => 2,
+        };
+        mode & bits[class] != 0
+    }
+
+    /// Each mode of a file and of a directory above it, of the same and of other owners and groups:
+    /// nobody may read in the view who may not at the source.
+    #[test]
+    fn nobody_may_read_more_than_at_the_source() {
+        let owners = [(1, 10), (1, 20), (2, 10), (2, 20)];
+        for file in 0..8 {
+            let read = (0..3).map(|class| (file >> class & 1) * READ[class]).sum();
+            let kept = Access::of(&stat(read, 1, 10));
+            for ((uid, gid), above) in owners.into_iter().flat_map(|o| (0..8).map(move |m| (o, m)))
+            {
+                let bits =
+                    |bits: [u16; 3]| (0..3).map(|class| (above >> class & 1) * bits[class]).sum();
+                let (search, now): (u16, u16) = (bits(SEARCH), bits(READ));
+                let (below, and) =
+                    (kept.below(&stat(search, uid, gid)), kept.and(&stat(now, uid, gid)));
+                for user in USERS {
+                    let at_source = may((read, 1, 10), READ, user);
+                    let seen = |access: Access| may((access.mode, 1, 10), READ, user);
+                    let passes = may((search, uid, gid), SEARCH, user);
+                    assert!(!seen(below) || at_source && passes, "{user:?} {read:o} {search:o}");
+                    let reads = may((now, uid, gid), READ, user);
+                    assert!(!seen(and) || at_source && reads, "{user:?} {read:o} {now:o}");
+                    // Of one owner and group the bits tell all.
+                    let same = (uid, gid) == (1, 10);
+                    assert!(!same || seen(below) == (at_source && passes), "{read:o} {search:o}");
+                }
+            }
+        }
+        let all = Access::of(&stat(0o644, 1, 10));
+        for (mode, uid, gid, left) in [
+            (0o755, 2, 20, 0o444),
+            (0o711, 1, 10, 0o444),
+            (0o705, 1, 10, 0o404),
+            (0o075, 1, 10, 0o044),
+            (0o705, 2, 20, 0),
+            (0o075, 2, 20, 0o400),
+            (0o750, 1, 20, 0o400),
+        ] {
+            assert_eq!(all.below(&stat(mode, uid, gid)).mode, left, "{mode:o} of {uid}:{gid}");
+        }
+    }
+
+    #[test]
+    fn rights_follow_the_file_and_the_directories_above() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let set = |name: &str, mode| {
+            fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/file"), "x").unwrap();
+        set("", 0o755);
+        set("a/b/file", 0o644);
+        let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+        // Everything is to be looked at again each time.
+        let catalog = Catalog::scan(source, 1, Some(Duration::ZERO)).unwrap();
+        let path = Path::new("a/b/file");
+        let look = || {
+            let mut at = NodeId::ROOT;
+            catalog.refresh_directory(at).unwrap();
+            for name in path {
+                catalog.refresh(at, name).unwrap();
+                let Some(Ok(found)) = catalog.lookup(at, name, true) else { break };
+                at = found.node;
+            }
+        };
+        let owner = catalog.getattr(NodeId::ROOT).unwrap().stat;
+        let kept = Access { mode: 0o444, uid: owner.uid, gid: owner.gid };
+        let mode = || {
+            look();
+            let (access, valid) = known(&catalog, path, kept);
+            assert!(valid.is_zero());
+            access.mode
+        };
+        assert_eq!(mode(), 0o444);
+        for (name, other, usual, left) in [
+            ("a/b/file", 0o600, 0o644, 0o400),
+            ("a/b", 0o700, 0o755, 0o400),
+            ("a", 0o705, 0o755, 0o404),
+            ("", 0o750, 0o755, 0o440),
+        ] {
+            set(name, other);
+            assert_eq!(mode(), left, "{name} is {other:o}");
+            set(name, usual);
+            assert_eq!(mode(), 0o444, "{name} is {usual:o} again");
+        }
+        set("a", 0o700);
+        fs::remove_file(at("a/b/file")).unwrap();
+        assert_eq!(mode(), 0o400, "what is left above still counts");
+        let less = Access { mode: 0o400, ..kept };
+        fs::write(at("a/b/file"), "another").unwrap();
+        set("a", 0o755);
+        look();
+        assert_eq!(known(&catalog, path, less).0, less, "what was kept was not for all");
+    }
+}

@@ -1,0 +1,341 @@
+//! Files that a user names, read whole and within limits.
+//!
+//! A name on the command line may lead to a device that never ends, to a pipe that nobody writes to,
+//! or to the wrong file of a terabyte. Every such file is read here: its kind is looked at before the
+//! first byte, its bytes are looked at as they come, and reading ends at the first that cannot be
+//! right.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::libc;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How far into a file a NUL byte tells that it is no text.
+const PROBE_BYTES: usize = 4096;
+
+/// Bytes that are read at a time.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What a file may be, and how much of it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The kind of error where it is something else or more.
+    pub kind: ErrorKind,
+    /// Bytes of the file.
+    pub bytes: usize,
+    /// Bytes of one line of a text.
+    pub line: usize,
+    /// Whether it may be no text.
+    pub binary: bool,
+    /// Whether it may be a pipe, which a daemon would wait for without end.
+    pub pipe: bool,
+}
+
+impl Limits {
+    /// Settings. A mount reads them twice, which a pipe cannot give.
+    pub const CONFIG: Limits = Limits {
+        kind: ErrorKind::Config,
+        bytes: 1 << 20,
+        line: 1 << 20,
+        binary: false,
+        pipe: false,
+    };
+
+    /// The labels of a rehearsal buffer's samples.
+    pub const LABELS: Limits = Limits { bytes: 1 << 30, line: 64 << 10, ..Self::CONFIG };
+
+    /// Access orders, as text or as numbers.
+    pub const ORDER: Limits =
+        Limits { kind: ErrorKind::Order, bytes: 4 << 30, line: 64 << 10, binary: true, pipe: true };
+
+    /// Lists of a dataset's files. Those in JSON may be one line.
+    pub const MANIFEST: Limits = Limits { line: 4 << 30, binary: false, ..Self::ORDER };
+
+    /// Lines that a command passes to a daemon.
+    pub const LIST: Limits = Limits {
+        kind: ErrorKind::Usage,
+        bytes: 120 << 20,
+        line: 64 << 10,
+        binary: false,
+        pipe: true,
+    };
+
+    /// Paths with numbers, which may be thousands a line.
+    pub const NUMBERS: Limits = Limits { bytes: 256 << 20, line: 16 << 20, ..Self::LIST };
+
+    /// The same for a daemon, which must not wait for the writer of a pipe.
+    pub fn without_pipes(self) -> Self {
+        Limits { pipe: false, ..self }
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// Of the kind of the limits: where the file cannot be read, is a directory or a device, or is beyond
+/// a limit.
+pub fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
+    let about = |error: Refused| error.of(&path.display().to_string(), limits);
+    let file = open(path, limits).map_err(about)?;
+    take(file, limits).map_err(about)
+}
+
+/// Reads a file of text.
+///
+/// # Errors
+/// As of [`read`], and where the text is not UTF-8.
+pub fn read_text(path: &Path, limits: &Limits) -> Result<String> {
+    text(read(path, limits)?, &path.display().to_string(), limits)
+}
+
+/// Reads standard input, whatever it is.
+///
+/// # Errors
+/// As of [`read`].
+pub fn read_stdin(limits: &Limits) -> Result<Vec<u8>> {
+    take(io::stdin().lock(), limits).map_err(|error| error.of(STDIN, limits))
+}
+
+/// Reads standard input as text.
+///
+/// # Errors
+/// As of [`read_text`].
+pub fn read_stdin_text(limits: &Limits) -> Result<String> {
+    text(read_stdin(limits)?, STDIN, limits)
+}
+
+const STDIN: &str = "standard input";
+
+fn text(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::new(limits.kind, format!("cannot read {name}: byte {at} is not UTF-8"))
+    })
+}
+
+/// Why a file is not read.
+enum Refused {
+    Failed(io::Error),
+    /// It is a thing of this kind.
+    Kind(&'static str),
+    /// It has so many bytes or more.
+    TooLong,
+    /// A line, counted from 1, is too long.
+    Line(usize),
+    /// It is no text.
+    Binary,
+    /// There is no memory for more than these bytes.
+    Memory(usize),
+}
+
+impl Refused {
+    fn of(self, name: &str, limits: &Limits) -> Error {
+        let error = |what: String| Error::new(limits.kind, format!("cannot read {name}: {what}"));
+        match self {
+            Refused::Failed(why) => error(why.to_string()),
+            Refused::Kind(kind) => {
+                let hint = if limits.pipe { "a file or a pipe" } else { "a regular file" };
+                error(format!("it is {kind}")).hint(format!("name {hint}"))
+            }
+            Refused::TooLong => error(format!("it has more than {} bytes", limits.bytes))
+                .hint("is it the right file? if it is, give less of it, or give it in parts"),
+            Refused::Line(number) => {
+                error(format!("line {number} has more than {} bytes", limits.line))
+                    .hint("is it the right file? each line is an entry of its own")
+            }
+            Refused::Binary => {
+                error("it has a NUL byte and is no text".into()).hint("is it the right file?")
+            }
+            Refused::Memory(bytes) => {
+                error(format!("there is no memory for more than {bytes} bytes of it"))
+                    .hint("raise the limit on memory, or give less of it")
+            }
+        }
+    }
+}
+
+/// Opens a file of a kind that may be read. Only a pipe that may be read is waited for.
+fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refused> {
+    let found = std::fs::metadata(path).map_err(Refused::Failed)?;
+    check_kind(&found, limits)?;
+    let flags = if found.is_file() { libc::O_NONBLOCK } else { 0 };
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(Refused::Failed)?;
+    // Another one may stand there by now.
+    let found = file.metadata().map_err(Refused::Failed)?;
+    check_kind(&found, limits)?;
+    if found.is_file() && found.len() > limits.bytes as u64 {
+        return Err(Refused::TooLong);
+    }
+    Ok(file)
+}
+
+fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refused> {
+    let kind = found.file_type();
+    // `/dev/null` is how an empty file is named.
+    let is_null = kind.is_char_device() && found.rdev() == libc::makedev(1, 3);
+    if kind.is_file() || is_null || kind.is_fifo() && limits.pipe {
+        return Ok(());
+    }
+    Err(Refused::Kind(match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }))
+}
+
+/// Takes all bytes, and no more than may be.
+fn take(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Refused> {
+    let (mut bytes, mut lines) = (Vec::new(), Lines { number: 1, length: 0 });
+    loop {
+        let had = bytes.len();
+        if bytes.try_reserve(STEP_BYTES).is_err() {
+            return Err(Refused::Memory(had));
+        }
+        let step = from.by_ref().take(STEP_BYTES as u64).read_to_end(&mut bytes);
+        step.map_err(Refused::Failed)?;
+        let is_text = !bytes[..bytes.len().min(PROBE_BYTES)].contains(&0);
+        if !is_text && !limits.binary {
+            return Err(Refused::Binary);
+        }
+        if is_text {
+            lines.pass(&bytes[had..], limits.line).map_err(Refused::Line)?;
+        }
+        if bytes.len() > limits.bytes {
+            return Err(Refused::TooLong);
+        }
+        if bytes.len() == had {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// Where in its lines a text is.
+struct Lines {
+    /// The line, from 1.
+    number: usize,
+    /// Bytes that it has so far.
+    length: usize,
+}
+
+impl Lines {
+    /// Goes on by these bytes. The error is the first line that is longer than `most`.
+    fn pass(&mut self, bytes: &[u8], most: usize) -> std::result::Result<(), usize> {
+        let mut parts = bytes.split(|byte| *byte == b'\n');
+        let first = parts.next().map_or(0, <[u8]>::len);
+        self.length += first;
+        for part in parts {
+            if self.length > most {
+                return Err(self.number);
+            }
+            (self.number, self.length) = (self.number + 1, part.len());
+        }
+        if self.length > most { Err(self.number) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    const SMALL: Limits = Limits { bytes: 3 << 20, line: 100, ..Limits::LIST };
+
+    /// A source of bytes without end, which counts them.
+    struct Endless(u8, usize);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            buffer.fill(self.0);
+            self.1 += buffer.len();
+            Ok(buffer.len())
+        }
+    }
+
+    fn why(path: &Path, limits: &Limits) -> String {
+        read(path, limits).map(|bytes| bytes.len()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_within_the_limits_is_read_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("list");
+        let text = format!("{}\n", "x".repeat(100)).repeat(25_000);
+        fs::write(&path, &text).unwrap();
+        assert_eq!(read_text(&path, &SMALL).unwrap(), text);
+        assert_eq!(read(Path::new("/dev/null"), &SMALL).unwrap(), b"");
+        // The kernel says of such a file that it is empty.
+        assert!(!read(Path::new("/proc/self/status"), &Limits::LIST).unwrap().is_empty());
+        let pipe = root.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let writer = {
+            let pipe = pipe.clone();
+            thread::spawn(move || fs::write(pipe, "a\nb"))
+        };
+        assert_eq!(read(&pipe, &SMALL).unwrap(), b"a\nb");
+        writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_read_of_what_is_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let (pipe, socket) = (root.path().join("pipe"), root.path().join("socket"));
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let _listener = UnixListener::bind(&socket).unwrap();
+        for limits in [Limits::CONFIG, Limits::ORDER, Limits::MANIFEST, Limits::LIST] {
+            assert!(why(Path::new("/dev/zero"), &limits).contains("it is a device"));
+            assert!(why(root.path(), &limits).contains("it is a directory"));
+            assert!(why(&socket, &limits).contains("it is a socket"));
+            // Nobody writes to it.
+            let why = why(&pipe, &limits.without_pipes());
+            assert!(why.contains("it is a pipe") && why.contains("hint: name a regular file"));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_not_begun() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("long");
+        let file = fs::File::create(&path).unwrap();
+        for limits in [Limits::CONFIG, Limits::ORDER, Limits::MANIFEST, Limits::LIST] {
+            file.set_len(limits.bytes as u64 + 1).unwrap();
+            assert!(why(&path, &limits).contains(&format!("more than {} bytes", limits.bytes)));
+        }
+    }
+
+    #[test]
+    fn reading_ends_at_the_first_byte_that_cannot_be_right() {
+        let mut zeros = Endless(0, 0);
+        assert!(matches!(take(&mut zeros, &SMALL), Err(Refused::Binary)));
+        assert_eq!(zeros.1, STEP_BYTES);
+        let mut line = Endless(b'x', 0);
+        assert!(matches!(take(&mut line, &SMALL), Err(Refused::Line(1))));
+        assert_eq!(line.1, STEP_BYTES);
+        let mut empty = Endless(b'\n', 0);
+        assert!(matches!(take(&mut empty, &SMALL), Err(Refused::TooLong)));
+        assert_eq!(empty.1, SMALL.bytes + STEP_BYTES);
+        let numbers = Limits { binary: true, ..SMALL };
+        assert!(matches!(take(Endless(0, 0), &numbers), Err(Refused::TooLong)));
+    }
+
+    #[test]
+    fn lines_are_counted_across_steps() {
+        let mut lines = Lines { number: 1, length: 0 };
+        assert_eq!(lines.pass(b"ab\nabc\nab", 3), Ok(()));
+        assert_eq!((lines.number, lines.length), (3, 2));
+        assert_eq!(lines.pass(b"c\nabcd", 3), Err(4));
+        let long = [b"x\n".as_slice(), &[b'y'; 200]].concat();
+        assert!(matches!(take(long.as_slice(), &SMALL), Err(Refused::Line(2))));
+    }
+}
