@@ -192,11 +192,13 @@ fn directory_of(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
 }
 
-/// Gives the thread a table of descriptors of its own, with the three standard ones alone. What it
-/// does needs no other, and it starts no threads, which would share it.
+/// Gives the thread a table of descriptors of its own, with the three standard ones alone. A thread that
+/// it starts has that table too, and does the same.
 pub(super) fn leave_descriptors() {
-    // SAFETY: of the other descriptors none is held by what this thread does, and other threads keep
-    // theirs.
+    // SAFETY: other threads keep their table as it is. A value with a descriptor of that table may not be
+    // dropped here, since its number may be another file's in this one. The jobs of this thread own no
+    // such value: they own senders, paths, and shares of the engine, which the process never drops
+    // (`mount::run`). The files that a job opens it closes itself.
     let left = unsafe {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
     };

@@ -100,6 +100,9 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         directory.clear_own();
     }
     engine.stop();
+    // The threads that use our own mount have descriptors of their own (`fuse/inside`). None of them may
+    // be the one that drops what the engine has open. The process ends now, and closes all of it.
+    std::mem::forget(engine);
     served.and(unmounted)
 }
 
