@@ -127,12 +127,13 @@ impl Engine {
         });
     }
 
-    /// Has the source asked for what the cache disk does not bring for long, and tells of what the
-    /// kernel makes wait. To be called each [`LOOK_EVERY`].
+    /// Has the source asked for what the cache disk does not bring for long, ends the wait of readers
+    /// that are killed, and tells of what the kernel makes wait. To be called each [`LOOK_EVERY`].
     pub fn rescue(&self) {
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }
+        self.dataset.rescue();
         self.stuck_notifications();
     }
 
