@@ -8,7 +8,7 @@ use std::thread::panicking;
 
 use nix::errno::Errno;
 
-use super::{Cache, Key};
+use super::{Cache, Key, ReadFailure};
 use crate::plan::Event;
 
 /// A flight in the hands of one job. Dropped by a panic, or without having been [`taken`], it
@@ -36,7 +36,7 @@ impl InCare {
 impl Drop for InCare {
     fn drop(&mut self) {
         if !self.taken || panicking() {
-            self.cache.fail(self.key, Errno::EIO);
+            self.cache.fail(self.key, ReadFailure::Errno(Errno::EIO));
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Which files the kernel may open without asking: as the planner says, and those of which nothing was
 //! fetched yet. Their first read is a request, and shows the reader as well as an open would.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::Cache;
+use crate::catalog::Bits;
 use crate::ids::FileId;
 use crate::source::Urgency;
-use crate::sync::RwLock;
 
 /// What is known of each file.
 #[derive(Default)]
@@ -34,37 +33,6 @@ impl Gears {
     /// Something of a file is being fetched. Says whether that is so for the first time.
     fn note_fetch(&self, file: FileId) -> bool {
         !self.fetched.has(file) && !self.fetched.set(file, true)
-    }
-}
-
-/// A bit for each file.
-#[derive(Default)]
-struct Bits(RwLock<Vec<AtomicU64>>);
-
-impl Bits {
-    fn has(&self, file: FileId) -> bool {
-        let words = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let word = words.get(file.index() / 64).map_or(0, |word| word.load(Ordering::Acquire));
-        word >> (file.index() % 64) & 1 == 1
-    }
-
-    /// Sets or clears a bit, and says what it was.
-    fn set(&self, file: FileId, on: bool) -> bool {
-        let (nth, bit) = (file.index() / 64, 1 << (file.index() % 64));
-        let mut words = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if nth >= words.len() {
-            drop(words);
-            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            let length = all.len().max((nth + 1).next_power_of_two());
-            all.resize_with(length, AtomicU64::default);
-            drop(all);
-            words = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        }
-        let before = match on {
-            true => words[nth].fetch_or(bit, Ordering::AcqRel),
-            false => words[nth].fetch_and(!bit, Ordering::AcqRel),
-        };
-        before & bit != 0
     }
 }
 

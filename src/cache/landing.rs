@@ -15,7 +15,7 @@ use super::backlog::Arrival;
 use super::buffer::Buffer;
 use super::care::InCare;
 use super::flight::{Fetching, Flight};
-use super::{Cache, Key};
+use super::{Cache, Key, ReadFailure};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, BlockId};
 use crate::plan::{Event, Place};
@@ -90,8 +90,10 @@ impl Cache {
         from: Place,
         urgency: Urgency,
     ) {
-        let bytes = Arc::new(bytes);
-        let node = located.node;
+        let (bytes, node) = (Arc::new(bytes), located.node);
+        if !self.catalog.hand_out(node) {
+            return self.fail((block, node), ReadFailure::PastVersion);
+        }
         let Some(fetching) = self.take_off((block, node), &bytes) else { return };
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let push = fetching.to_ram.then(|| {
@@ -141,27 +143,30 @@ impl Cache {
     /// Tells the planner how a flight ended, unless its version of the file is past: then the
     /// planner is told, or will be, that nothing of the file is left.
     pub(super) fn tell(&self, node: NodeId, event: Event, arrival: Option<Arrival>) {
-        if self.catalog.getattr(node).is_ok() {
+        if self.catalog.is_present(node) {
             self.inbox.put(event, arrival);
         }
     }
 
-    pub(super) fn fail(&self, key: Key, errno: Errno) {
+    pub(super) fn fail(&self, key: Key, why: ReadFailure) {
         let before = self.lock().remove(&key);
         let Some(Flight::Fetching(fetching)) = before else {
             return self.tell(key.1, Event::Failed { block: key.0 }, None);
         };
-        self.failed(key, fetching, errno);
+        self.failed(key, fetching, why);
     }
 
     /// What waited for a flight that has ended gets an error.
-    pub(super) fn failed(&self, key: Key, fetching: Fetching, errno: Errno) {
+    pub(super) fn failed(&self, key: Key, fetching: Fetching, why: ReadFailure) {
         if fetching.to_ram {
             self.tell(key.1, Event::Failed { block: key.0 }, None);
         }
-        self.traffic.read_errors.fetch_add(fetching.waiters.len() as u64, Ordering::Relaxed);
+        if let ReadFailure::Errno(_) = why {
+            let readers = fetching.waiters.len() as u64;
+            self.traffic.read_errors.fetch_add(readers, Ordering::Relaxed);
+        }
         for waiter in fetching.waiters {
-            waiter(Err(errno));
+            waiter(Err(why));
         }
     }
 }

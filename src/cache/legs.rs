@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::care::InCare;
 use super::flight::{Fetching, Flight};
 use super::local::Local;
-use super::{Cache, Key};
+use super::{Cache, Key, ReadFailure};
 use crate::catalog::Located;
 use crate::ids::BlockId;
 use crate::plan::{Event, Place};
@@ -25,7 +25,13 @@ pub(super) struct Leg {
     located: Located,
     urgency: Urgency,
     flight: u64,
+    /// How often the source was asked and had another version.
+    doubts: u32,
 }
+
+/// How often the source is asked for bytes that it has of another version, which it does not name
+/// when it is asked for the version itself.
+const DOUBTS_MAX: u32 = 3;
 
 impl Leg {
     fn key(&self) -> Key {
@@ -43,7 +49,7 @@ pub(super) struct Route {
     /// Whether the source is asked.
     asked: bool,
     /// What the source said, as long as the store may have the bytes all the same.
-    refused: Option<Errno>,
+    refused: Option<ReadFailure>,
 }
 
 impl Fetching {
@@ -63,7 +69,7 @@ impl Cache {
             self.inbox.put(Event::NotHere { block, tier: local.tier }, None);
         }
         let flight = self.departures.fetch_add(1, Ordering::Relaxed);
-        let leg = Leg { block, located, urgency, flight };
+        let leg = Leg { block, located, urgency, flight, doubts: 0 };
         // A late leg of the flight before may have ended this one.
         let mut flights = self.lock();
         let Some(Flight::Fetching(fetching)) = flights.get_mut(&leg.key()) else { return };
@@ -116,7 +122,7 @@ impl Cache {
         match refused {
             None => self.fetch_from_source(leg),
             Some(None) => {}
-            Some(Some(errno)) => self.refused(&leg, errno),
+            Some(Some(why)) => self.refused(&leg, why),
         }
     }
 
@@ -134,6 +140,7 @@ impl Cache {
         let request = ReadRequest {
             path: Arc::clone(&leg.located.path),
             fingerprint: leg.located.fingerprint,
+            exact: self.catalog.is_revalidated(),
             offset: leg.located.offset,
             length: leg.located.length,
             urgency: leg.urgency,
@@ -145,26 +152,58 @@ impl Cache {
                         let (from, urgency) = (Place::Source, leg.urgency);
                         cache.arrived(leg.block, leg.located, bytes.into(), from, urgency);
                     }
-                    Err(ReadError::Source(errno)) => cache.refused(&leg, errno),
-                    Err(ReadError::Changed) => cache.changed(&leg),
+                    Err(ReadError::Source(errno)) => {
+                        cache.refused(&leg, ReadFailure::Errno(errno));
+                    }
+                    Err(ReadError::Changed) => cache.changed(leg),
                 }
             }),
         };
         self.catalog.source().read(vec![request]);
     }
 
-    /// The file is another version than the catalog thinks: its readers get `ESTALE`, and the
-    /// next open the new version.
-    fn changed(&self, leg: &Leg) {
-        self.traffic.changed.fetch_add(1, Ordering::Relaxed);
-        if let Some(recheck) = self.recheck.get() {
-            recheck(leg.located.node, Urgency::Demand, Box::new(|| {}));
+    /// The file seems to be another version than the catalog thinks, which looks at it again.
+    fn changed(self: &Arc<Self>, leg: Leg) {
+        let Some(recheck) = self.recheck.get() else {
+            return self.refused(&leg, ReadFailure::PastVersion);
+        };
+        let (cache, flight) = (Arc::clone(self), InCare::new(self, leg.key()));
+        let node = leg.located.node;
+        let rechecked = move |outcome: Result<(), Errno>| {
+            let _flight = flight.taken();
+            match outcome {
+                Ok(()) => cache.rechecked(leg),
+                Err(errno) => cache.refused(&leg, ReadFailure::Errno(errno)),
+            }
+        };
+        recheck(node, Urgency::Demand, Box::new(rechecked));
+    }
+
+    /// The catalog has looked at a file of which the source had another version: if that is none, the
+    /// source is asked for the bytes again.
+    fn rechecked(self: &Arc<Self>, leg: Leg) {
+        if !self.is_awaited(&leg) {
+            return;
         }
-        self.refused(leg, Errno::ESTALE);
+        let located = self.catalog.locate(leg.block);
+        let Some(located) = located.filter(|at| at.node == leg.located.node) else {
+            self.traffic.changed.fetch_add(1, Ordering::Relaxed);
+            return self.refused(&leg, ReadFailure::PastVersion);
+        };
+        let doubts = leg.doubts + 1;
+        if doubts < DOUBTS_MAX {
+            return self.fetch_from_source(Leg { located, doubts, ..leg });
+        }
+        tracing::warn!(
+            path = %located.path.display(),
+            "the source reports another version of a file at each read, which cannot be believed: \
+             its times are the old ones, or it is not there when asked again; readers get EIO"
+        );
+        self.refused(&leg, ReadFailure::Errno(Errno::EIO));
     }
 
     /// The source does not give the bytes. The store may, unless its disk hangs.
-    fn refused(&self, leg: &Leg, errno: Errno) {
+    fn refused(&self, leg: &Leg, why: ReadFailure) {
         let hangs = self.local.as_ref().is_some_and(|local| local.store.reads_hang());
         let ended = {
             let mut flights = self.lock();
@@ -173,13 +212,13 @@ impl Cache {
                 return;
             }
             if fetching.route.store.is_some() && !hangs {
-                fetching.route.refused = Some(errno);
+                fetching.route.refused = Some(why);
                 return;
             }
             flights.remove(&leg.key())
         };
         if let Some(Flight::Fetching(fetching)) = ended {
-            self.failed(leg.key(), fetching, errno);
+            self.failed(leg.key(), fetching, why);
         }
     }
 
@@ -201,12 +240,12 @@ impl Cache {
             if is_late && !std::mem::replace(&mut route.asked, true) {
                 let urgency = if waits { Urgency::Demand } else { Urgency::Prefetch };
                 late.push(Leg { urgency, ..leg.clone() });
-            } else if let Some(errno) = route.refused.filter(|_| hangs) {
-                failed.push((leg.clone(), errno));
+            } else if let Some(why) = route.refused.filter(|_| hangs) {
+                failed.push((leg.clone(), why));
             }
         }
         late.into_iter().for_each(|leg| self.fetch_from_source(leg));
-        failed.iter().for_each(|(leg, errno)| self.refused(leg, *errno));
+        failed.iter().for_each(|(leg, why)| self.refused(leg, *why));
         if hangs {
             self.rescue_wholes();
         }

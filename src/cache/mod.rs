@@ -104,11 +104,23 @@ pub trait Pages: Send + Sync + 'static {
 /// Takes whether pages are there; none where the kernel cannot tell.
 pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
 
-/// Takes a block's bytes, which it lets go of when its reader is answered, or the errno of its read.
-pub type Waiter = Box<dyn FnOnce(Result<Landed, Errno>) + Send>;
+/// Why a read got no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFailure {
+    /// An error, of the source mostly.
+    Errno(Errno),
+    /// The node that was read is no longer what its file is: the catalog knows what it gives now.
+    PastVersion,
+}
 
-/// Has a file looked at again at the source, without waiting for it; then the last is called.
-pub type Recheck = Box<dyn Fn(NodeId, Urgency, Box<dyn FnOnce() + Send>) + Send + Sync>;
+/// Takes a block's bytes, which it lets go of when its reader is answered, or why there are none.
+pub type Waiter = Box<dyn FnOnce(Result<Landed, ReadFailure>) + Send>;
+
+/// Takes whether a file could be looked at again at the source.
+pub type Rechecked = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Has a file looked at again at the source, without waiting for it.
+pub type Recheck = Box<dyn Fn(NodeId, Urgency, Rechecked) + Send + Sync>;
 
 /// A block of one version of its file: bytes of two versions never meet.
 type Key = (BlockId, NodeId);
@@ -195,7 +207,7 @@ impl Cache {
     }
 
     /// What rings when there is something to look at that may come to hang.
-    pub fn alarm(&self) -> &Alarm {
+    pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
 
@@ -257,7 +269,8 @@ impl Cache {
     /// A large file that lies in the local store as it is at the source, for the kernel to read by
     /// itself. Never blocks.
     pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
-        self.local.as_ref()?.lent(node)
+        // The kernel may read the bytes of this version from then on.
+        self.local.as_ref()?.lent(node).filter(|_| self.catalog.hand_out(node))
     }
 
     /// The gear of each file.
@@ -298,7 +311,7 @@ impl Cache {
                         self.inbox.put(Event::Missed { block, task }, None);
                         self.fetch(block, located, Urgency::Demand);
                     }
-                    None => self.fail((block, node), Errno::ESTALE),
+                    None => self.fail((block, node), ReadFailure::PastVersion),
                 }
             }
         }
@@ -367,7 +380,7 @@ impl Cache {
             && let Some(recheck) = self.recheck.get()
         {
             let cache = Arc::clone(self);
-            let checked = move || cache.look(block, look.then_some(now));
+            let checked = move |_| cache.look(block, look.then_some(now));
             return recheck(located.node, Urgency::Prefetch, Box::new(checked));
         }
         if look {

@@ -101,6 +101,7 @@ impl Cache {
         self.catalog.source().read(vec![ReadRequest {
             path: Arc::clone(&first.path),
             fingerprint: first.fingerprint,
+            exact: self.catalog.is_revalidated(),
             offset: 0,
             length: length as usize,
             urgency: Urgency::Prefetch,

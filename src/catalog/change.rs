@@ -8,14 +8,20 @@ use super::node::NodeId;
 use super::row::State;
 use super::tree::{Children, Tree, content};
 use crate::ids::FileId;
-use crate::source::Stat;
+use crate::source::{Kind, Stat};
 
 impl Tree {
     /// Takes what the source says of a row now. Says whether it is another version.
     pub(super) fn update(&mut self, file: FileId, stat: &Stat, changes: &mut Changes) -> bool {
         let before = self.stat(file);
-        let same = before.fingerprint() == stat.fingerprint() && !self.is_unsettled(file);
-        self.set(file, stat);
+        let mut stat = *stat;
+        let [was, is] = [before, stat].map(|stat| stat.fingerprint());
+        if self.immutable && stat.kind == Kind::File && is.is_content_of(&was) {
+            // What is known of the content goes on to be, by the time that it is known by.
+            stat.ctime_ns = before.ctime_ns;
+        }
+        let same = was == stat.fingerprint() && !self.is_unsettled(file);
+        self.set(file, &stat);
         if same {
             return false;
         }
@@ -24,13 +30,12 @@ impl Tree {
             directory.current = false;
             return true;
         }
-        let row = self.row_mut(file);
-        row.version = row.version.wrapping_add(1);
-        let parent = row.parent;
+        self.renew(file, content(&before) < content(&stat));
+        let parent = self.row(file).parent;
         changes.changed.push(file);
         changes.names.push((self.node(parent), self.name(file).to_os_string()));
-        if content(&before) != content(stat) {
-            Arc::make_mut(&mut self.layout).resize(file, content(stat));
+        if content(&before) != content(&stat) {
+            Arc::make_mut(&mut self.layout).resize(file, content(&stat));
         }
         true
     }

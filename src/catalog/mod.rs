@@ -15,7 +15,9 @@
 //!
 //! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
+mod bits;
 mod change;
+mod doubt;
 mod files;
 mod names;
 mod node;
@@ -23,6 +25,7 @@ mod refresh;
 mod row;
 mod saved;
 mod scan;
+mod served;
 mod sweep;
 mod tree;
 
@@ -39,6 +42,7 @@ use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use bits::Bits;
 pub use files::{Leading, Links};
 pub use node::NodeId;
 use refresh::Turns;
@@ -181,6 +185,7 @@ impl Catalog {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let began = now.saturating_sub(start.elapsed()).as_nanos();
         tree.clock = Clock { start_ns: i64::try_from(began).unwrap_or(i64::MAX), reopened };
+        tree.immutable = period.is_none();
         Catalog {
             source,
             tree: RwLock::new(tree),
@@ -415,6 +420,11 @@ impl Catalog {
         let tree = self.read();
         let file = tree.resolve(node)?;
         Ok((file, tree.stat(file).size))
+    }
+
+    /// Whether changes of the source are looked for; else it is taken to be immutable.
+    pub fn is_revalidated(&self) -> bool {
+        self.period.is_some()
     }
 
     /// The blocks that files are cut into, as of now.

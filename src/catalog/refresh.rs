@@ -128,9 +128,14 @@ impl Catalog {
         // What is seen may have been so when it was asked for, and not later.
         let now = self.now();
         let mut changes = Changes::default();
-        let stat = match self.source.stat(&path) {
-            Ok(stat) if self.is_as_seen(entry, &stat, now) => return Ok(Some(changes)),
-            Ok(stat) => Some(stat),
+        let stat = match self.believed(&path, entry) {
+            Ok(Some(stat)) if self.is_as_seen(entry, &stat, now) => return Ok(Some(changes)),
+            Ok(Some(stat)) => Some(stat),
+            // It is as it was known, until the source says something else that can be believed.
+            Ok(None) => {
+                self.read().unchanged(entry, now);
+                return Ok(Some(changes));
+            }
             Err(Errno::ENOENT | Errno::ENOTDIR) => None,
             Err(errno) => return Err(errno),
         };

@@ -12,6 +12,7 @@ use std::thread;
 
 use nix::errno::Errno;
 
+use super::doubt::is_other_size;
 use super::tree::Tree;
 use super::{Catalog, Changes, scan};
 use crate::ids::FileId;
@@ -140,14 +141,18 @@ impl Catalog {
         };
         let now = self.now();
         let stats = self.source.stat_all(&path, &names);
-        let mut differing = Vec::new();
+        let (mut differing, mut late) = (Vec::new(), Vec::new());
         {
             let tree = self.read();
             for (name, stat) in names.into_iter().zip(stats) {
                 let Some(entry) = tree.entry(portion.directory, &name) else { continue };
-                let known = tree.stat(tree.target(entry)).fingerprint();
+                let known = tree.stat(tree.target(entry));
                 match stat {
-                    Ok(stat) if stat.fingerprint() == known => tree.unchanged(entry, now),
+                    Ok(stat) if stat.fingerprint() == known.fingerprint() => {
+                        tree.unchanged(entry, now);
+                    }
+                    // It is asked again before it is believed.
+                    Ok(stat) if is_other_size(&known, &stat) => late.push(name),
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
                     // It was like that before, and is asked of the source where it is looked up.
                     Err(_) if tree.is_unsure(entry) => tree.unchanged(entry, now),
@@ -155,7 +160,7 @@ impl Catalog {
                 }
             }
         }
-        let (mut changes, mut late) = (Changes::default(), Vec::new());
+        let mut changes = Changes::default();
         if !differing.is_empty() {
             let mut tree = self.write();
             for (name, stat) in differing {
@@ -171,7 +176,7 @@ impl Catalog {
             }
         }
         all.push(changes);
-        // Somebody has looked at these meanwhile, who may have seen what came after this.
+        // Of these somebody else may have seen what came after this.
         for name in late {
             match self.refresh(directory, &name) {
                 Ok(found) => all.push(found),

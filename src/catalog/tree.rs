@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::TICK;
 use super::names::Names;
 use super::node::NodeId;
 use super::row::{Class, Row, State};
 use super::scan::Found;
+use super::{Bits, TICK};
 use crate::ids::FileId;
 use crate::plan::Layout;
 use crate::source::{Kind, Stat};
@@ -114,6 +114,13 @@ pub(super) struct Tree {
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
     links: HashMap<(u64, u64), FileId>,
+    /// Files of whose present version something was handed out.
+    pub(super) handed_out: Bits,
+    /// The first version whose node gives the present version's bytes, where that is an earlier one:
+    /// nothing was handed out of those in between.
+    pub(super) oldest: HashMap<FileId, u16>,
+    /// Whether the source is taken never to change.
+    pub(super) immutable: bool,
     /// Rows of the further names of a file.
     pub(super) other_names: HashMap<FileId, Vec<FileId>>,
 }
@@ -414,8 +421,14 @@ impl Tree {
     /// Whether a file may have changed since it was last looked at without its fingerprint showing
     /// that: the look was too soon after a change, and times are whole seconds.
     pub(super) fn is_unsettled(&self, file: FileId) -> bool {
+        self.row(file).ctime_ns() % SECOND_NS == 0 && self.is_fresh(file)
+    }
+
+    /// Whether a file was last looked at so soon after a change that a further one may have the same
+    /// times.
+    pub(super) fn is_fresh(&self, file: FileId) -> bool {
         let (checked, changed_ns) = (self.checked(file), self.row(file).ctime_ns());
-        if changed_ns % SECOND_NS != 0 || checked == 0 && self.clock.reopened {
+        if checked == 0 && self.clock.reopened {
             return false;
         }
         let since_start = i64::from(checked).saturating_mul(TICK.as_nanos() as i64);

@@ -126,15 +126,17 @@ impl Engine {
     /// Whether there is nothing to look at for who calls [`rescue`](Self::rescue). The
     /// [alarm](Self::alarm) rings when there is.
     pub fn rests(&self) -> bool {
-        self.cache.rests()
+        self.cache.rests() && self.dataset.rests()
     }
 
-    /// Has the source asked for what the cache disk does not bring for long, and tells of what the
-    /// kernel makes wait. To be called each [`LOOK_EVERY`] unless it [rests](Self::rests).
+    /// Has the source asked for what the cache disk does not bring for long, ends the wait of readers
+    /// that are killed, and tells of what the kernel makes wait. To be called each [`LOOK_EVERY`] unless
+    /// it [rests](Self::rests).
     pub fn rescue(&self) {
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }
+        self.dataset.rescue();
         self.stuck_notifications();
     }
 

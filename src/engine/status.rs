@@ -238,7 +238,17 @@ impl Engine {
     /// How fresh what is served is, in words.
     pub fn consistency(&self) -> String {
         match self.settings.source.revalidate {
-            None => "immutable: the source is taken never to change".into(),
+            None => {
+                let mut words = String::from("immutable: the source is taken never to change");
+                let changed = self.cache.traffic().changed.load(Ordering::Relaxed);
+                if changed > 0 {
+                    words += &format!(
+                        "; warning: {changed} files were found changed when they were read: use \
+                         source.consistency = \"revalidate\""
+                    );
+                }
+                words
+            }
             Some(period) => format!(
                 "revalidate: a change at the source shows within {} s",
                 period.as_secs_f64()

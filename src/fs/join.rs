@@ -5,10 +5,8 @@
 
 use std::sync::PoisonError;
 
-use nix::errno::Errno;
-
-use super::ReadReply;
-use crate::cache::Landed;
+use super::reading::Done;
+use crate::cache::{Landed, ReadFailure};
 use crate::sync::Mutex;
 
 /// What a read of several blocks has so far.
@@ -17,25 +15,25 @@ pub(super) struct Join(Mutex<Parts>);
 struct Parts {
     blocks: Vec<Option<Landed>>,
     /// None once it is answered.
-    reply: Option<ReadReply>,
+    reply: Option<Done>,
 }
 
 impl Join {
     /// A read of so many blocks, whose bytes are answered one block after the other.
-    pub(super) fn new(blocks: usize, reply: ReadReply) -> Self {
+    pub(super) fn new(blocks: usize, reply: Done) -> Self {
         let blocks = (0..blocks).map(|_| None).collect();
         Join(Mutex::new(Parts { blocks, reply: Some(reply) }))
     }
 
     /// Takes one block; the last one, or the first error, sends the reply.
-    pub(super) fn take(&self, index: usize, result: Result<Landed, Errno>) {
+    pub(super) fn take(&self, index: usize, result: Result<Landed, ReadFailure>) {
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.reply.is_none() {
             // Answered already: what nobody waits for is let go of.
             return drop((parts, result));
         }
-        let errno = match result {
-            Err(errno) => Some(errno),
+        let failure = match result {
+            Err(why) => Some(why),
             Ok(bytes) => {
                 parts.blocks[index] = Some(bytes);
                 if parts.blocks.iter().any(Option::is_none) {
@@ -47,8 +45,8 @@ impl Join {
         let (blocks, reply) = (std::mem::take(&mut parts.blocks), parts.reply.take());
         drop(parts);
         let Some(reply) = reply else { return };
-        match errno {
-            Some(errno) => reply(Err(errno)),
+        match failure {
+            Some(why) => reply(Err(why)),
             None => {
                 let whole = blocks.iter().flatten().flat_map(|block| block.iter().copied());
                 reply(Ok(&whole.collect::<Vec<u8>>()));

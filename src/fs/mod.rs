@@ -5,29 +5,30 @@
 //! planner is told what readers do: their opens and closes where these are requests; else where
 //! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
 
+mod asking;
 mod join;
+mod reading;
 mod rights;
 #[cfg(test)]
 mod tests;
 pub mod views;
+mod waiting;
 
 use std::ffi::OsStr;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use join::Join;
+use asking::{LastSpace, Place};
 use nix::errno::Errno;
 
 use crate::cache::store::Lent;
-use crate::cache::{Cache, Inbox, Landed};
+use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
-use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::Event;
-use crate::source::{Kind, Pool, Urgency};
 pub use rights::Rights;
+use crate::source::{Crew, Kind};
+use waiting::Waiting;
 
 /// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
@@ -48,11 +49,11 @@ const VIEWS_NODE: NodeId = NodeId(u64::MAX - 2);
 /// The kernel passes longer ones on.
 pub const NAME_MAX: usize = 255;
 
-/// Threads that wait for the source's metadata.
-const METADATA_THREADS: usize = 16;
-
 /// Threads that read, for further connections, what the first one has in its pages.
 const PEEK_THREADS: usize = 4;
+
+/// One that takes longer is held up: a page may be locked as long as the source takes.
+const PEEK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes what checks at the source bring to light.
 type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
@@ -62,10 +63,13 @@ pub struct Dataset {
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
-    metadata: Arc<Pool>,
+    metadata: Arc<asking::Threads>,
+    /// Requests that wait for the source.
+    waiting: Arc<Waiting>,
+    space: Arc<LastSpace>,
     /// Where a further connection has it looked whether the first one has what it is to read; none for
     /// the first.
-    peeks: Option<Pool>,
+    peeks: Option<Crew<NodeId>>,
     /// Whether opens are requests; else a reader is known by where it is seen.
     opens: AtomicBool,
     /// Whether there is a directory for views.
@@ -89,14 +93,16 @@ impl Dataset {
     ) -> Arc<Self> {
         let name_max = catalog.source().space().map_or(0, |space| space[6]) as usize;
         let name_max = if name_max == 0 { NAME_MAX } else { name_max };
-        let metadata = Arc::new(Pool::new("belady-meta", METADATA_THREADS, 4));
+        let waiting = Arc::new(Waiting::new(Arc::clone(cache.alarm())));
         let opens = AtomicBool::new(opens);
         let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Dataset {
             catalog,
             cache,
             inbox,
-            metadata,
+            metadata: asking::threads(),
+            waiting,
+            space: Arc::default(),
             peeks: None,
             opens,
             views,
@@ -114,7 +120,9 @@ impl Dataset {
             cache: Arc::clone(&self.cache),
             inbox: Arc::clone(&self.inbox),
             metadata: Arc::clone(&self.metadata),
-            peeks: Some(Pool::new("belady-peek", 0, PEEK_THREADS)),
+            waiting: Arc::clone(&self.waiting),
+            space: Arc::clone(&self.space),
+            peeks: Some(Crew::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
             opens: AtomicBool::new(true),
             views: AtomicBool::new(false),
             lists_views: AtomicBool::new(false),
@@ -131,12 +139,6 @@ impl Dataset {
     /// The catalog behind the tree.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
-    }
-
-    /// Runs a job that may wait for the source.
-    pub fn wait_for_source(self: &Arc<Self>, job: impl FnOnce(&Dataset) + Send + 'static) {
-        let dataset = Arc::clone(self);
-        self.metadata.submit(Urgency::Demand, move || job(&dataset));
     }
 
     /// The kernel has ended the connection.
@@ -167,7 +169,7 @@ impl Dataset {
     /// A reader asks for a file or something of it, and so has opened it or is about to.
     pub fn sighted(&self, node: NodeId, task: Option<u32>) {
         if !self.sees_opens()
-            && let (Some(task), Ok((file, _))) = (task, self.catalog.file(node))
+            && let (Some(task), Ok((_, file, _))) = (task, self.catalog.served(node))
         {
             self.inbox.put(Event::Seen { task, file }, None);
         }
@@ -237,12 +239,12 @@ impl Dataset {
             return reply(result);
         }
         let name = name.to_os_string();
-        self.wait_for_source(move |dataset| {
+        self.ask(Place::Directory(parent), task, reply, move |dataset| {
             let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             let result = checked.and_then(|()| known());
             dataset.looked_up(&result, task);
-            reply(result);
+            result
         });
     }
 
@@ -268,14 +270,16 @@ impl Dataset {
                 if task.is_none() {
                     return reply(Ok(attr));
                 }
-                self.wait_for_source(move |dataset| {
-                    let checked = dataset.checked(dataset.catalog.refresh_directory(node));
-                    // A mount point that cannot be asked about would be taken for a dead one.
-                    let checked = if node == NodeId::ROOT { Ok(()) } else { checked };
-                    reply(checked.and_then(|()| dataset.attr(node)));
+                if node == NodeId::ROOT {
+                    return self.root(task, reply);
+                }
+                self.ask(Place::Directory(node), task, reply, move |dataset| {
+                    dataset.checked(dataset.catalog.refresh_directory(node))?;
+                    dataset.attr(node)
                 });
             }
-            result => reply(result),
+            // An open file may have become another version of which it gives the bytes.
+            result => reply(result.or_else(|_| self.catalog.served_attr(node))),
         }
     }
 
@@ -308,35 +312,23 @@ impl Dataset {
         }
     }
 
-    /// Path of a node at the source.
-    ///
-    /// # Errors
-    /// `ESTALE` for a version that is past, `ENOTSUP` for what is not at the source.
-    pub fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
-        match node {
-            CONTROL_NODE | VIEWS_NODE => Err(Errno::ENOTSUP),
-            _ => self.catalog.path(node),
-        }
-    }
-
-    /// Lists a directory, sorted by name.
+    /// Lists a directory, sorted by name, for a task; for one of our own threads (none) as is known.
     pub fn list(
         self: &Arc<Self>,
         node: NodeId,
-        own: bool,
+        task: Option<u32>,
         reply: impl FnOnce(Result<Vec<Listed>, Errno>) + Send + 'static,
     ) {
         if matches!(node, CONTROL_NODE | VIEWS_NODE) {
             return reply(Ok(Vec::new()));
         }
-        if let Some(result) = self.catalog.list(node, own) {
+        if let Some(result) = self.catalog.list(node, task.is_none()) {
             return reply(result.map(|listed| self.with_views(node, listed)));
         }
-        self.wait_for_source(move |dataset| {
-            let checked = dataset.checked(dataset.catalog.refresh_directory(node));
-            let known = || dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO));
-            let listed = checked.and_then(|()| known());
-            reply(listed.map(|listed| dataset.with_views(node, listed)));
+        self.ask(Place::Directory(node), task, reply, move |dataset| {
+            dataset.checked(dataset.catalog.refresh_directory(node))?;
+            let listed = dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO))?;
+            Ok(dataset.with_views(node, listed))
         });
     }
 
@@ -358,7 +350,7 @@ impl Dataset {
     /// # Errors
     /// `ESTALE` for a version that is past.
     pub fn open(&self, node: NodeId, task: u32) -> Result<(), Errno> {
-        let (file, _) = self.catalog.file(node)?;
+        let (_, file, _) = self.catalog.served(node)?;
         self.inbox.put(Event::Opened { task, file }, None);
         Ok(())
     }
@@ -382,103 +374,4 @@ impl Dataset {
             self.inbox.put(Event::Closed { file }, None);
         }
     }
-
-    /// A task reads a byte range, cut at the file's end. By a further connection it gets what lies in
-    /// the pages of the first one; what does not is missed, as ever.
-    pub fn read(
-        self: &Arc<Self>,
-        node: NodeId,
-        task: u32,
-        offset: u64,
-        size: u32,
-        reply: ReadReply,
-    ) {
-        self.sighted(node, Some(task));
-        let (file, length) = match self.catalog.file(node) {
-            Ok(found) => found,
-            Err(errno) => return reply(Err(errno)),
-        };
-        let range = offset..offset.saturating_add(u64::from(size)).min(length);
-        if range.is_empty() {
-            return reply(Ok(&[]));
-        }
-        match &self.peeks {
-            Some(peeks) if self.cache.may_peek(node, file, &range) => {
-                let dataset = Arc::clone(self);
-                peeks.submit(Urgency::Demand, move || match dataset.cache.peek(node, &range) {
-                    Some(bytes) => reply(Ok(&bytes)),
-                    None => dataset.missed(node, file, task, range, reply),
-                });
-            }
-            _ => self.missed(node, file, task, range, reply),
-        }
-    }
-
-    /// A task reads bytes that the kernel has no pages of.
-    fn missed(&self, node: NodeId, file: FileId, task: u32, range: Range<u64>, reply: ReadReply) {
-        let blocks = self.catalog.layout().blocks_in(file, range.start, range.end - range.start);
-        let within = (range.start % BLOCK_BYTES) as usize;
-        let wanted = (range.end - range.start) as usize;
-        let mut blocks = blocks.enumerate();
-        if blocks.len() == 1
-            && let Some((_, block)) = blocks.next()
-        {
-            let waiter = move |result: Result<Landed, Errno>| match result {
-                Ok(bytes) => reply(slice(&bytes, within, wanted)),
-                Err(errno) => reply(Err(errno)),
-            };
-            return self.cache.read(block, node, task, Box::new(waiter));
-        }
-        let whole = Box::new(move |result: Result<&[u8], Errno>| {
-            reply(result.and_then(|whole| slice(whole, within, wanted)));
-        });
-        let join = Arc::new(Join::new(blocks.len(), whole));
-        for (index, block) in blocks {
-            let join = Arc::clone(&join);
-            self.cache.read(block, node, task, Box::new(move |result| join.take(index, result)));
-        }
-    }
-
-    /// Where a link points.
-    pub fn read_link(
-        self: &Arc<Self>,
-        node: NodeId,
-        reply: impl FnOnce(Result<std::ffi::OsString, Errno>) + Send + 'static,
-    ) {
-        self.wait_for_source(move |dataset| {
-            let path = dataset.catalog.path(node);
-            reply(path.and_then(|path| dataset.catalog.source().read_link(&path)));
-        });
-    }
-
-    /// Checks a file at the source, and then calls `then`: one that was found to be another version,
-    /// or one that is read soon and was not looked at for long.
-    pub fn check(
-        self: &Arc<Self>,
-        node: NodeId,
-        urgency: Urgency,
-        then: impl FnOnce() + Send + 'static,
-    ) {
-        let dataset = Arc::clone(self);
-        self.metadata.submit(urgency, move || {
-            // Others may have looked while this waited for its turn.
-            if urgency == Urgency::Demand || dataset.catalog.is_check_due(node) {
-                dataset.check_now(node);
-            }
-            then();
-        });
-    }
-
-    fn check_now(&self, node: NodeId) {
-        let Ok(path) = self.catalog.path(node) else { return };
-        let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {
-            return;
-        };
-        // Nobody waits; whoever does later asks again.
-        let _ = self.checked(self.catalog.refresh(parent, name));
-    }
-}
-
-fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], Errno> {
-    bytes.get(from..from + length).ok_or(Errno::EIO)
 }

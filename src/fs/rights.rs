@@ -83,13 +83,31 @@ impl Rights {
         if !self.asks || !valid.is_zero() {
             return then(access, if self.asks { valid } else { FOR_EVER });
         }
-        self.dataset.wait_for_source(move |dataset| {
-            let path = Path::new(&path);
-            dataset.look_along(path);
-            let (access, valid) = known(&dataset.catalog, path, kept);
-            then(access, valid);
+        let directory = directory_of(&self.dataset.catalog, Path::new(&path));
+        let reply = move |answer: Result<(Access, Duration), Errno>| {
+            if let Ok((access, valid)) = answer {
+                then(access, valid);
+            }
+        };
+        let (dataset, asked) = (Arc::clone(&self.dataset), path.clone());
+        let from_memory = move || Ok(known(&dataset.catalog, Path::new(&path), kept));
+        self.dataset.ask_briefly(directory, reply, from_memory, move |dataset| {
+            dataset.look_along(Path::new(&asked));
+            Ok(known(&dataset.catalog, Path::new(&asked), kept))
         });
     }
+}
+
+/// The directory of a path, as far down as the catalog knows it.
+fn directory_of(catalog: &Catalog, path: &Path) -> NodeId {
+    let mut directory = NodeId::ROOT;
+    for name in path {
+        match catalog.lookup(directory, name, true) {
+            Some(Ok(found)) if found.stat.kind == Kind::Directory => directory = found.node,
+            _ => break,
+        }
+    }
+    directory
 }
 
 /// Who may read what was kept of the file at a path, as far as the catalog knows, and for how long

@@ -1,12 +1,15 @@
 //! Reads of several blocks, whose pages the kernel keeps locked until all of them are there.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Instant, UNIX_EPOCH};
 
 use super::*;
 use crate::cache::{Looked, Pages};
 use crate::catalog::Located;
+use crate::ids::BLOCK_BYTES;
 use crate::source::instead::Instead;
 use crate::source::{PosixSource, ReadError, ReadRequest, Source};
 
@@ -54,7 +57,7 @@ struct Stand {
     pushed: Receiver<u64>,
     node: NodeId,
     bytes: Vec<u8>,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 /// A file of three blocks.
@@ -74,23 +77,30 @@ fn stand() -> Stand {
     let found = catalog.lookup(NodeId::ROOT, OsStr::new("file"), true);
     let node = found.unwrap().unwrap().node;
     let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
-    Stand { dataset, directory, held, pushed, node, bytes, _files: files }
+    Stand { dataset, directory, held, pushed, node, bytes, files }
 }
 
 impl Stand {
     /// Answers the read of the block at an offset, once it is asked for.
     fn answer(&self, offset: usize, errno: Option<Errno>) {
-        let request = loop {
-            let mut held = self.held.lock().unwrap();
-            if let Some(at) = held.iter().position(|request| request.offset == offset as u64) {
-                break held.remove(at);
-            }
-            drop(held);
-            std::thread::yield_now();
-        };
+        let request = self.request(offset);
         match errno {
             Some(errno) => (request.deliver)(Err(ReadError::Source(errno))),
             None => self.directory.read(vec![request]),
+        }
+    }
+
+    /// The read of the block at an offset, once it is asked for.
+    fn request(&self, offset: usize) -> ReadRequest {
+        let start = Instant::now();
+        loop {
+            let mut held = self.held.lock().unwrap();
+            if let Some(at) = held.iter().position(|request| request.offset == offset as u64) {
+                return held.remove(at);
+            }
+            drop(held);
+            assert!(start.elapsed() < LIMIT, "nobody asks for the block");
+            std::thread::yield_now();
         }
     }
 
@@ -139,4 +149,85 @@ fn what_waits_for_a_read_that_fails_is_pushed() {
     assert_eq!(stand.pushes(), [0], "though its third block is not here");
     stand.answer(2 * BLOCK, None);
     assert_eq!(stand.pushes(), [2 * BLOCK_BYTES]);
+}
+
+/// A file over a source that a test has in its hands, with a look at the source at each doubt.
+fn checked(period: Option<Duration>) -> Stand {
+    let mut stand = stand();
+    let open = || PosixSource::open(stand.files.path(), 4).unwrap();
+    let holding = Arc::clone(&stand.held);
+    let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
+    let catalog = Arc::new(Catalog::scan(Arc::new(source), 1, period).unwrap());
+    let inbox = Arc::new(Inbox::new(8));
+    let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+    let nothing = Arc::new(|_| ());
+    stand.dataset = Dataset::new(catalog, Arc::clone(&cache), inbox, nothing, false);
+    let dataset = Arc::clone(&stand.dataset);
+    let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
+    let (sender, pushed) = channel();
+    cache.connect(Arc::new(Told(sender)), Box::new(recheck));
+    stand.pushed = pushed;
+    stand
+}
+
+impl Stand {
+    /// Writes the file, with a time of its own.
+    fn write(&mut self, first: u8, length: usize) {
+        self.bytes[0] = first;
+        self.bytes.truncate(length);
+        let path = self.files.path().join("file");
+        std::fs::write(&path, &self.bytes).unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(first.into())).unwrap();
+    }
+}
+
+#[test]
+fn who_has_read_nothing_of_a_version_that_is_past_gets_the_present_one() {
+    for period in [None, Some(Duration::from_secs(3600))] {
+        let mut stand = checked(period);
+        for (first, length) in [(1, 3 * BLOCK), (2, BLOCK + 5)] {
+            stand.write(first, length);
+            let read = stand.read(0..BLOCK + 10);
+            // Of the version that was known, and then of the present one.
+            (0..2).for_each(|_| stand.answer(0, None));
+            (0..2).for_each(|_| stand.answer(BLOCK, None));
+            let wanted = &stand.bytes[..length.min(BLOCK + 10)];
+            assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == wanted);
+            if first == 1 {
+                // It has read this version now.
+                stand.write(3, 3 * BLOCK);
+                let read = stand.read(2 * BLOCK..2 * BLOCK + 10);
+                stand.answer(2 * BLOCK, None);
+                assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
+                stand = checked(period);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_source_that_contradicts_itself_is_an_error_after_a_few_reads() {
+    let stand = checked(None);
+    let read = stand.read(0..10);
+    for _ in 0..3 {
+        let request = stand.request(0);
+        (request.deliver)(Err(ReadError::Changed));
+    }
+    assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::EIO));
+    let read = stand.read(0..10);
+    (stand.request(0).deliver)(Err(ReadError::Changed));
+    stand.answer(0, None);
+    assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..10]);
+}
+
+/// As when the source hangs: the kernel does not let a killed task go by itself.
+#[test]
+fn a_read_of_a_killed_task_is_answered_and_its_bytes_are_kept() {
+    let stand = stand();
+    let read = stand.read(0..10);
+    stand.dataset.waiting.look(Instant::now() + LIMIT, |task| task == 1);
+    assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::EINTR));
+    stand.answer(0, None);
+    assert_eq!(stand.pushes(), [0]);
 }

@@ -92,7 +92,7 @@ impl DatasetOps {
             None if handle.0 != 0 => then(Err(nix::errno::Errno::EBADF)),
             None => {
                 let listings = Arc::clone(&self.listings);
-                self.dataset.list(node(directory), reader(request).is_none(), move |result| {
+                self.dataset.list(node(directory), reader(request), move |result| {
                     then(result.map(|entries| listings.begin(entries)));
                 });
             }
@@ -218,9 +218,9 @@ impl Filesystem for DatasetOps {
         });
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
         self.requests.count(Kind::Other);
-        self.dataset.read_link(node(ino), move |result| match result {
+        self.dataset.read_link(node(ino), reader(request), move |result| match result {
             Ok(target) => reply.data(target.as_bytes()),
             Err(errno) => reply.error(convert::errno(errno)),
         });
@@ -299,7 +299,7 @@ impl Filesystem for DatasetOps {
             return reply.error(Errno::ENOSYS);
         }
         let listings = Arc::clone(&self.listings);
-        self.dataset.list(node(ino), reader(request).is_none(), move |result| match result {
+        self.dataset.list(node(ino), reader(request), move |result| match result {
             Ok(listing) => {
                 reply.opened(FileHandle(listings.open(listing)), FopenFlags::empty());
             }
@@ -424,7 +424,7 @@ impl Filesystem for DatasetOps {
             // It wants to know whether requests are answered, and nothing else.
             return reply.error(Errno::EAGAIN);
         }
-        self.dataset.wait_for_source(move |dataset| match dataset.catalog().source().space() {
+        self.dataset.space(reader(request), move |result| match result {
             Ok([blocks, free, available, files, files_free, size, name_max]) => reply.statfs(
                 blocks,
                 free,
@@ -439,21 +439,16 @@ impl Filesystem for DatasetOps {
         });
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         self.requests.count(Kind::Other);
-        let name = name.to_os_string();
-        self.dataset.wait_for_source(move |dataset| {
-            let path = dataset.path(node(ino));
-            let value = path.and_then(|path| dataset.catalog().source().xattr(&path, &name));
+        self.dataset.xattr(node(ino), name, reader(req), move |value| {
             reply_xattr(reply, size, value);
         });
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.requests.count(Kind::Other);
-        self.dataset.wait_for_source(move |dataset| {
-            let path = dataset.path(node(ino));
-            let names = path.and_then(|path| dataset.catalog().source().list_xattrs(&path));
+        self.dataset.list_xattrs(node(ino), reader(request), move |names| {
             reply_xattr(reply, size, names);
         });
     }

@@ -1,9 +1,11 @@
 //! Threads whose jobs may be held up by the places that they are about.
 //!
 //! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
-//! thread takes its turn, and what else is to be done at its place waits until it is over, or is
-//! refused, as whoever asked wants it. So a place that hangs costs what is asked of it, and all others
-//! a moment. There is a limit to such threads; beyond it every place counts as one that hangs.
+//! thread takes its turn. A place with too many of these hangs: what else is to be done there waits
+//! until one is over, or is refused, as whoever asked wants it. So a place that hangs costs what is
+//! asked of it, and all others a moment. The number of threads has a limit. Beyond half of it a place
+//! gets one thread at a time, so that many places that hang leave threads for the others. At the limit
+//! every place counts as one that hangs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +18,11 @@ use nix::errno::Errno;
 use super::Urgency;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Jobs at once with those that are held up.
+/// Jobs at once with those that are held up, unless a crew is given another limit.
 const UNDER_WAY_MAX: usize = 64;
+
+/// Stack of a thread: there may be thousands of threads.
+const STACK_BYTES: usize = 512 << 10;
 
 /// Gets `ETIMEDOUT` where its place holds others up.
 type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
@@ -38,6 +43,10 @@ struct UnderWay<K> {
 struct State<K> {
     /// For how long a job may be at it.
     patience: Duration,
+    /// Jobs at once with those that are held up.
+    under_way_max: usize,
+    /// How many jobs that are held up make a place one that hangs.
+    held_up_max: usize,
     demand: VecDeque<Job<K>>,
     prefetch: VecDeque<Job<K>>,
     /// Those that wait for places that hold others up: by place, none of them empty.
@@ -62,6 +71,8 @@ impl<K: Eq> State<K> {
     fn new(patience: Duration) -> Self {
         State {
             patience,
+            under_way_max: UNDER_WAY_MAX,
+            held_up_max: 1,
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
             waiting: Vec::new(),
@@ -96,9 +107,7 @@ impl<K: Eq> State<K> {
                 None => (Urgency::Prefetch, self.prefetch.pop_front()?),
             };
             let Job { place, work, waits } = job;
-            let full = self.under_way.len() >= UNDER_WAY_MAX;
-            let held_up = |other: &UnderWay<K>| other.place == place && self.is_held_up(other, now);
-            match full || self.under_way.values().any(held_up) {
+            match self.hangs(&place, now) {
                 false => {
                     self.begun += 1;
                     self.under_way.insert(self.begun, UnderWay { place, urgency, since: now });
@@ -110,6 +119,16 @@ impl<K: Eq> State<K> {
         }
     }
 
+    /// Whether a job at this place has to wait for those that are under way.
+    fn hangs(&self, place: &K, now: Instant) -> bool {
+        let under_way = self.under_way.len();
+        let there = || self.under_way.values().filter(|job| job.place == *place);
+        let held_up = there().filter(|job| self.is_held_up(job, now)).count();
+        under_way >= self.under_way_max
+            || held_up >= self.held_up_max
+            || under_way >= self.under_way_max / 2 && there().next().is_some()
+    }
+
     fn put_off(&mut self, urgency: Urgency, job: Job<K>) {
         match self.waiting.iter_mut().find(|jobs| jobs[0].1.place == job.place) {
             Some(jobs) => jobs.push((urgency, job)),
@@ -119,7 +138,7 @@ impl<K: Eq> State<K> {
 
     /// A job is over: what waits for its place has its turns again, as far as others there let it.
     fn end(&mut self, number: u64) {
-        let full = self.under_way.len() >= UNDER_WAY_MAX;
+        let full = self.under_way.len() >= self.under_way_max;
         let Some(over) = self.under_way.remove(&number) else { return };
         let of_it = |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.place == over.place;
         let jobs: Vec<(Urgency, Job<K>)> = self.waiting.extract_if(.., of_it).flatten().collect();
@@ -179,6 +198,15 @@ impl<K: Eq + Send + 'static> Crew<K> {
         crew
     }
 
+    /// As many jobs as this may be under way with those that are held up, `held_up_max` of them at one
+    /// place; else they are 64 and one.
+    pub fn with_limits(self, under_way_max: usize, held_up_max: usize) -> Self {
+        let mut state = self.0.lock();
+        (state.under_way_max, state.held_up_max) = (under_way_max, held_up_max);
+        drop(state);
+        self
+    }
+
     /// Queues a job about a place: what somebody waits for goes first. It is done when the place
     /// lets it.
     pub fn submit(&self, urgency: Urgency, place: K, work: impl FnOnce() + Send + 'static) {
@@ -228,7 +256,7 @@ impl<K: Eq + Send + 'static> Shared<K> {
     /// Starts a thread. Where none can be had, those that there are do the work.
     fn add_thread(self: &Arc<Self>, state: &mut State<K>) {
         let shared = Arc::clone(self);
-        let thread = thread::Builder::new().name(self.name.into());
+        let thread = thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
         if thread.spawn(move || shared.run()).is_ok() {
             state.threads += 1;
         }
@@ -236,9 +264,15 @@ impl<K: Eq + Send + 'static> Shared<K> {
 
     fn run(self: &Arc<Self>) {
         (self.start)();
+        let turns = self.prefetching_max + self.reserved;
         let mut state = self.lock();
         while !state.closed {
             match state.take(self.prefetching_max, self.reserved, Instant::now()) {
+                // What was held up is over: others are enough.
+                None if !state.has_jobs() && state.threads > state.under_way.len() + turns => {
+                    state.threads -= 1;
+                    return;
+                }
                 None => state = self.wait(state),
                 Some(Turn::Refuse(work)) => {
                     drop(state);
@@ -360,6 +394,59 @@ mod tests {
         }
         assert_eq!(state.under_way.len(), UNDER_WAY_MAX);
         assert!(!state.has_jobs());
+    }
+
+    #[test]
+    fn a_few_places_that_hang_do_not_take_all_threads() {
+        let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
+        for _ in 0..10 {
+            // As many at once as there are turns, all at the same two places.
+            state.demand.extend([0, 0, 1, 1].map(job));
+            begin(&mut state, now);
+            now += PATIENCE;
+        }
+        assert_eq!(state.under_way.len(), 4);
+        for place in 2..40 {
+            state.demand.extend([place, place].map(job));
+            assert!(begin(&mut state, now).contains(&place));
+            now += PATIENCE;
+        }
+        state.demand.push_back(job(100));
+        assert!(begin(&mut state, now).contains(&100));
+    }
+
+    /// A large file is read at many places at once, from a source that is only slow.
+    #[test]
+    fn a_place_hangs_when_as_many_as_it_may_have_are_held_up() {
+        let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
+        state.held_up_max = 6;
+        state.demand.extend([0; 10].map(|place| Job { waits: true, ..job(place) }));
+        for under_way in [4, 8, 8] {
+            begin(&mut state, now);
+            assert_eq!(state.under_way.len(), under_way);
+            now += PATIENCE;
+        }
+        // Below the limit again with the third.
+        for (number, under_way) in [(1, 7), (2, 6), (3, 7)] {
+            state.end(number);
+            begin(&mut state, now);
+            assert_eq!(state.under_way.len(), under_way);
+        }
+    }
+
+    #[test]
+    fn threads_that_were_held_up_end_when_they_are_not_needed() {
+        let crew = crew();
+        let hung: Vec<_> = (0..20).map(|place| hang(&crew, Urgency::Demand, place)).collect();
+        while ask(&crew, Urgency::Demand, 19).is_ok() {}
+        drop(hung);
+        let start = Instant::now();
+        while crew.0.lock().threads > 5 {
+            assert!(start.elapsed() < LIMIT, "{} threads are left", crew.0.lock().threads);
+            // Whichever thread takes it looks whether it is one too many.
+            let _ = ask(&crew, Urgency::Demand, 100);
+        }
+        assert_eq!(ask(&crew, Urgency::Prefetch, 0), Ok(()));
     }
 
     #[test]

@@ -32,6 +32,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
         self.directory.stat(path)
     }
 
+    fn stat_anew(&self, path: &Path) -> Result<Stat, Errno> {
+        self.directory.stat_anew(path)
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString, Errno> {
         self.directory.read_link(path)
     }

@@ -33,6 +33,12 @@ impl Fingerprint {
     pub fn lasting(&self) -> &[u8] {
         &self.0[8..]
     }
+
+    /// Whether these are one content: at most the time of the last change differs, which a new name,
+    /// other rights or an attribute set as well.
+    pub fn is_content_of(&self, other: &Fingerprint) -> bool {
+        self.0[..32] == other.0[..32]
+    }
 }
 
 impl std::fmt::Debug for Fingerprint {
@@ -123,6 +129,8 @@ pub struct ReadRequest {
     pub path: Arc<Path>,
     /// The version expected.
     pub fingerprint: Fingerprint,
+    /// Whether another time of the last change alone makes it another version.
+    pub exact: bool,
     /// First byte.
     pub offset: u64,
     /// Number of bytes; the version has at least `offset + length`.
@@ -152,6 +160,12 @@ pub trait Source: Send + Sync + 'static {
 
     /// What a path is; a link is not followed.
     fn stat(&self, path: &Path) -> Result<Stat, Errno>;
+
+    /// As [`stat`](Source::stat), by the word of the filesystem's servers: what its client on this
+    /// machine remembers does not count.
+    fn stat_anew(&self, path: &Path) -> Result<Stat, Errno> {
+        self.stat(path)
+    }
 
     /// What several names of one directory are. A name that is gone is an error of its own.
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {

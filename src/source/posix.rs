@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -26,11 +27,19 @@ use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
 use super::image;
-use super::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat};
+use super::{Crew, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that only readers who wait are served by.
 const RESERVED_THREADS: usize = 16;
+
+/// A read that takes longer is held up: its turn goes to another one.
+const READ_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reads at once with those that are held up, in all and of one file. More than one of a file, for a
+/// source may be slow and not hang.
+const READS_MAX: usize = 1024;
+const READS_OF_FILE_MAX: usize = 64;
 
 /// Names of a directory that are told of at a time.
 const PART: usize = 64;
@@ -41,7 +50,8 @@ const SHORT_READS_MAX: usize = 3;
 /// A directory, reached by a descriptor.
 pub struct PosixSource {
     root: Arc<OwnedFd>,
-    pool: Pool,
+    /// What hangs is a file.
+    readers: Crew<Arc<Path>>,
 }
 
 impl PosixSource {
@@ -63,7 +73,8 @@ impl PosixSource {
             }
         })?;
         let root = Arc::new(root);
-        Ok(PosixSource { root, pool: Pool::new("belady-source", inflight, RESERVED_THREADS) })
+        let readers = Crew::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
+        Ok(PosixSource { root, readers: readers.with_limits(READS_MAX, READS_OF_FILE_MAX) })
     }
 
     /// Device and inode of the directory: the same source, whatever its path.
@@ -113,7 +124,9 @@ fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u
     let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
     let unchanged = |file: &File| -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
-        if fingerprint(&stat) == request.fingerprint { Ok(()) } else { Err(ReadError::Changed) }
+        let (seen, expected) = (fingerprint(&stat), &request.fingerprint);
+        let same = seen == *expected || !request.exact && seen.is_content_of(expected);
+        if same { Ok(()) } else { Err(ReadError::Changed) }
     };
     unchanged(&file)?;
     let mut bytes = Vec::with_capacity(request.length);
@@ -219,6 +232,19 @@ impl Source for PosixSource {
         Ok(convert(&fstat(fd)?))
     }
 
+    fn stat_anew(&self, path: &Path) -> Result<Stat, Errno> {
+        let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
+        let flags = rustix::fs::AtFlags::EMPTY_PATH
+            | rustix::fs::AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+        // For its effect on what the client remembers: the numbers of devices are others here.
+        match rustix::fs::statx(&fd, c"", flags, rustix::fs::StatxFlags::BASIC_STATS) {
+            // A container may forbid the call.
+            Ok(_) | Err(rustix::io::Errno::PERM | rustix::io::Errno::NOSYS) => {}
+            Err(errno) => return Err(Errno::from_raw(errno.raw_os_error())),
+        }
+        Ok(convert(&fstat(&fd)?))
+    }
+
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_PATH;
         let fd = match open_beneath(self.root(), directory, flags) {
@@ -281,8 +307,8 @@ impl Source for PosixSource {
 
     fn read(&self, requests: Vec<ReadRequest>) {
         for request in requests {
-            let root = Arc::clone(&self.root);
-            self.pool.submit(request.urgency, move || {
+            let (root, path) = (Arc::clone(&self.root), Arc::clone(&request.path));
+            self.readers.submit(request.urgency, path, move || {
                 let result = read_range(root.as_fd(), &request);
                 (request.deliver)(result);
             });

@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Sends a command to a running slowpfs.
     ///
-    /// stats | reset | preset NAME | fault eio|estale|hang|short PATTERN [ops=OP,OP...] |
+    /// stats | reset | preset NAME | fault eio|estale|hang|short|shrunk PATTERN [ops=OP,OP...] |
     /// fault slow FACTOR | fault clear
     Ctl {
         /// The socket that slowpfs was given with --control.
@@ -98,6 +98,7 @@ pub(crate) struct MountArgs {
     pub(crate) coarse_times: bool,
     /// How long names and attributes are trusted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = non_negative())]
+    #[arg(overrides_with = "ttl")]
     pub(crate) ttl: f64,
     /// Readahead of the kernel on this mount, in KiB (root only).
     #[arg(long, value_name = "KIB")]

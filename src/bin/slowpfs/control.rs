@@ -106,7 +106,7 @@ fn command(engine: &Engine, line: &str) -> Result<String, String> {
     Ok("ok\n".to_owned())
 }
 
-/// `eio|estale|hang|short PATTERN [ops=OP,OP...]`, `slow FACTOR` or `clear`.
+/// `eio|estale|hang|short|shrunk PATTERN [ops=OP,OP...]`, `slow FACTOR` or `clear`.
 fn fault(engine: &Engine, rest: &str) -> Result<(), String> {
     match split(rest) {
         ("clear", "") => {

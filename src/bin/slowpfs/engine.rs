@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use fuser::Errno;
+use fuser::{Errno, FileAttr};
 
 use crate::fault::{Fault, Faults};
 use crate::hold::Hold;
@@ -30,6 +30,12 @@ impl Ticket {
     /// Does the work, unless the operation is to fail.
     pub(crate) fn work<T>(&self, work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         self.fault.and_then(|(fault, _)| fault.errno()).map_or_else(work, Err)
+    }
+
+    /// Attributes as the operation is to tell them.
+    pub(crate) fn told(&self, attr: FileAttr) -> FileAttr {
+        let shrunk = matches!(self.fault, Some((Fault::Shrunk, _)));
+        FileAttr { size: if shrunk { attr.size / 2 } else { attr.size }, ..attr }
     }
 
     /// Whether a read is to return half of its data.

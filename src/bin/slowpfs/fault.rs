@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Hang,
     /// A read returns half of what there is.
     Short,
+    /// Attributes tell half of the size.
+    Shrunk,
 }
 
 impl Fault {
@@ -31,6 +33,7 @@ impl Fault {
             "estale" => Some(Self::Estale),
             "hang" => Some(Self::Hang),
             "short" => Some(Self::Short),
+            "shrunk" => Some(Self::Shrunk),
             _ => None,
         }
     }
@@ -40,14 +43,15 @@ impl Fault {
         match self {
             Self::Eio => Some(Errno::EIO),
             Self::Estale => Some(Errno::ESTALE),
-            Self::Hang | Self::Short => None,
+            Self::Hang | Self::Short | Self::Shrunk => None,
         }
     }
 
-    /// The operations it hits unless the command names others: those that touch data.
+    /// The operations it hits unless the command names others: those that touch data, or tell sizes.
     pub(crate) fn default_ops(self) -> &'static [Op] {
         match self {
             Self::Short => &[Op::Read],
+            Self::Shrunk => &[Op::Lookup, Op::Getattr],
             Self::Eio | Self::Estale | Self::Hang => &[Op::Open, Op::Read],
         }
     }

@@ -127,9 +127,9 @@ fn stand_on(
 }
 
 impl Stand {
-    fn read(&self) -> Receiver<Result<Vec<u8>, Errno>> {
+    fn read(&self) -> Receiver<Result<Vec<u8>, ReadFailure>> {
         let (answer, answered) = channel();
-        let waiter = move |result: Result<Landed, Errno>| {
+        let waiter = move |result: Result<Landed, ReadFailure>| {
             answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
         };
         self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
@@ -162,7 +162,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
     for _ in 0..3 {
         let readers = [stand.read(), stand.read()];
         for reader in readers {
-            assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(Errno::EIO));
+            assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(ReadFailure::Errno(Errno::EIO)));
         }
         stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
     }
@@ -176,7 +176,7 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let read = |request: ReadRequest| panic!("injected into a read at {}", request.offset);
     let stand = stand(|directory| Arc::new(Instead::new(directory, read)));
     let (answer, answered) = channel();
-    let waiter = move |result: Result<Landed, Errno>| answer.send(result.is_err()).unwrap();
+    let waiter = move |result: Result<Landed, ReadFailure>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
     let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
     assert_eq!(answered.recv_timeout(LIMIT), Ok(true));
@@ -415,7 +415,7 @@ fn the_kernel_is_asked_to_believe_a_name_after_the_source_was_looked_at() {
         stand.cache.check(BLOCK, now);
         let looked_at = under_way.recv_timeout(LIMIT).unwrap();
         assert!(hears.try_recv().is_err(), "while the source is asked");
-        looked_at();
+        looked_at(Ok(()));
         // Pages are looked at seldom; the name is renewed with each look at the source.
         assert_eq!(hears.recv_timeout(LIMIT), Ok(expected));
     }

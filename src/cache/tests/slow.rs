@@ -197,7 +197,7 @@ impl Stand {
     }
 
     /// Reads the block when nothing is under way any more.
-    fn read_again(&self) -> Receiver<Result<Vec<u8>, Errno>> {
+    fn read_again(&self) -> Receiver<Result<Vec<u8>, ReadFailure>> {
         self.rests();
         self.read()
     }
@@ -286,7 +286,7 @@ fn what_the_source_refuses_the_slow_disk_may_still_have() {
     gate.await_calls(1);
     stand.look(LATE);
     stand.look(FOR_EVER);
-    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(Errno::ETIMEDOUT));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(ReadFailure::Errno(Errno::ETIMEDOUT)));
     gate.shut(false);
 }
 

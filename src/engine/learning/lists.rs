@@ -102,6 +102,7 @@ impl Lists {
         catalog.source().read(vec![ReadRequest {
             path: first.path,
             fingerprint: first.fingerprint,
+            exact: catalog.is_revalidated(),
             offset: 0,
             length: length as usize,
             urgency: Urgency::Prefetch,

@@ -42,7 +42,7 @@ impl SlowFs {
             let mut inodes = locked(&self.inodes);
             let number = inodes.number(&stat);
             inodes.found(number, &stat, &path);
-            self.attr(number, &stat)
+            ticket.told(self.attr(number, &stat))
         });
         self.engine.finish(ticket, move |error| match error.map_or(found, Err) {
             Ok(attr) => reply.entry(&ttl, &attr, GENERATION),
@@ -67,7 +67,7 @@ impl SlowFs {
             let by_path = || self.source.stat(&path).and_then(|stat| self.same(ino, stat));
             by_path().or_else(|error| self.stat_open(ino).ok_or(stale(error)))
         });
-        let found = found.map(|stat| self.attr(ino, &stat));
+        let found = found.map(|stat| ticket.told(self.attr(ino, &stat)));
         self.engine.finish(ticket, move |error| match error.map_or(found, Err) {
             Ok(attr) => reply.attr(&ttl, &attr),
             Err(error) => reply.error(error),

@@ -1,0 +1,213 @@
+//! Sizes that are not believed at once.
+//!
+//! The client of a network filesystem may report a wrong size for a moment, for example after a read
+//! that fell short. A file's size changes together with its times. So a size that differs from the
+//! known one is asked of the filesystem's servers again:
+//!
+//! 1. Where the times differ too, an answer is believed that is given twice.
+//! 2. Where the times are the old ones, the size is not believed, however long the source insists. A
+//!    file that was changed right before it was looked at is the exception: two changes within one
+//!    step of the source's clock have the same times.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::Catalog;
+use crate::ids::FileId;
+use crate::source::{Kind, Stat};
+
+/// For how long the source is asked, and how often.
+const INSISTS: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether a file is said to have another size than it is known to have.
+pub(super) fn is_other_size(known: &Stat, seen: &Stat) -> bool {
+    [known.kind, seen.kind] == [Kind::File; 2] && known.size != seen.size
+}
+
+/// Whether all but the size is as it was known. A source may have no times.
+fn has_old_times(known: &Stat, seen: &Stat) -> bool {
+    let has_times = known.mtime_ns != 0 || known.ctime_ns != 0;
+    has_times && Stat { size: known.size, ..*seen }.fingerprint() == known.fingerprint()
+}
+
+impl Catalog {
+    /// What a path is at the source, where `entry` is what it is known to be; none where the source's
+    /// word is not believed. Blocks, for a second if the source contradicts itself.
+    ///
+    /// # Errors
+    /// The source's.
+    pub(super) fn believed(&self, path: &Path, entry: FileId) -> Result<Option<Stat>, Errno> {
+        let mut before = self.source.stat(path)?;
+        let (known, is_fresh) = {
+            let tree = self.read();
+            if tree.is_unsure(entry) {
+                return Ok(Some(before));
+            }
+            let file = tree.target(entry);
+            (tree.stat(file), tree.is_fresh(file))
+        };
+        let start = Instant::now();
+        while is_other_size(&known, &before) {
+            let seen = self.source.stat_anew(path)?;
+            let doubtful = has_old_times(&known, &seen);
+            if !doubtful && seen.fingerprint() == before.fingerprint() {
+                return Ok(Some(seen));
+            }
+            if start.elapsed() >= INSISTS {
+                return Ok((is_fresh || !doubtful).then_some(seen));
+            }
+            before = seen;
+            if is_other_size(&known, &before) {
+                thread::sleep(PAUSE);
+            }
+        }
+        Ok(Some(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::catalog::NodeId;
+    use crate::catalog::tests::{Gated, node_of};
+    use crate::source::Source;
+
+    const BYTES: &[u8; 12] = b"twelve bytes";
+
+    /// An hour, in nanoseconds.
+    const HOUR: i64 = 3600 * 1_000_000_000;
+
+    /// A file of twelve bytes, and a catalog in either mode of consistency that has seen it long after
+    /// it was changed.
+    fn stands() -> [(tempfile::TempDir, Arc<Gated>, Catalog); 2] {
+        [None, Some(Duration::from_secs(60))].map(|period| {
+            let root = tempfile::tempdir().unwrap();
+            fs::write(root.path().join("file"), BYTES).unwrap();
+            let source = Gated::new(root.path(), "file");
+            source.earlier_ns.store(HOUR, Ordering::Relaxed);
+            let catalog = Catalog::scan(source.clone(), 1, period).unwrap();
+            (root, source, catalog)
+        })
+    }
+
+    /// Writes the file as of its own time.
+    fn write(root: &Path, text: &str, number: u64) {
+        fs::write(root.join("file"), text).unwrap();
+        let file = fs::File::options().write(true).open(root.join("file")).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(number)).unwrap();
+    }
+
+    fn look(catalog: &Catalog) -> (NodeId, u64) {
+        catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+        let node = node_of(catalog, "file");
+        (node, catalog.getattr(node).unwrap().stat.size)
+    }
+
+    #[test]
+    fn a_size_that_the_servers_take_back_is_not_believed() {
+        for (_root, source, catalog) in stands() {
+            let node = node_of(&catalog, "file");
+            source.shrunk.store(1, Ordering::Relaxed);
+            assert_eq!(look(&catalog), (node, 12));
+            source.shrunk.store(1, Ordering::Relaxed);
+            source.shrunk_anew.store(2, Ordering::Relaxed);
+            assert_eq!(look(&catalog), (node, 12), "they take it back a moment later");
+        }
+    }
+
+    #[test]
+    fn a_size_without_other_times_is_never_believed() {
+        for (_root, source, catalog) in stands() {
+            let node = node_of(&catalog, "file");
+            source.insist_on_half();
+            assert_eq!(look(&catalog), (node, 12));
+        }
+    }
+
+    #[test]
+    fn where_there_are_no_times_a_size_is_believed() {
+        let (_root, source, catalog) = stands().into_iter().next().unwrap();
+        let stat = Stat { mtime_ns: 0, ctime_ns: 0, ..source.stat(Path::new("file")).unwrap() };
+        assert!(!has_old_times(&stat, &Stat { size: 6, ..stat }));
+        let known = catalog.getattr(node_of(&catalog, "file")).unwrap().stat;
+        assert!(has_old_times(&known, &Stat { size: 6, ..known }));
+    }
+
+    #[test]
+    fn a_size_with_other_times_is_believed_when_it_is_told_twice() {
+        for (root, source, catalog) in stands() {
+            let node = node_of(&catalog, "file");
+            write(root.path(), "other bytes", 1);
+            // Half of it, which the servers take back.
+            source.shrunk.store(1, Ordering::Relaxed);
+            let (new, size) = look(&catalog);
+            assert!(new != node && size == 11);
+        }
+    }
+
+    #[test]
+    fn of_a_file_that_was_just_changed_a_size_is_believed_in_the_end() {
+        for (_root, source, catalog) in stands() {
+            // It is changed in an hour.
+            source.earlier_ns.store(-HOUR, Ordering::Relaxed);
+            let (node, _) = look(&catalog);
+            source.insist_on_half();
+            let (new, size) = look(&catalog);
+            assert!(new != node && size == 6);
+        }
+    }
+
+    /// A new name, other rights.
+    #[test]
+    fn a_change_of_what_is_no_content_is_none_where_the_source_is_immutable() {
+        for (root, _source, catalog) in stands() {
+            let node = node_of(&catalog, "file");
+            let path = root.path().join("file");
+            fs::hard_link(&path, root.path().join("other")).unwrap();
+            let changed = || fs::metadata(&path).map(|found| (found.ctime(), found.ctime_nsec()));
+            let before = changed().unwrap();
+            while changed().unwrap() == before {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            }
+            let (new, size) = look(&catalog);
+            assert_eq!((new == node, size), (!catalog.is_revalidated(), 12));
+        }
+    }
+
+    #[test]
+    fn a_node_of_which_nothing_was_handed_out_gives_what_there_is_now() {
+        for (root, _source, catalog) in stands() {
+            let before = node_of(&catalog, "file");
+            let change = |text: &str, number: u64| {
+                write(root.path(), text, number);
+                look(&catalog).0
+            };
+            let (second, third) = (change("other bytes", 2), change("third bytes", 3));
+            for node in [before, second, third] {
+                assert_eq!(catalog.served(node).unwrap().0, third);
+                assert_eq!(catalog.served_attr(node).unwrap().stat.size, 11);
+            }
+            assert!(!catalog.hand_out(before), "bytes that have come too late");
+            assert!(catalog.hand_out(third));
+            let fourth = change("fourth one", 4);
+            for past in [before, second, third] {
+                assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
+                assert!(catalog.hand_out(past), "who has read of it may go on");
+            }
+            let grown = change("one that has grown", 5);
+            assert_eq!(catalog.served(fourth).err(), Some(Errno::ESTALE));
+            assert_eq!(catalog.served(grown).unwrap().2, 18);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Which version's bytes a node gives.
+//!
+//! A node stands for one version of a file. When the file changes and nothing was handed out for the
+//! node, it gives the bytes of the new version from then on: its reader sees a file that was always so.
+//! Else it gives those of its own version as long as they can be had, and then `ESTALE`.
+
+use nix::errno::Errno;
+
+use super::node::NodeId;
+use super::tree::Tree;
+use super::{Attr, Catalog};
+use crate::ids::FileId;
+
+impl Tree {
+    /// The row whose present version a node gives, as [`resolve`](Self::resolve) but for versions of
+    /// which nothing was handed out.
+    pub(super) fn serve(&self, node: NodeId) -> Result<FileId, Errno> {
+        let present = self.resolve(node);
+        let Some(file) = node.file().filter(|_| present.is_err()) else { return present };
+        let (Some(oldest), Some(row)) = (self.oldest.get(&file), self.get(file)) else {
+            return present;
+        };
+        let ages = [node.version(), *oldest].map(|version| row.version.wrapping_sub(version));
+        if ages[0] <= ages[1] { Ok(file) } else { present }
+    }
+
+    /// Gives a file another version. The nodes of earlier ones give its bytes, too, if nothing was handed
+    /// out for them. They do not if the file has grown: the kernel would cut it at the size that it
+    /// knows.
+    pub(super) fn renew(&mut self, file: FileId, has_grown: bool) {
+        let row = self.row_mut(file);
+        let past = row.version;
+        row.version = past.wrapping_add(1);
+        if self.handed_out.set(file, false) || has_grown {
+            self.oldest.remove(&file);
+        } else {
+            self.oldest.entry(file).or_insert(past);
+        }
+    }
+}
+
+impl Catalog {
+    /// The node whose bytes a node gives, its file and its size: that of the present version, unless
+    /// bytes of another version were handed out for the node.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past, and for a file that is gone.
+    pub fn served(&self, node: NodeId) -> Result<(NodeId, FileId, u64), Errno> {
+        let tree = self.read();
+        let file = tree.serve(node)?;
+        let there = tree.is_there(file).then(|| (tree.node(file), file, tree.stat(file).size));
+        there.ok_or(Errno::ESTALE)
+    }
+
+    /// Notes that bytes of a node are handed out: from then on it gives no others. Says whether these
+    /// may be, which they may not if the node gives those of a later version already.
+    pub fn hand_out(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        match (tree.resolve(node), tree.serve(node)) {
+            (Ok(file), _) => {
+                tree.handed_out.set(file, true);
+                true
+            }
+            (Err(_), served) => served.is_err(),
+        }
+    }
+
+    /// Whether a node is the present version of its file.
+    pub fn is_present(&self, node: NodeId) -> bool {
+        self.read().resolve(node).is_ok()
+    }
+
+    /// Attributes of what a node [gives](Self::served).
+    ///
+    /// # Errors
+    /// `ESTALE` where that is nothing any more.
+    pub fn served_attr(&self, node: NodeId) -> Result<Attr, Errno> {
+        let tree = self.read();
+        Ok(self.attr(&tree, tree.serve(node)?))
+    }
+}

@@ -1,0 +1,240 @@
+//! Questions that the source itself is asked, each on a thread that may wait for it.
+//!
+//! What hangs at the source is taken to be a directory. Further questions about it wait without a
+//! thread of their own, so that those about others go on.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::Dataset;
+use super::waiting::{Pending, Reply, interrupted};
+use crate::catalog::{Attr, NodeId};
+use crate::process::is_ending;
+use crate::source::{Crew, Urgency};
+use crate::sync::Mutex;
+
+/// Questions at once that nobody waits for, and more that a reader waits for. Without belady each reader
+/// would ask for itself.
+const QUESTIONS: usize = 16;
+const RESERVED: usize = 64;
+
+/// A question that takes longer is held up: its turn goes to one about another directory.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Questions at once with those that are held up.
+const QUESTIONS_MAX: usize = 4096;
+
+/// How long a question about the mount itself may wait: programs that look at all mounts ask it.
+const MOMENT: Duration = Duration::from_millis(200);
+
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A directory, or a name in it.
+    Directory(NodeId),
+    /// The space of the filesystem.
+    Space,
+}
+
+/// The threads that ask.
+pub(super) type Threads = Crew<Place>;
+
+/// Blocks, free, available, files, free files, block size and longest name of a filesystem.
+pub(super) type Space = [u64; 7];
+
+/// The space of a filesystem that was not asked yet.
+const UNKNOWN_SPACE: Space = [0, 0, 0, 0, 0, 4096, 255];
+
+/// The space as the source told it last.
+#[derive(Default)]
+pub(super) struct LastSpace(Mutex<Option<Space>>);
+
+impl LastSpace {
+    fn get(&self) -> Space {
+        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.unwrap_or(UNKNOWN_SPACE)
+    }
+
+    fn set(&self, space: Space) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(space);
+    }
+}
+
+/// The threads that ask the source for its metadata.
+pub(super) fn threads() -> Arc<Threads> {
+    let threads = Crew::new("belady-meta", PATIENCE, QUESTIONS, RESERVED, || ());
+    Arc::new(threads.with_limits(QUESTIONS_MAX, 1))
+}
+
+impl Dataset {
+    /// Ends the wait of requests whose task is being killed, and of those about the mount itself that
+    /// the source does not answer. To be called several times a second.
+    pub fn rescue(&self) {
+        self.waiting.look(std::time::Instant::now(), is_ending);
+    }
+
+    /// Whether no request waits.
+    pub fn rests(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Asks something for a task, which gets the answer unless it is killed before.
+    pub(super) fn ask<T: 'static>(
+        self: &Arc<Self>,
+        place: Place,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
+    ) {
+        let reply: Reply<T> = Box::new(reply);
+        let pending = self.waiting.enter(task, reply, interrupted);
+        self.ask_for(place, pending, question);
+    }
+
+    /// Asks something for a request that waits.
+    fn ask_for<T: 'static>(
+        self: &Arc<Self>,
+        place: Place,
+        pending: Arc<Pending<Reply<T>>>,
+        question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.metadata.submit(Urgency::Demand, place, move || {
+            if !pending.waits() {
+                return;
+            }
+            let answer = question(&dataset);
+            if let Some(reply) = pending.take() {
+                reply(answer);
+            }
+        });
+    }
+
+    /// Asks something about a directory. If the source takes longer than a moment, the answer is what is
+    /// in memory.
+    pub(super) fn ask_briefly<T: 'static>(
+        self: &Arc<Self>,
+        directory: NodeId,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        from_memory: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
+        question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
+    ) {
+        let pending = self.waiting.enter_briefly(None, Box::new(reply), MOMENT, from_memory);
+        self.ask_for(Place::Directory(directory), pending, question);
+    }
+
+    /// Where the source is asked about a node: its directory.
+    fn place(&self, node: NodeId) -> Place {
+        Place::Directory(self.catalog.parent(node).unwrap_or(NodeId::ROOT))
+    }
+
+    /// Attributes of the root, whose last check is too old. A source that hangs or fails does not
+    /// matter for long: the mount point would be taken for a dead one.
+    pub(super) fn root(
+        self: &Arc<Self>,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        let from_memory = move || dataset.attr(NodeId::ROOT);
+        let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
+        self.ask_for(Place::Directory(NodeId::ROOT), pending, |dataset| {
+            let _ = dataset.checked(dataset.catalog.refresh_directory(NodeId::ROOT));
+            dataset.attr(NodeId::ROOT)
+        });
+    }
+
+    /// Space of the source's filesystem. Where the source hangs this is what it said last.
+    pub fn space(
+        self: &Arc<Self>,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<[u64; 7], Errno>) + Send + 'static,
+    ) {
+        let last = Arc::clone(&self.space);
+        let from_memory = move || Ok(last.get());
+        let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
+        self.ask_for(Place::Space, pending, |dataset| {
+            let space = dataset.catalog.source().space()?;
+            dataset.space.set(space);
+            Ok(space)
+        });
+    }
+
+    /// Where a link points.
+    pub fn read_link(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<OsString, Errno>) + Send + 'static,
+    ) {
+        self.ask(self.place(node), task, reply, move |dataset| {
+            dataset.catalog.source().read_link(&dataset.catalog.path(node)?)
+        });
+    }
+
+    /// An extended attribute.
+    pub fn xattr(
+        self: &Arc<Self>,
+        node: NodeId,
+        name: &OsStr,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
+    ) {
+        let name = name.to_os_string();
+        self.ask(self.place(node), task, reply, move |dataset| {
+            dataset.catalog.source().xattr(&dataset.path(node)?, &name)
+        });
+    }
+
+    /// Names of the extended attributes, each ended by a NUL.
+    pub fn list_xattrs(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
+    ) {
+        self.ask(self.place(node), task, reply, move |dataset| {
+            dataset.catalog.source().list_xattrs(&dataset.path(node)?)
+        });
+    }
+
+    /// Path of a node at the source.
+    ///
+    /// # Errors
+    /// `ESTALE` for a version that is past, `ENOTSUP` for what is not at the source.
+    fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
+        match node {
+            super::CONTROL_NODE | super::VIEWS_NODE => Err(Errno::ENOTSUP),
+            _ => self.catalog.path(node),
+        }
+    }
+
+    /// Checks a file at the source, and then calls `then` with whether that could be done. If nobody
+    /// waits for it, a file is checked only if that is due.
+    pub fn check(
+        self: &Arc<Self>,
+        node: NodeId,
+        urgency: Urgency,
+        then: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.metadata.submit(urgency, self.place(node), move || {
+            // Others may have looked while this waited for its turn.
+            let is_due = urgency == Urgency::Demand || dataset.catalog.is_check_due(node);
+            then(if is_due { dataset.check_now(node) } else { Ok(()) });
+        });
+    }
+
+    /// Nothing is to be checked of a version that is past.
+    fn check_now(&self, node: NodeId) -> Result<(), Errno> {
+        let Ok(path) = self.catalog.path(node) else { return Ok(()) };
+        let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {
+            return Ok(());
+        };
+        self.checked(self.catalog.refresh(parent, name))
+    }
+}

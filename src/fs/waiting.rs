@@ -1,0 +1,244 @@
+//! Requests that wait for the source, and how they stop waiting without its answer.
+//!
+//! The kernel holds a task in a request that was taken up until that is answered, even if the task is
+//! killed. So a look that is repeated goes through the requests that wait:
+//!
+//! 1. A request whose task is being killed is answered with `EINTR`.
+//! 2. A request that may only wait briefly is answered from memory when its time is over.
+//!
+//! The answer that comes later is dropped.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::cache::Alarm;
+use crate::sync::Mutex;
+
+/// Takes the answer to a request.
+pub(super) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+
+/// How old a request is before its task is looked at, and how often tasks are looked at.
+const KILL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A reply that is sent once: with the answer, or by a look.
+pub(super) struct Pending<R> {
+    /// None once it was sent.
+    reply: Mutex<Option<R>>,
+    interrupt: fn(R),
+    from_memory: Option<Late<R>>,
+}
+
+/// How long a request may wait, and what it is answered with then.
+struct Late<R>(Instant, Box<dyn Fn(R) + Send + Sync>);
+
+impl<R> Pending<R> {
+    /// Takes the reply, unless it was sent.
+    pub(super) fn take(&self) -> Option<R> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the reply was not sent yet.
+    pub(super) fn waits(&self) -> bool {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// What a look does with a request of any kind.
+trait Waits: Send + Sync {
+    fn is_unanswered(&self) -> bool;
+    fn is_late(&self, now: Instant) -> bool;
+    fn interrupt(&self);
+    fn answer_from_memory(&self);
+}
+
+impl<R: Send> Waits for Pending<R> {
+    fn is_unanswered(&self) -> bool {
+        self.waits()
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        self.from_memory.as_ref().is_some_and(|late| late.0 <= now)
+    }
+
+    fn interrupt(&self) {
+        self.take().into_iter().for_each(self.interrupt);
+    }
+
+    fn answer_from_memory(&self) {
+        if let Some(Late(_, answer)) = &self.from_memory {
+            self.take().into_iter().for_each(answer);
+        }
+    }
+}
+
+/// A request in the table.
+struct Entry {
+    since: Instant,
+    /// None where the kernel does not say for which task it asks.
+    task: Option<u32>,
+    request: Weak<dyn Waits>,
+}
+
+/// The requests that wait.
+pub(super) struct Waiting {
+    entries: Mutex<Vec<Entry>>,
+    /// When tasks were looked at last.
+    looked: Mutex<Instant>,
+    /// Wakes the thread that looks.
+    alarm: Arc<Alarm>,
+}
+
+impl Waiting {
+    /// A table whose entries the thread behind the alarm [looks](Self::look) at.
+    pub(super) fn new(alarm: Arc<Alarm>) -> Self {
+        Waiting { entries: Mutex::default(), looked: Mutex::new(Instant::now()), alarm }
+    }
+
+    /// Whether no request waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Notes a request of a task. `interrupt` sends its reply with `EINTR`.
+    pub(super) fn enter<R: Send + 'static>(
+        &self,
+        task: Option<u32>,
+        reply: R,
+        interrupt: fn(R),
+    ) -> Arc<Pending<R>> {
+        self.note(task, Pending { reply: Mutex::new(Some(reply)), interrupt, from_memory: None })
+    }
+
+    /// As [`enter`](Self::enter), of a request that may wait for `patience`. `from_memory` answers it
+    /// then.
+    pub(super) fn enter_briefly<T: 'static>(
+        &self,
+        task: Option<u32>,
+        reply: Reply<T>,
+        patience: Duration,
+        from_memory: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
+    ) -> Arc<Pending<Reply<T>>> {
+        let answer = Box::new(move |reply: Reply<T>| reply(from_memory()));
+        let late = Late(Instant::now() + patience, answer);
+        let reply = Mutex::new(Some(reply));
+        self.note(task, Pending { reply, interrupt: interrupted, from_memory: Some(late) })
+    }
+
+    fn note<R: Send + 'static>(&self, task: Option<u32>, pending: Pending<R>) -> Arc<Pending<R>> {
+        let pending = Arc::new(pending);
+        let request: Weak<Pending<R>> = Arc::downgrade(&pending);
+        // The kernel has no task 0: it stands for one in another container.
+        let task = task.filter(|task| *task != 0);
+        let entry = Entry { since: Instant::now(), task, request };
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        self.alarm.ring();
+        pending
+    }
+
+    /// Ends the wait of requests that are late, and once a second of those whose task is being killed.
+    pub(super) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
+        let kills = {
+            let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = now.saturating_duration_since(*looked) >= KILL_PATIENCE;
+            *looked = if is_due { now } else { *looked };
+            is_due
+        };
+        let mut found: Vec<(Option<u32>, Arc<dyn Waits>)> = Vec::new();
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| {
+            let request = entry.request.upgrade().filter(|request| request.is_unanswered());
+            let Some(request) = request else { return false };
+            let is_old = now.saturating_duration_since(entry.since) >= KILL_PATIENCE;
+            let task = entry.task.filter(|_| kills && is_old);
+            if task.is_some() || request.is_late(now) {
+                found.push((task, request));
+            }
+            true
+        });
+        let mut killed: HashMap<u32, bool> = HashMap::new();
+        for (task, request) in found {
+            if request.is_late(now) {
+                request.answer_from_memory();
+            } else if let Some(task) = task
+                && *killed.entry(task).or_insert_with(|| is_killed(task))
+            {
+                request.interrupt();
+            }
+        }
+    }
+}
+
+/// Answers a request whose task is being killed.
+pub(super) fn interrupted<T>(reply: Reply<T>) {
+    reply(Err(Errno::EINTR));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    fn reply() -> (Reply<u32>, Receiver<Result<u32, Errno>>) {
+        let (sender, receiver) = channel();
+        (Box::new(move |answer| sender.send(answer).unwrap()), receiver)
+    }
+
+    #[test]
+    fn a_killed_task_is_answered_once_and_the_others_wait() {
+        let waiting = Waiting::new(Arc::default());
+        let [(one, first), (two, second), (three, third)] = [reply(), reply(), reply()];
+        let killed = waiting.enter(Some(7), one, interrupted);
+        let alive = waiting.enter(Some(8), two, interrupted);
+        let unknown = waiting.enter(Some(0), three, interrupted);
+        waiting.look(Instant::now(), |_| true);
+        assert!(killed.waits(), "nobody is looked at so soon");
+        waiting.look(Instant::now() + KILL_PATIENCE, |task| task != 8);
+        assert_eq!(first.try_recv(), Ok(Err(Errno::EINTR)));
+        assert!(killed.take().is_none() && second.try_recv().is_err());
+        assert!(unknown.waits() && third.try_recv().is_err());
+        assert!(alive.take().map(|reply| reply(Ok(5))).is_some());
+        assert_eq!(second.try_recv(), Ok(Ok(5)));
+    }
+
+    #[test]
+    fn tasks_are_looked_at_once_a_second_at_most() {
+        let waiting = Waiting::new(Arc::default());
+        let _request = waiting.enter(Some(7), reply().0, interrupted);
+        let (start, looks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
+        for tick in 0..10 {
+            let alive = |_| {
+                *looks.lock().unwrap() += 1;
+                false
+            };
+            waiting.look(start + tick * Duration::from_millis(200), alive);
+        }
+        assert_eq!(*looks.lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn what_may_wait_briefly_is_answered_from_memory() {
+        let waiting = Waiting::new(Arc::default());
+        let ((late, from_memory), (prompt, from_source)) = (reply(), reply());
+        let patience = Duration::from_secs(60);
+        let _request = waiting.enter_briefly(None, late, patience, || Ok(1));
+        let other = waiting.enter_briefly(None, prompt, patience, || Ok(1));
+        waiting.look(Instant::now(), |_| false);
+        assert!(from_memory.try_recv().is_err());
+        assert!(other.take().map(|reply| reply(Ok(2))).is_some());
+        waiting.look(Instant::now() + patience, |_| false);
+        assert_eq!([from_memory, from_source].map(|got| got.try_recv()), [Ok(Ok(1)), Ok(Ok(2))]);
+    }
+
+    #[test]
+    fn what_was_answered_is_not_kept() {
+        let waiting = Waiting::new(Arc::default());
+        let request = waiting.enter(Some(7), reply().0, interrupted);
+        drop(request.take());
+        drop(waiting.enter(Some(7), reply().0, interrupted));
+        waiting.look(Instant::now(), |_| false);
+        assert!(waiting.entries.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,156 @@
+//! A source that hangs: what hangs costs what is asked of it, and nothing else.
+//!
+//! Goal: however many names or reads hang, all others are answered; a reader that is killed ends;
+//! and programs that look at the mount itself never hang. Method: `slowpfs` leaves requests for some
+//! paths unanswered until the test says otherwise; readers are processes, which can be killed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::statvfs::statvfs;
+
+use crate::ground::{Ground, check_many, wait_until};
+use crate::mounted::{Mounted, Slow};
+use crate::programs::{Reader, Watchdog, signal};
+
+/// Names are asked of the source again after this time.
+const PERIOD: [&str; 2] = ["--set", "source.revalidate=200ms"];
+
+/// A process that can be killed, and ends with its test.
+struct Process(Child, #[expect(dead_code, reason = "it ends the process")] Watchdog);
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let watchdog = Watchdog::over(child.id() as i32);
+        Process(child, watchdog)
+    }
+
+    fn kill(&self) {
+        signal(self.0.id() as i32, Signal::SIGKILL);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.kill();
+        }
+    }
+}
+
+/// Kills readers, none of which has ended, and waits for their ends.
+#[track_caller]
+fn kill_all(mut readers: Vec<Process>) {
+    assert!(!readers.iter_mut().any(Process::has_ended), "a reader does not hang");
+    readers.iter().for_each(Process::kill);
+    let ended = || readers.iter_mut().all(Process::has_ended);
+    wait_until("the end of readers that were killed", ended);
+}
+
+fn stat(path: PathBuf) -> Process {
+    Process::start(Command::new("stat").arg(path))
+}
+
+fn read(path: PathBuf) -> Process {
+    Process::start(Command::new("cat").arg(path))
+}
+
+#[test]
+fn directories_that_hang_do_not_stop_others_and_killed_readers_end() {
+    let ground = Ground::new();
+    let hanging: Vec<String> = (0..40).map(|nth| format!("hung{nth:02}")).collect();
+    hanging.iter().for_each(|dir| ground.plant(&format!("{dir}/file"), b"bytes"));
+    ground.plant_many("fine", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    check_many(&mounted.path(""), "fine", 20, 10_000);
+    // Names are due by then.
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "hung*/file", "ops=lookup,getattr"]);
+    // Two of each: the second one waits for the directory.
+    let paths = hanging.iter().chain(&hanging).map(|dir| mounted.path(dir).join("file"));
+    let readers: Vec<Process> = paths.map(stat).collect();
+    wait_until("lookups that hang", || slow.count("in_flight") >= hanging.len() as u64);
+    for _ in 0..3 {
+        check_many(&mounted.path(""), "fine", 20, 10_000);
+        // Asked of the source anew.
+        thread::sleep(Duration::from_millis(400));
+    }
+    kill_all(readers);
+    assert!(slow.count("in_flight") >= hanging.len() as u64, "the source hangs all the time");
+    slow.ctl(&["fault", "clear"]);
+    wait_until("names that are answered again", || {
+        hanging.iter().all(|dir| fs::read(mounted.path(dir).join("file")).is_ok())
+    });
+    mounted.umount();
+}
+
+#[test]
+fn reads_that_hang_do_not_stop_others_and_killed_readers_end() {
+    let ground = Ground::new();
+    ground.plant_many("hung", 100, 10_000);
+    ground.plant_many("fine", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &[]);
+    slow.ctl(&["fault", "hang", "hung/*", "ops=read"]);
+    let paths = (0..100).map(|number| mounted.path(format!("hung/{number:04}")));
+    let readers: Vec<Process> = paths.map(read).collect();
+    wait_until("reads that hang", || slow.count("in_flight") >= 100);
+    check_many(&mounted.path(""), "fine", 20, 10_000);
+    kill_all(readers);
+    assert!(slow.count("in_flight") >= 100, "the source hangs all the time");
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "hung", 100, 10_000);
+    mounted.umount();
+}
+
+#[test]
+fn a_listing_and_a_read_that_was_joined_are_left_when_the_reader_is_killed() {
+    let ground = Ground::new();
+    ground.plant_many("d", 3, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "d*", "ops=read,opendir,readdir,getattr"]);
+    let listing = Process::start(Command::new("ls").arg(mounted.path("d")));
+    let mut readers = vec![listing];
+    readers.extend([(); 2].map(|()| read(mounted.path("d/0001"))));
+    wait_until("requests that hang", || slow.count("in_flight") >= 1);
+    thread::sleep(Duration::from_millis(500));
+    kill_all(readers);
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "d", 3, 10_000);
+    mounted.umount();
+}
+
+#[test]
+fn the_mount_itself_is_known_while_the_source_hangs() {
+    let ground = Ground::new();
+    ground.plant_many("d", 3, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    let blocks = statvfs(&mounted.point).unwrap().blocks();
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "*", "ops=lookup,getattr,other,opendir,readdir"]);
+    let point = mounted.point.clone();
+    let asked = Reader::start(move || {
+        for _ in 0..5 {
+            assert!(fs::metadata(&point).unwrap().is_dir());
+            assert_eq!(statvfs(&point).unwrap().blocks(), blocks);
+        }
+    });
+    asked.result();
+    assert!(slow.count("in_flight") > 0, "nothing hung");
+    slow.ctl(&["fault", "clear"]);
+    check_many(&mounted.path(""), "d", 3, 10_000);
+    mounted.umount();
+}
