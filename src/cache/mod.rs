@@ -17,7 +17,6 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
-mod backlog;
 mod bindings;
 mod buffer;
 mod care;
@@ -31,6 +30,7 @@ mod journal;
 mod landing;
 mod legs;
 mod local;
+mod memory;
 mod peek;
 pub mod store;
 #[cfg(test)]
@@ -51,8 +51,6 @@ use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
-pub use backlog::Arrival;
-use backlog::Backlog;
 pub use bindings::Bindings;
 pub use buffer::Buffer;
 use care::Owed;
@@ -64,6 +62,7 @@ pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned, Wear};
 pub use landing::Landed;
 use local::Local;
+pub use memory::{Arrival, Charge, Memory};
 use store::{Lent, Store};
 pub use whole::Taken;
 use whole::Wholes;
@@ -139,7 +138,7 @@ pub struct Cache {
     wholes: Wholes,
     pages: OnceLock<Arc<dyn Pages>>,
     local: Option<Arc<Local>>,
-    backlog: Backlog,
+    memory: Memory,
     store_pool: Pool,
     push_pool: Pool,
     gear_crew: Crew<NodeId>,
@@ -167,6 +166,7 @@ impl Cache {
         inbox: Arc<Inbox>,
         store: Option<(usize, Arc<Store>)>,
     ) -> Arc<Self> {
+        Memory::keep_nothing_back();
         let local = |(tier, store)| Arc::new(Local::new(tier, store, Arc::clone(&catalog)));
         let local = store.map(local);
         Arc::new(Cache {
@@ -177,7 +177,7 @@ impl Cache {
             wholes: Wholes::default(),
             pages: OnceLock::new(),
             local,
-            backlog: Backlog::default(),
+            memory: Memory::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             gear_crew: Crew::new("belady-gear", GEAR_PATIENCE, 1, 0, || ()),
@@ -248,6 +248,11 @@ impl Cache {
         &self.gears
     }
 
+    /// The account of the memory that bytes on their way take.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,8 +272,9 @@ impl Cache {
             }
             Some(Flight::Fetching(fetching)) => {
                 fetching.waiters.push(waiter);
-                let news = fetching.go_to_ram();
+                let (news, flight) = (fetching.go_to_ram(), fetching.route.number());
                 drop(flights);
+                self.memory.promote(flight);
                 let missed = Event::Missed { block, task };
                 self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
             }
@@ -332,7 +338,7 @@ impl Cache {
                     let bytes = Arc::clone(bytes);
                     drop(flights);
                     let settled = self.catalog.is_settled(located.node);
-                    let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes));
+                    let arrival = settled.then(|| self.memory.arrival(located.node, &bytes));
                     let arrival = arrival.flatten();
                     local.put(block, arrival, placed);
                 }

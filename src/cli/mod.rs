@@ -4,6 +4,7 @@
 //! else to stderr. A command ends with the exit code of its [`Error`]'s kind: 2 usage, 3
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
+mod apart;
 mod cache;
 mod catalog;
 mod config;
@@ -18,9 +19,11 @@ mod status;
 mod umount;
 mod warmup;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::error::Error;
 
@@ -65,6 +68,7 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    outlive_file_limits();
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Mount(args) => mount::run(&args),
@@ -85,14 +89,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Has a write beyond `ulimit -f` fail with `EFBIG` instead of ending the process.
+fn outlive_file_limits() {
+    // SAFETY: no handler is set that could run.
+    let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    debug_assert!(ignored.is_ok());
+}
+
 fn fail(error: &Error) -> ExitCode {
-    eprintln!("belady: {error}");
+    // The log of a daemon is a file, which may take no more.
+    let _ = writeln!(std::io::stderr(), "belady: {error}");
     ExitCode::from(error.kind().exit_code())
 }
 
 /// Prints a line to stdout; a reader that has gone away is no error.
 fn say(line: impl std::fmt::Display) {
-    use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -22,6 +22,7 @@ mod home;
 mod kernel;
 mod learn;
 mod life;
+mod limits;
 mod links;
 mod loader;
 mod memory;

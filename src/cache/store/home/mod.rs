@@ -16,6 +16,7 @@
 //!
 //! Nothing else is ever touched, and what bears such a name and is not ours is not either.
 
+mod disks;
 mod found;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
+pub use disks::moved;
 pub use found::{Found, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
@@ -167,6 +169,7 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::ESHUTDOWN
                 | libc::ENOSPC
                 | libc::EDQUOT
+                | libc::EFBIG
         )
     );
     // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
@@ -187,6 +190,7 @@ pub fn advice(error: &std::io::Error) -> &'static str {
         Some(libc::ENOSPC | libc::EDQUOT) => {
             "make room on the disk or in the quota, or give another directory"
         }
+        Some(libc::EFBIG) => "raise the limit on the size of files, `ulimit -f`",
         _ => "`dmesg` says more where the disk fails; a directory on another one does without it",
     }
 }
