@@ -8,7 +8,9 @@
 //! A read waits in a queue, without a thread, until bytes are free. It never waits for ever:
 //!
 //! - A few fetches for readers are under way at any time, whatever is charged. So a read that holds
-//!   one block while it waits for another one gets it, and a block larger than the whole budget does.
+//!   one block while it waits for another one gets it, and so does one of more than all of the memory.
+//!   Bytes that are pushed may stay until then: a push waits for pages that reads have locked, and the
+//!   kernel holds such reads back as long as many others wait for their answers.
 //! - A fetch that lasts for seconds is not counted. The kernel fills the memory of a read only when
 //!   the source answers, so a source that hangs takes none.
 

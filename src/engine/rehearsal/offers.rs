@@ -211,7 +211,7 @@ impl Offers {
         }
         *self.stage(file) = Stage::Arrived;
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
-        let most = WAITING_BYTES_MAX.min(cache.memory().capacity() as u64 / 4);
+        let most = WAITING_BYTES_MAX.min(cache.memory().capacity() as u64 / 8);
         if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
             && let Some(waiting) = Waiting::new(arrival, &self.all, most)
         {
