@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use super::memory::Charge;
 use crate::ids::PAGE_BYTES;
 
 /// Bytes in memory that a disk can read into past the page cache: whole pages at a page boundary.
@@ -10,6 +11,8 @@ pub struct Buffer {
     memory: Vec<u8>,
     start: usize,
     length: usize,
+    /// What the account of memory has for it, if it is on its way to somebody.
+    _charge: Option<Charge>,
 }
 
 impl Buffer {
@@ -18,7 +21,12 @@ impl Buffer {
         let whole = length.next_multiple_of(PAGE_BYTES as usize);
         let memory = vec![0; whole + PAGE_BYTES as usize];
         let start = memory.as_ptr().align_offset(PAGE_BYTES as usize);
-        Buffer { memory, start, length }
+        Buffer { memory, start, length, _charge: None }
+    }
+
+    /// The bytes that were fetched for a charge, which is held as long as they are in memory.
+    pub(super) fn charged(self, charge: Charge) -> Self {
+        Buffer { _charge: Some(charge.fetched()), ..self }
     }
 
     /// All of the pages, the end of the last one included.
@@ -31,7 +39,7 @@ impl Buffer {
 impl From<Vec<u8>> for Buffer {
     fn from(memory: Vec<u8>) -> Self {
         let length = memory.len();
-        Buffer { memory, start: 0, length }
+        Buffer { memory, start: 0, length, _charge: None }
     }
 }
 

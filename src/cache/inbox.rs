@@ -12,7 +12,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::backlog::Arrival;
+use super::memory::Arrival;
 use crate::plan::{Event, Planner};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 

@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::backlog::Arrival;
 use super::buffer::Buffer;
 use super::care::InCare;
 use super::flight::{Fetching, Flight};
+use super::memory::Arrival;
 use super::{Cache, Key, ReadFailure};
 use crate::catalog::{Located, NodeId};
 use crate::ids::{BLOCK_BYTES, BlockId};
@@ -66,6 +66,10 @@ impl Drop for Push {
     fn drop(&mut self) {
         let Some(pushing) = self.0.take() else { return };
         let cache = Arc::clone(&pushing.cache);
+        if cache.memory.is_short() {
+            // A push may wait for a reader, and that reader for memory.
+            return cache.fail((pushing.block, pushing.located.node), ReadFailure::Errno(Errno::ENOMEM));
+        }
         let flight = InCare::new(&cache, (pushing.block, pushing.located.node));
         cache.push_pool.submit(Urgency::Prefetch, move || {
             let _flight = flight.taken();
@@ -105,7 +109,7 @@ impl Cache {
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
             let settled = self.catalog.is_settled(node);
-            let arrival = settled.then(|| self.backlog.arrival(node, &bytes)).flatten();
+            let arrival = settled.then(|| self.memory.arrival(node, &bytes)).flatten();
             local.put(block, arrival, placed);
         }
         if whole
@@ -129,7 +133,7 @@ impl Cache {
                 // What comes from the store is not written to it.
                 let settled = || self.catalog.is_settled(located.node);
                 let new = self.local.is_some() && from == Place::Source && settled();
-                let arrival = new.then(|| self.backlog.arrival(located.node, bytes)).flatten();
+                let arrival = new.then(|| self.memory.arrival(located.node, bytes)).flatten();
                 self.tell(located.node, Event::Arrived { block, from }, arrival);
             }
             Err(errno) => {

@@ -11,8 +11,7 @@ use nix::errno::Errno;
 
 use super::care::InCare;
 use super::flight::{Fetching, Flight};
-use super::local::Local;
-use super::{Cache, Key, ReadFailure};
+use super::{Buffer, Cache, Charge, Key, ReadFailure};
 use crate::catalog::Located;
 use crate::ids::BlockId;
 use crate::plan::{Event, Place};
@@ -52,6 +51,13 @@ pub(super) struct Route {
     refused: Option<ReadFailure>,
 }
 
+impl Route {
+    /// Which flight it is.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 impl Fetching {
     fn is_of(&self, leg: &Leg) -> bool {
         self.route.number == leg.flight
@@ -76,8 +82,8 @@ impl Cache {
         let store = local.map(|_| (leg.clone(), 0));
         fetching.route = Route { number: flight, asked: store.is_none(), store, refused: None };
         drop(flights);
-        match local.map(Arc::clone) {
-            Some(local) => self.fetch_from_store(local, leg),
+        match local {
+            Some(_) => self.fetch_from_store(leg),
             None => self.fetch_from_source(leg),
         }
     }
@@ -88,21 +94,44 @@ impl Cache {
         matches!(flights.get(&leg.key()), Some(Flight::Fetching(fetching)) if fetching.is_of(leg))
     }
 
-    fn fetch_from_store(self: &Arc<Self>, local: Arc<Local>, leg: Leg) {
+    /// Has the memory charged that a leg takes, and then the leg begin.
+    fn charge(self: &Arc<Self>, leg: Leg, begin: fn(&Arc<Self>, Leg, InCare, Charge)) {
         let (cache, flight) = (Arc::clone(self), InCare::new(self, leg.key()));
-        self.store_pool.submit(leg.urgency, move || {
-            let _flight = flight.taken();
-            // The source may have been faster while others waited for the disk.
-            if !cache.is_awaited(&leg) {
-                return;
-            }
-            match local.get(&cache, leg.block, &leg.located) {
-                Some(bytes) => {
-                    let from = Place::Tier(local.tier);
-                    cache.arrived(leg.block, leg.located, bytes, from, leg.urgency);
+        let (number, urgency, bytes) = (leg.flight, leg.urgency, leg.located.length);
+        let key = leg.key();
+        let begun = self.memory.admit(number, urgency, bytes, move |charge| {
+            begin(&cache, leg, flight, charge);
+        });
+        // Who joined the flight before the leg came to wait could not have it go first.
+        let waits = |flight: &Flight| {
+            matches!(flight, Flight::Fetching(fetching)
+                if fetching.route.number == number && !fetching.waiters.is_empty())
+        };
+        if !begun && self.lock().get(&key).is_some_and(waits) {
+            self.memory.promote(number);
+        }
+    }
+
+    fn fetch_from_store(self: &Arc<Self>, leg: Leg) {
+        self.charge(leg, |cache, leg, flight, charge| {
+            let on = Arc::clone(cache);
+            cache.store_pool.submit(leg.urgency, move || {
+                let (cache, _flight) = (on, flight.taken());
+                // The source may have been faster while others waited for the disk.
+                let Some(local) = cache.local.as_ref().filter(|_| cache.is_awaited(&leg)) else {
+                    return;
+                };
+                match local.get(&cache, leg.block, &leg.located) {
+                    Some(bytes) => {
+                        let (bytes, from) = (bytes.charged(charge), Place::Tier(local.tier));
+                        cache.arrived(leg.block, leg.located, bytes, from, leg.urgency);
+                    }
+                    None => {
+                        drop(charge);
+                        cache.not_here(leg, local.tier);
+                    }
                 }
-                None => cache.not_here(leg, local.tier),
-            }
+            });
         });
     }
 
@@ -133,8 +162,15 @@ impl Cache {
     }
 
     fn fetch_from_source(self: &Arc<Self>, leg: Leg) {
+        self.charge(leg, Cache::read_source);
+    }
+
+    fn read_source(self: &Arc<Self>, leg: Leg, flight: InCare, charge: Charge) {
+        if !self.is_awaited(&leg) {
+            // The store was faster while this waited for memory.
+            return drop(flight.taken());
+        }
         let cache = Arc::clone(self);
-        let flight = InCare::new(self, leg.key());
         // The source may look right now, and take its time to deliver.
         let asked = self.catalog.now();
         let request = ReadRequest {
@@ -149,8 +185,9 @@ impl Cache {
                 match result {
                     Ok(bytes) => {
                         cache.catalog.seen(leg.located.node, asked);
+                        let bytes = Buffer::from(bytes).charged(charge);
                         let (from, urgency) = (Place::Source, leg.urgency);
-                        cache.arrived(leg.block, leg.located, bytes.into(), from, urgency);
+                        cache.arrived(leg.block, leg.located, bytes, from, urgency);
                     }
                     Err(ReadError::Source(errno)) => {
                         cache.refused(&leg, ReadFailure::Errno(errno));

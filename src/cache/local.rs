@@ -12,9 +12,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use super::backlog::Arrival;
 use super::care::Owed;
 use super::find::find;
+use super::memory::Arrival;
 use super::store::{Found, Key, LOOK_EVERY, Lent, Part, Sample, Store, looks_in};
 use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located, NodeId};

@@ -18,7 +18,6 @@
 //! never an error to a reader; a source error reaches the reader as it is.
 
 mod alarm;
-mod backlog;
 mod bindings;
 mod buffer;
 mod care;
@@ -32,6 +31,7 @@ mod journal;
 mod landing;
 mod legs;
 mod local;
+mod memory;
 mod peek;
 pub mod store;
 #[cfg(test)]
@@ -53,8 +53,6 @@ use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 pub use alarm::Alarm;
-pub use backlog::Arrival;
-use backlog::Backlog;
 pub use bindings::Bindings;
 pub use buffer::Buffer;
 use care::Owed;
@@ -66,6 +64,7 @@ pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned, Wear};
 pub use landing::Landed;
 use local::Local;
+pub use memory::{Arrival, Charge, Memory};
 use store::{Lent, Store};
 pub use whole::Taken;
 use whole::Wholes;
@@ -153,7 +152,7 @@ pub struct Cache {
     wholes: Wholes,
     pages: OnceLock<Arc<dyn Pages>>,
     local: Option<Arc<Local>>,
-    backlog: Backlog,
+    memory: Memory,
     store_pool: Pool,
     push_pool: Pool,
     gear_crew: Crew<NodeId>,
@@ -182,6 +181,7 @@ impl Cache {
         inbox: Arc<Inbox>,
         store: Option<(usize, Arc<Store>)>,
     ) -> Arc<Self> {
+        Memory::keep_nothing_back();
         let local = |(tier, store)| Arc::new(Local::new(tier, store, Arc::clone(&catalog)));
         let alarm = Arc::new(Alarm::default());
         store.iter().for_each(|(_, store)| store.ring(&alarm));
@@ -194,7 +194,7 @@ impl Cache {
             wholes: Wholes::default(),
             pages: OnceLock::new(),
             local,
-            backlog: Backlog::default(),
+            memory: Memory::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
             gear_crew: Crew::new("belady-gear", GEAR_PATIENCE, 1, 0, || ()),
@@ -211,10 +211,11 @@ impl Cache {
         &self.alarm
     }
 
-    /// Whether the disk of the local store is at nothing: the [alarm](Self::alarm) rings when it is.
+    /// Whether no fetch is under way and the disk of the local store is not called: the
+    /// [alarm](Self::alarm) rings when it is.
     pub fn rests(&self) -> bool {
         self.alarm.rest();
-        self.store().is_none_or(|store| !store.is_called())
+        self.memory.rests() && self.store().is_none_or(|store| !store.is_called())
     }
 
     /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.
@@ -278,6 +279,11 @@ impl Cache {
         &self.gears
     }
 
+    /// The account of the memory that bytes on their way take.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,8 +303,9 @@ impl Cache {
             }
             Some(Flight::Fetching(fetching)) => {
                 fetching.waiters.push(waiter);
-                let news = fetching.go_to_ram();
+                let (news, flight) = (fetching.go_to_ram(), fetching.route.number());
                 drop(flights);
+                self.memory.promote(flight);
                 let missed = Event::Missed { block, task };
                 self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
             }
@@ -362,7 +369,7 @@ impl Cache {
                     let bytes = Arc::clone(bytes);
                     drop(flights);
                     let settled = self.catalog.is_settled(located.node);
-                    let arrival = settled.then(|| self.backlog.arrival(located.node, &bytes));
+                    let arrival = settled.then(|| self.memory.arrival(located.node, &bytes));
                     let arrival = arrival.flatten();
                     local.put(block, arrival, placed);
                 }

@@ -1,15 +1,16 @@
 //! Whole files, for who keeps copies of his own: past the page cache and the planner.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::{Cache, Local};
+use super::{Buffer, Cache, Charge, Local};
 use crate::catalog::{Located, NodeId};
 use crate::ids::BlockId;
 use crate::source::{ReadRequest, Urgency};
 use crate::sync::Mutex;
 
 /// Takes the bytes of a file; none where they cannot be had.
-pub type Taken = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+pub type Taken = Box<dyn FnOnce(Option<Buffer>) + Send>;
 
 /// A file that is being read from the local store.
 struct Whole {
@@ -74,22 +75,39 @@ impl Cache {
         let whole =
             Arc::new(Whole { first: blocks[0].1.clone(), length, taken: Mutex::new(Some(taken)) });
         self.wholes.note(&whole);
-        let cache = Arc::clone(self);
-        self.store_pool.submit(Urgency::Prefetch, move || {
-            let bytes = stored(&cache, &local, &blocks);
-            if let Err(block) = bytes {
-                cache.lost(block, local.tier);
-            }
-            match (whole.take(), bytes) {
-                (Some(taken), Ok(bytes)) => taken(Some(bytes)),
-                (Some(taken), Err(_)) => cache.whole_from_source(&whole.first, length, taken),
-                (None, _) => {}
-            }
+        self.charge_whole(length, move |cache, charge| {
+            let on = Arc::clone(cache);
+            cache.store_pool.submit(Urgency::Prefetch, move || {
+                let cache = on;
+                let bytes = stored(&cache, &local, &blocks);
+                if let Err(block) = bytes {
+                    cache.lost(block, local.tier);
+                }
+                match (whole.take(), bytes) {
+                    (Some(taken), Ok(bytes)) => taken(Some(Buffer::from(bytes).charged(charge))),
+                    (Some(taken), Err(_)) => {
+                        drop(charge);
+                        cache.whole_from_source(&whole.first, length, taken);
+                    }
+                    (None, _) => {}
+                }
+            });
         });
     }
 
+    /// Has the memory charged that a whole file takes, and then its read begin.
+    fn charge_whole(
+        self: &Arc<Self>,
+        length: u64,
+        begin: impl FnOnce(&Arc<Self>, Charge) + Send + 'static,
+    ) {
+        let (cache, number) = (Arc::clone(self), self.departures.fetch_add(1, Ordering::Relaxed));
+        let begin = move |charge| begin(&cache, charge);
+        self.memory.admit(number, Urgency::Prefetch, length as usize, begin);
+    }
+
     /// The source is asked for what waits for a cache disk that hangs.
-    pub(super) fn rescue_wholes(&self) {
+    pub(super) fn rescue_wholes(self: &Arc<Self>) {
         for whole in self.wholes.take().iter().filter_map(Weak::upgrade) {
             if let Some(taken) = whole.take() {
                 self.whole_from_source(&whole.first, whole.length, taken);
@@ -97,15 +115,21 @@ impl Cache {
         }
     }
 
-    fn whole_from_source(&self, first: &Located, length: u64, taken: Taken) {
-        self.catalog.source().read(vec![ReadRequest {
-            path: Arc::clone(&first.path),
-            fingerprint: first.fingerprint,
-            exact: self.catalog.is_revalidated(),
-            offset: 0,
-            length: length as usize,
-            urgency: Urgency::Prefetch,
-            deliver: Box::new(|result| taken(result.ok())),
-        }]);
+    fn whole_from_source(self: &Arc<Self>, first: &Located, length: u64, taken: Taken) {
+        let (path, fingerprint) = (Arc::clone(&first.path), first.fingerprint);
+        self.charge_whole(length, move |cache, charge| {
+            cache.catalog.source().read(vec![ReadRequest {
+                path,
+                fingerprint,
+                exact: cache.catalog.is_revalidated(),
+                offset: 0,
+                length: length as usize,
+                urgency: Urgency::Prefetch,
+                deliver: Box::new(|result| {
+                    let charged = |bytes| Buffer::from(bytes).charged(charge);
+                    taken(result.ok().map(charged));
+                }),
+            }]);
+        });
     }
 }

@@ -1,12 +1,12 @@
 //! `belady config`: show and check settings.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use super::say;
 use super::settings::SettingsArgs;
-use crate::config::{default_toml, render_show};
+use super::{apart, say};
+use crate::config::{Config, default_toml, render_show};
 use crate::control::{self, Request};
 use crate::error::Result;
 use crate::mount::{absolute, host};
@@ -48,17 +48,25 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
         Verb::Check { file } => {
             let args = SettingsArgs { config: Some(file.clone()), ..SettingsArgs::default() };
             let (config, _) = args.build()?;
-            let directory = config.cache.dir.clone();
-            let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-            let settings = config.resolve(&host::detect(cache, None))?;
-            for stream in &settings.streams {
-                stream.order.parse::<OrderSpec>().map_err(|e| e.context(&stream.name))?;
-            }
-            say(format!("{}: ok", file.display()));
-            for decision in &settings.decisions {
-                say(format!("  {decision}"));
-            }
+            apart::run(&config.cache.dir, || check(file, &config))?;
         }
+    }
+    Ok(())
+}
+
+fn check(file: &Path, config: &Config) -> Result<()> {
+    let directory = &config.cache.dir;
+    let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
+    let settings = config.resolve(&host::detect(cache, None))?;
+    for stream in &settings.streams {
+        stream.order.parse::<OrderSpec>().map_err(|e| e.context(&stream.name))?;
+    }
+    if let Some(fault) = settings.cache.disk_fault {
+        return Err(fault);
+    }
+    say(format!("{}: ok", file.display()));
+    for decision in &settings.decisions {
+        say(format!("  {decision}"));
     }
     Ok(())
 }

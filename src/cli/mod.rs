@@ -4,6 +4,7 @@
 //! else to stderr. A command ends with the exit code of its [`Error`]'s kind: 2 usage, 3
 //! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
+mod apart;
 mod cache;
 mod catalog;
 mod config;
@@ -23,6 +24,7 @@ mod watcher;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::error::Error;
 use crate::mount::WATCHER;
@@ -72,6 +74,7 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    outlive_file_limits();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(wrong) if wrong.use_stderr() => return misused(&wrong),
@@ -95,6 +98,13 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// Has a write beyond `ulimit -f` fail with `EFBIG` instead of ending the process.
+fn outlive_file_limits() {
+    // SAFETY: no handler is set that could run.
+    let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    debug_assert!(ignored.is_ok());
 }
 
 /// Says what is wrong with a command line: its words may be names of files.

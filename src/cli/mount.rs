@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -18,7 +18,8 @@ use tracing_subscriber::EnvFilter;
 use super::settings::SettingsArgs;
 use super::terminal::{Escaping, escaped};
 use super::{say, say_json, warn};
-use crate::config::{Settings, render_show};
+use crate::cache::store::unless_it_hangs;
+use crate::config::{Settings, Size, render_show};
 use crate::control::{self, MountDirectory, Request, Running, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
@@ -56,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if std::env::var_os(DAEMON).is_some() {
         return daemon(args);
     }
-    let plan = plan(args)?;
+    let plan = plan(args, CacheDisk::Unseen)?;
     // Until it serves: who mounts the source at the same time shares it then.
     let turn = take_turn(&plan)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
@@ -64,6 +65,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if args.foreground {
+        let plan = self::plan(args, CacheDisk::Seen)?;
         log_to_stderr(&plan.settings);
         let turn = Mutex::new(turn);
         return watch(&plan, |told| match told {
@@ -77,9 +79,24 @@ pub(super) fn run(args: &Args) -> Result<()> {
     start_daemon(args, &plan, turn.as_ref())
 }
 
+/// Whether the cache directory is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CacheDisk {
+    /// By who mounts.
+    Seen,
+    /// Not by the command that starts the daemon: if the disk hung, it could not end.
+    Unseen,
+}
+
 /// Everything checked that can be checked before anything is started.
-fn plan(args: &Args) -> Result<Plan> {
-    let (config, origins) = args.settings.build()?;
+fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
+    let (mut config, origins) = args.settings.build()?;
+    let rendered = render_show(&config, &origins, true);
+    if disk == CacheDisk::Unseen {
+        config.cache.dir = PathBuf::new();
+        config.cache.disk = Size::Auto;
+        config.rehearsal.clear();
+    }
     let directory = config.cache.dir.clone();
     let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
     let source = std::fs::canonicalize(&args.source).map_err(|error| {
@@ -87,13 +104,23 @@ fn plan(args: &Args) -> Result<Plan> {
         Error::new(ErrorKind::Source, message)
             .hint("is the parallel filesystem mounted on this node?")
     })?;
-    let settings = config.resolve(&host::detect(cache, Some(&source)))?;
     let mountpoint = absolute(&args.mountpoint);
-    if let Some(disk) = &settings.cache.disk {
-        mount::check_apart(&disk.dir, &source, &mountpoint)?;
+    let mut host = host::detect(cache, Some(&source));
+    let apart = (!host.cache_hangs).then(|| is_apart(cache, &source, &mountpoint)).flatten();
+    host.cache_hangs |= apart.is_none() && cache.is_some();
+    let settings = config.resolve(&host)?;
+    if settings.cache.disk.is_some() {
+        apart.unwrap_or(Ok(()))?;
     }
-    let rendered = render_show(&config, &origins, true);
     Ok(Plan { source, mountpoint, settings, rendered })
+}
+
+/// Whether the cache directory is apart from the others; none if its disk does not answer.
+fn is_apart(cache: Option<&Path>, source: &Path, mountpoint: &Path) -> Option<Result<()>> {
+    let (cache, source, mountpoint) = (cache?.to_owned(), source.to_owned(), mountpoint.to_owned());
+    unless_it_hangs(move || mount::check_apart(&cache, &source, &mountpoint)).unwrap_or_else(
+        |error| Some(Err(Error::new(ErrorKind::Internal, format!("thread: {error}")))),
+    )
 }
 
 /// Waits until nobody else of this user is about to mount the source.
@@ -155,7 +182,9 @@ fn log_to_stderr(settings: &Settings) {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Escaping(std::io::stderr()))
-        .with_ansi(false);
+        .with_ansi(false)
+        // An error of the log, which may be on a full disk, would be printed there, and that panics.
+        .log_internal_errors(false);
     // A second subscriber in one process (a test) leaves the first in place.
     let _ = logs.try_init();
     std::panic::set_hook(Box::new(|panic| {
@@ -195,7 +224,7 @@ fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
 fn daemon(args: &Args) -> Result<()> {
     // Fails only where the daemon leads a session already.
     let _ = nix::unistd::setsid();
-    let plan = plan(args)?;
+    let plan = plan(args, CacheDisk::Seen).inspect_err(tell_failure)?;
     log_to_stderr(&plan.settings);
     let _ = std::env::set_current_dir("/");
     let tell = |told: Told| {
@@ -216,11 +245,16 @@ fn daemon(args: &Args) -> Result<()> {
     let outcome = watch(&plan, tell);
     if let Err(error) = &outcome {
         tracing::error!(%error, "ended");
-        let (code, message) = (error.kind().exit_code(), error.to_string());
-        let line = serde_json::to_string(&Told::Failed { code, message }).unwrap_or_default();
-        let _ = writeln!(std::io::stdout(), "{line}");
+        tell_failure(error);
     }
     outcome
+}
+
+/// Tells the command that started the daemon why there is no mount.
+fn tell_failure(error: &Error) {
+    let (code, message) = (error.kind().exit_code(), error.to_string());
+    let line = serde_json::to_string(&Told::Failed { code, message }).unwrap_or_default();
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {

@@ -108,6 +108,9 @@ fn render(status: &Value) -> String {
             text(status, "/disk_state"),
         );
         render_reduced(&mut out, status, "disk");
+        if status["disk_moved"].is_string() {
+            let _ = writeln!(out, "           warning: {}", text(status, "/disk_moved"));
+        }
     } else if status["disk_state"].is_string() {
         let _ = writeln!(out, "  disk     {}", text(status, "/disk_state"));
     }

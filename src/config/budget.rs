@@ -13,6 +13,9 @@
 //! Of a disk the whole of it is the limit, what others take is taken, and `cache.min-free` is kept in
 //! reserve.
 //!
+//! Bytes on their way are no page cache: they are in the memory of the daemon while they are fetched,
+//! answered, pushed and stored. They may take half of what fits, and no more than they are worth.
+//!
 //! What the kernel keeps of each file that it knows counts as well. It is not page cache, so it is
 //! taken from what is configured, in steps of a 64th: below one step it is not worth a change.
 //!
@@ -28,6 +31,13 @@ const CALM_LOOKS: u32 = 10;
 
 /// The least step, in bytes, by which the kernel's nodes are taken from the budget.
 const NODES_STEP_MIN: u64 = 8 << 20;
+
+/// The most and the least bytes that may be on their way, whatever fits.
+const MOVING_MAX: u64 = 256 << 20;
+const MOVING_MIN: u64 = 4 << 20;
+
+/// Bytes that may be on their way if memory allows, however small the budget of RAM is.
+const MOVING_ENOUGH: u64 = 32 << 20;
 
 /// One limit and what is used of it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,12 +84,15 @@ pub struct Budget {
     reduced: Option<String>,
     /// Looks in a row at which more would have fitted, and the least of it.
     calm: (u32, u64),
+    /// Bytes that fitted at the last look, whatever is wanted.
+    room: u64,
 }
 
 impl Budget {
     /// A budget of `present` bytes where `configured` are wanted.
     pub fn new(configured: u64, present: u64) -> Self {
-        Budget { configured, present: present.min(configured), reduced: None, calm: (0, u64::MAX) }
+        let present = present.min(configured);
+        Budget { configured, present, reduced: None, calm: (0, u64::MAX), room: present }
     }
 
     /// Bytes that the tier may hold at this moment.
@@ -90,6 +103,12 @@ impl Budget {
     /// Bytes that are wanted.
     pub fn configured(&self) -> u64 {
         self.configured
+    }
+
+    /// Bytes that may be on their way at this moment, of which `moving` are at the last look.
+    pub fn moving(&self, moving: u64) -> u64 {
+        let worth = (self.configured / 2).clamp(MOVING_ENOUGH, MOVING_MAX);
+        worth.min(self.room.saturating_add(moving) / 2).max(MOVING_MIN)
     }
 
     /// Why the budget is less than configured; none where it is not.
@@ -112,6 +131,7 @@ impl Budget {
     pub fn look(&mut self, readings: &[Reading], nodes: u64) -> bool {
         let wanted = self.wanted(nodes);
         let tightest = readings.iter().min_by_key(|reading| reading.fits());
+        self.room = tightest.map_or(self.room, Reading::fits);
         let fits = tightest.map_or(self.present, Reading::fits).min(wanted);
         let before = self.present;
         // A limit that is reached is given some room; to what is wanted there is none to keep.

@@ -30,6 +30,7 @@ mod units;
 pub use budget::{Budget, Reading};
 pub use keys::{KEYS, Key};
 pub use layers::{Layers, Origin, Origins};
+pub use resolve::hangs;
 pub use schema::{
     CacheConfig, Config, Consistency, Control, Learn, LogConfig, Mode, MountConfig, OrderConfig,
     PolicyChoice, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,

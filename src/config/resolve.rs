@@ -5,6 +5,7 @@
 //! hold is the error.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use super::check::{self, path, within, wrong};
@@ -52,7 +53,11 @@ impl Config {
     pub fn resolve(&self, host: &Host) -> Result<Settings> {
         let mut decisions = Vec::new();
         let (ram_bytes, ram_configured_bytes) = ram(self.cache.ram, host, &mut decisions);
-        let disk = disk(&self.cache, host, &mut decisions)?;
+        let disk_fault = host.cache_hangs.then(|| hangs(&self.cache.dir));
+        let disk = match &disk_fault {
+            Some(fault) => Err(fault.message().to_owned()),
+            None => disk(&self.cache, host, &mut decisions)?,
+        };
         let policy = policy(self.cache.policy, &mut decisions);
         let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
         Ok(Settings {
@@ -60,7 +65,13 @@ impl Config {
             learn: learn(&self.order, host)?,
             prefetch,
             rehearsal: check::rehearsal(&self.rehearsal, disk.as_ref())?,
-            cache: CacheSettings { ram_bytes, ram_configured_bytes, disk: disk.ok(), policy },
+            cache: CacheSettings {
+                ram_bytes,
+                ram_configured_bytes,
+                disk: disk.ok(),
+                disk_fault,
+                policy,
+            },
             mount: check::mount(&self.mount)?,
             log: check::log(&self.log)?,
             streams: check::streams(&self.streams)?,
@@ -103,6 +114,13 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
         ));
     }
     (bytes.min(most), bytes)
+}
+
+/// What a disk says that does not answer.
+pub fn hangs(cache: &Path) -> Error {
+    let message = format!("cache.dir {}: the disk does not answer", cache.display());
+    Error::new(ErrorKind::Disk, message)
+        .hint("`dmesg` may say why; the next mount uses it where it answers again")
 }
 
 /// The disk tier, or why there is none.

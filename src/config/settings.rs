@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::{Control, Mode, Start, StreamConfig};
+use crate::error::Error;
 use crate::rehearsal::{Classes, Rules};
 
 /// What was found on the host; detected elsewhere, invented in tests.
@@ -20,6 +21,8 @@ pub struct Host {
     /// What a cache there already holds counts as free, else each mount would get a smaller disk
     /// tier than the one before. `None`: there is no `cache.dir`, or it cannot be examined.
     pub cache_free: Option<(u64, u64)>,
+    /// Whether the disk of `cache.dir` does not answer, so that nothing is known of it.
+    pub cache_hangs: bool,
     /// Bytes of it that the cache of the source already holds.
     pub cache_held: u64,
     /// Bytes that the rehearsal buffers of the source already take there; they count as used.
@@ -67,6 +70,8 @@ pub struct CacheSettings {
     pub ram_configured_bytes: u64,
     /// The disk tier; `None`: RAM only.
     pub disk: Option<DiskSettings>,
+    /// Why there is no disk tier though one is configured, if its disk does not answer.
+    pub disk_fault: Option<Error>,
     /// The policy; `None`: the planner chooses by what it knows of each stream's order.
     pub policy: Option<PolicyName>,
 }

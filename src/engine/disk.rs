@@ -9,7 +9,7 @@ use crate::cache::Alarm;
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Home, Owner};
 use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret, unless_it_hangs};
-use crate::config::{Budget, DiskSettings, Reading, Settings};
+use crate::config::{Budget, DiskSettings, Reading, Settings, hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
 use crate::sync::Mutex;
@@ -46,6 +46,8 @@ pub(super) struct Opened {
     pub(super) home: Option<Home>,
     /// The store, with its tier.
     pub(super) store: Option<(usize, Arc<Store>)>,
+    /// What is wrong, in words, if the cache directory was on another disk before.
+    pub(super) moved: Option<String>,
     /// What its disk said where there is none for that reason.
     pub(super) fault: Option<Error>,
 }
@@ -56,12 +58,13 @@ pub(super) struct Opened {
 /// # Errors
 /// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
 pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
-    let none = Opened { home: None, store: None, fault: None };
+    let none =
+        Opened { home: None, store: None, moved: None, fault: settings.cache.disk_fault.clone() };
     let Some(disk) = &settings.cache.disk else { return Ok(none) };
     match answered(disk, owner) {
-        Ok((home, store)) => {
+        Ok((home, store, moved)) => {
             let store = Some((STORE_TIER, Arc::new(store)));
-            Ok(Opened { home: Some(home), store, fault: None })
+            Ok(Opened { home: Some(home), store, moved, fault: None })
         }
         // What buffers hold may be nowhere else.
         Err(error) if error.kind() == ErrorKind::Disk && settings.rehearsal.is_empty() => {
@@ -74,19 +77,14 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
 }
 
 /// As [`open_store`]; where the disk hangs, which it is left to by itself, that is its error.
-fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
-    let hangs = || {
-        let message = format!("cache.dir {}: the disk does not answer", disk.dir.display());
-        Error::new(ErrorKind::Disk, message)
-            .hint("`dmesg` may say why; the next mount uses it where it answers again")
-    };
+fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store, Option<String>)> {
     let (settings, owner) = (disk.clone(), owner.clone());
     unless_it_hangs(move || open_store(&settings, &owner))
         .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
-        .unwrap_or_else(|| Err(hangs()))
+        .unwrap_or_else(|| Err(hangs(&disk.dir)))
 }
 
-fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
+fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store, Option<String>)> {
     let home = home::claim(&disk.dir, owner)?;
     let limits = Limits {
         large_bytes: disk.large_file_bytes,
@@ -97,7 +95,9 @@ fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store)> {
         .and_then(|directory| Store::open(Arc::new(directory), limits, fresh_secret()));
     let store = opened.map_err(|error| home::cannot(&disk.dir, &error))?;
     store.resize(disk.bytes);
-    Ok((home, store))
+    let moved = home::moved(&disk.dir);
+    moved.iter().for_each(|moved| tracing::warn!("{moved}"));
+    Ok((home, store, moved))
 }
 
 impl Engine {
@@ -129,10 +129,12 @@ impl Engine {
         self.cache.rests() && self.dataset.rests()
     }
 
-    /// Has the source asked for what the cache disk does not bring for long, ends the wait of readers
-    /// that are killed, and tells of what the kernel makes wait. To be called each [`LOOK_EVERY`] unless
-    /// it [rests](Self::rests).
+    /// Looks at everything that may hang: asks the source for what the cache disk does not bring, lets
+    /// reads begin beside those that hang, ends the wait of readers that are killed, and logs
+    /// notifications that the kernel makes wait. To be called each [`LOOK_EVERY`] unless it
+    /// [rests](Self::rests).
     pub fn rescue(&self) {
+        self.cache.memory().look();
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }

@@ -1,6 +1,6 @@
 //! The catalog over the life of an engine: taken up or scanned, checked, saved.
 
-use std::io::ErrorKind as IoErrorKind;
+use std::io::{Error as IoError, ErrorKind as IoErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Engine, STOP_PATIENCE, cannot_read, ends, lock};
 use crate::cache::store::home::Home;
+use crate::cache::store::unless_it_hangs;
 use crate::catalog::{Catalog, ScanStatus};
 use crate::config::SourceSettings;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,7 +57,10 @@ pub(super) fn catalog(
     first: Option<&AtomicU64>,
 ) -> Result<Catalog> {
     if let Some(home) = home {
-        match Catalog::open(Arc::clone(&source), settings.revalidate, &home.catalog()) {
+        let (from, period, saved) = (Arc::clone(&source), settings.revalidate, home.catalog());
+        let opened = unless_it_hangs(move || Catalog::open(from, period, &saved));
+        let hangs = || Err(IoError::new(IoErrorKind::TimedOut, "its disk does not answer"));
+        match opened.and_then(|opened| opened.unwrap_or_else(hangs)) {
             Ok(catalog) => return Ok(catalog),
             Err(error) if error.kind() == IoErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, "the saved catalog is of no use: scanning"),

@@ -95,6 +95,8 @@ pub struct Engine {
     disk: Option<DiskBudget>,
     /// Why there is none though it is configured.
     disk_fault: Option<Error>,
+    /// What is wrong, in words, if it was on another disk before.
+    disk_moved: Option<String>,
     /// As long as it is held, nobody else uses the local store.
     home: Mutex<Option<Home>>,
     /// Says to others that it will be.
@@ -147,7 +149,7 @@ impl Engine {
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let Opened { mut home, store, fault } = disk::open(&mut settings, &owner)?;
+        let Opened { mut home, store, moved, fault } = disk::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let catalog =
             keeping::catalog(source, &settings.source, source_path, home.as_ref(), first)?;
@@ -175,10 +177,8 @@ impl Engine {
                 on_changes(engine),
                 !unasked,
             );
-            let ram = &settings.cache;
-            let budget = Mutex::new(Budget::new(ram.ram_configured_bytes, ram.ram_bytes));
             Engine {
-                budget,
+                budget: Mutex::new(ram_budget(&settings, &cache)),
                 stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
                 adopted: all_known,
@@ -186,6 +186,7 @@ impl Engine {
                 stopped: Mutex::default(),
                 disk: settings.cache.disk.as_ref().map(DiskBudget::new),
                 disk_fault: fault,
+                disk_moved: moved,
                 warmups: Mutex::default(),
                 settings,
                 source_path: source_path.to_path_buf(),
@@ -289,7 +290,10 @@ impl Engine {
             readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
         }
         let mut budget = lock(&self.budget);
-        if budget.look(&readings, self.known_nodes() * KNOWN_BYTES) {
+        let changed = budget.look(&readings, self.known_nodes() * KNOWN_BYTES);
+        let memory = self.cache.memory();
+        memory.resize(budget.moving(memory.used() as u64) as usize);
+        if changed {
             let capacity = budget.present();
             let why = budget.reduced().unwrap_or("what is configured fits again");
             tracing::info!(bytes = capacity, why, "the RAM budget has changed");
@@ -322,6 +326,13 @@ impl Engine {
             });
         }
     }
+}
+
+/// The RAM budget until the first look at what fits.
+fn ram_budget(settings: &Settings, cache: &Cache) -> Budget {
+    let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
+    cache.memory().resize(budget.moving(0) as usize);
+    budget
 }
 
 /// Starts to find orders out, if that is wanted and anything is read ahead at all.

@@ -25,6 +25,10 @@ pub struct RamStatus {
     pub reduced: Option<String>,
     /// Bytes that stay in it.
     pub kept: u64,
+    /// Bytes in the memory of the daemon, on their way to readers, the page cache and the cache disk.
+    pub moving: u64,
+    /// Bytes that may be.
+    pub moving_budget: u64,
 }
 
 /// A tier below RAM.
@@ -88,6 +92,8 @@ pub struct Status {
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
     pub disk_state: Option<String>,
+    /// What is wrong if the cache directory was on another disk before.
+    pub disk_moved: Option<String>,
     /// Bytes staged in RAM for coming reads, and the most that may be.
     pub staged: u64,
     /// See `staged`.
@@ -162,9 +168,12 @@ impl Engine {
                 configured: budget.configured(),
                 reduced: budget.reduced().map(str::to_owned),
                 kept: kept(RAM),
+                moving: self.cache.memory().used() as u64,
+                moving_budget: self.cache.memory().capacity() as u64,
             },
             disk: self.disk_status(kept(super::STORE_TIER)),
             disk_state: self.cache.disk_state().or(self.disk_fault()).map(str::to_owned),
+            disk_moved: self.disk_moved.clone(),
             staged: published.accounts.staged,
             window: published.accounts.window,
             fetching: published.accounts.fetching,
@@ -233,6 +242,11 @@ impl Engine {
         }
         let (samples, bytes) = self.cache.store()?.totals();
         Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
+    }
+
+    /// A warning if the cache directory was on another disk before.
+    pub fn moved_disk(&self) -> Option<String> {
+        self.disk_moved.as_ref().map(|moved| format!("warning: {moved}"))
     }
 
     /// How fresh what is served is, in words.

@@ -26,8 +26,8 @@ use crate::cache::store::Lent;
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
 use crate::plan::Event;
-pub use rights::Rights;
 use crate::source::{Crew, Kind};
+pub use rights::Rights;
 use waiting::Waiting;
 
 /// Takes the bytes of a read, or its errno.

@@ -6,14 +6,24 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 
 use crate::cache::store::home::{self, Owner};
+use crate::cache::store::unless_it_hangs;
 use crate::config::{Host, Reading};
 use crate::source::{PosixSource, Source};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";
 
+/// What was found of a cache directory.
+#[derive(Default)]
+struct CacheFound {
+    space: Option<(u64, u64)>,
+    held: u64,
+    held_by_buffers: u64,
+}
+
 /// Looks at the machine, and at the filesystem of the cache directory if there is one; what the
-/// store of this source there holds counts as free.
+/// store of this source there holds counts as free. If the disk of the cache directory does not
+/// answer, a thread is left behind that waits for it.
 pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(1 << 30);
@@ -21,21 +31,28 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
     let limit = groups.iter().filter_map(Group::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
-    let held = |(cache, source)| {
-        let owner = owner_of(source)?;
-        Some((home::held(cache, &owner), home::held_by_buffers(cache, &owner)))
-    };
-    let (cache_held, buffers_held) = cache_directory.zip(source).and_then(held).unwrap_or_default();
+    let cache = cache_directory.map(|directory| {
+        let (directory, owner) = (directory.to_path_buf(), source.and_then(owner_of));
+        unless_it_hangs(move || find_cache(&directory, owner.as_ref()))
+    });
+    let cache_hangs = matches!(cache, Some(Ok(None)));
+    let cache = cache.and_then(Result::ok).flatten().unwrap_or_default();
     Host {
         memory_limit,
         memory_available: available.min(memory_limit),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-        cache_free: cache_directory.and_then(|cache| {
-            let (free, total) = space(cache)?;
-            Some((free + cache_held, total))
-        }),
-        cache_held,
-        buffers_held,
+        cache_free: cache.space.map(|(free, total)| (free + cache.held, total)),
+        cache_hangs,
+        cache_held: cache.held,
+        buffers_held: cache.held_by_buffers,
+    }
+}
+
+fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheFound {
+    CacheFound {
+        space: space(directory),
+        held: owner.map_or(0, |owner| home::held(directory, owner)),
+        held_by_buffers: owner.map_or(0, |owner| home::held_by_buffers(directory, owner)),
     }
 }
 

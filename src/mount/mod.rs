@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cache::store::LOOK_EVERY;
-use crate::config::Settings;
+use crate::cache::store::{LOOK_EVERY, unless_it_hangs};
+use crate::config::{Settings, hangs};
 use crate::control::{self, MountDirectory, Reply, Request, Running};
 use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
@@ -129,6 +129,7 @@ fn serve(
     let mut notes = plan.settings.decisions.clone();
     notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
+    notes.extend(engine.moved_disk());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
@@ -248,7 +249,11 @@ struct Handler {
 impl Handler {
     fn attach(&self, mountpoint: &Path) -> Result<Value> {
         if let Some(cache) = &self.cache {
-            point::check_outside(cache, "the mount point", mountpoint)?;
+            let (apart, at) = (cache.clone(), mountpoint.to_path_buf());
+            let check = move || point::check_outside(&apart, "the mount point", &at);
+            unless_it_hangs(check)
+                .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
+                .unwrap_or_else(|| Err(hangs(cache)))?;
         }
         self.engine.attach(mountpoint)?;
         tell_watcher(&self.watcher, &self.engine);

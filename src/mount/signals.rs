@@ -30,7 +30,11 @@ extern "C" fn note(_signal: c_int) {
 pub(super) fn listen(end: impl FnOnce() + Send + 'static) -> Result<()> {
     let failed = |what| Error::new(ErrorKind::Internal, format!("signals: {what}"));
     let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+    // A parent that blocks them has this process begin with them blocked.
+    let unblocked = ends.into_iter().collect::<SigSet>().thread_unblock();
+    unblocked.map_err(|errno| failed(errno.desc().to_owned()))?;
+    for signal in ends {
         // SAFETY: the handler stores to an atomic and makes one system call, which is allowed in a
         // handler, and leaves errno as it was: rustix does not use it.
         unsafe { sigaction(signal, &action) }.map_err(|errno| failed(errno.desc().to_owned()))?;

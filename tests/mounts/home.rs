@@ -13,9 +13,9 @@ use memmap2::Mmap;
 use nix::libc;
 
 use crate::faults::{files_of_stores, is_saved};
-use crate::ground::{Ground, check_many, said, wait_until};
-use crate::mounted::{Mounted, Slow, in_namespace};
-use crate::programs::wait_for_end;
+use crate::ground::{Ground, check_many, content, said, wait_until};
+use crate::mounted::{Mounted, Slow, in_namespace, mounts_at};
+use crate::programs::{runs, wait_for_end};
 use crate::torture::Loop;
 
 /// Pages of a file that the kernel holds.
@@ -228,5 +228,70 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert_eq!(mounted.count("/source_bytes"), 0);
     mounted.umount();
+    disk.umount();
+}
+
+/// Names that hang, too: each command ends, and the mount goes without the cache.
+#[test]
+fn a_disk_that_tells_of_nothing_holds_up_no_command() {
+    const FILES: u64 = 20;
+    const SIZE: usize = 30_000;
+    let ground = Ground::new();
+    let (data, point) = (ground.path("data"), ground.path("mount"));
+    fs::create_dir_all(data.join("d")).unwrap();
+    for number in 0..FILES {
+        fs::write(data.join(format!("d/{number:04}")), content(number, SIZE)).unwrap();
+    }
+    let store = ground.source("cache");
+    let mounted = Mounted::at(&ground, &data, &point, &["--cache-dir", store.to_str().unwrap()]);
+    check_many(&point, "d", FILES, SIZE);
+    mounted.umount();
+    let slow = Slow::new(&ground, &[]);
+    let cache = slow.point.join("cache");
+    let cache = cache.to_str().unwrap();
+    assert!(ground.ends(0, &["cache", "ls", cache]).contains(data.to_str().unwrap()));
+    slow.ctl(&["fault", "hang", "cache*", "ops=lookup,getattr,open,opendir,readdir,read"]);
+    for verb in ["ls", "verify"] {
+        let said = ground.ends(5, &["cache", verb, cache]);
+        assert!(said.contains("the disk does not answer"), "{said}");
+    }
+    let mount = ["mount", data.to_str().unwrap(), point.to_str().unwrap()];
+    let said = ground.ends(0, &[&mount[..], &["--cache-dir", cache]].concat());
+    assert!(said.contains("the disk does not answer; going on without it"), "{said}");
+    check_many(&point, "d", FILES, SIZE);
+    let status = ground.ends(0, &["status", point.to_str().unwrap(), "--json"]);
+    assert!(status.contains("down: the cache disk failed, hung"), "{status}");
+    let pid = ground.daemons()[0];
+    ground.umount(&point);
+    assert_eq!(mounts_at(&point), 0);
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the end of the daemon", || !runs(pid));
+}
+
+#[test]
+fn a_cache_directory_beneath_a_disk_that_is_not_mounted_is_told_of() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 1000);
+    let disk = Loop::new(&ground, 64);
+    let (cache, point) = (disk.point.join("cache"), ground.path("mount"));
+    let words = |path: &Path| path.to_str().unwrap().to_owned();
+    let mount = || {
+        let [source, point, cache] =
+            [&ground.path("source"), &point, &cache].map(|path| words(path));
+        let said =
+            ground.ends(0, &["mount", &source, &point, "--cache-dir", &cache, "--nvme", "16MiB"]);
+        let status = ground.ends(0, &["status", &point]);
+        check_many(Path::new(&point), "d", 5, 1000);
+        ground.umount(Path::new(&point));
+        let warning = format!("was on one mounted at {} before", words(&disk.point));
+        let told = [&said, &status].map(|text| text.contains(&warning));
+        assert_eq!(told[0], told[1], "{said}{status}");
+        told[0]
+    };
+    assert!(!mount() && !mount());
+    disk.umount();
+    assert!(mount() && mount(), "also where a directory was made by then");
+    disk.mount();
+    assert!(!mount());
     disk.umount();
 }

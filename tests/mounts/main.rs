@@ -27,6 +27,7 @@ mod kernel;
 mod killed;
 mod learn;
 mod life;
+mod limits;
 mod links;
 mod loader;
 mod memory;

@@ -4,12 +4,13 @@
 //! whatever budget was asked for. Method: more data than the limit allows is read, the limit is
 //! changed while the mount runs, and a job in the same group takes memory of its own.
 
+use std::fs;
 use std::process::Command;
 
 use crate::cgroup::MemoryGroup;
-use crate::ground::{Ground, check_many, wait_until};
+use crate::ground::{Ground, check_many, content, wait_until};
 use crate::mounted::Mounted;
-use crate::programs::{Program, runs};
+use crate::programs::{Program, Reader, runs};
 
 const MIB: u64 = 1 << 20;
 const FILES: u64 = 700;
@@ -96,4 +97,32 @@ fn a_job_in_the_same_group_has_its_memory() {
     job.finish();
     wait_until("the budget without the job", || mounted.count("/ram/budget") > beside + 64 * MIB);
     mounted.umount();
+}
+
+#[test]
+fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
+    const READERS: u64 = 200;
+    let ground = Ground::new();
+    let group = MemoryGroup::new(64 * MIB);
+    ground.plant_many("d", READERS, SIZE);
+    let cache = ground.path("cache");
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    command.args(["--nvme", "1GiB", "--set", "order.learn=off", "--cache-dir"]).arg(&cache);
+    let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
+    for _ in 0..3 {
+        let read = |number| {
+            let path = mounted.path(format!("d/{number:04}"));
+            Reader::start(move || fs::read(path).unwrap() == content(number, SIZE))
+        };
+        let readers: Vec<Reader<bool>> = (0..READERS).map(read).collect();
+        assert!(readers.into_iter().all(Reader::result), "other bytes");
+        assert_eq!(group.killed(), 0);
+        assert!(runs(mounted.pid));
+    }
+    assert_eq!(mounted.count("/read_errors"), 0);
+    assert!(mounted.count("/ram/moving_budget") <= 32 * MIB);
+    wait_until("no byte is on its way", || mounted.count("/ram/moving") == 0);
+    mounted.umount();
+    assert_eq!(group.killed(), 0);
 }

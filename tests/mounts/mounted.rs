@@ -37,7 +37,7 @@ fn run_briefly(command: &mut Command) {
 /// The belady command line, with this runtime directory.
 pub(crate) fn belady(run: &Path) -> Command {
     let mut command = Command::new(program("belady"));
-    command.env("XDG_RUNTIME_DIR", run);
+    command.env("XDG_RUNTIME_DIR", run).env("XDG_STATE_HOME", run.join("state"));
     command
 }
 

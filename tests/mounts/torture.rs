@@ -43,7 +43,7 @@ impl Loop {
         made
     }
 
-    fn mount(&self) {
+    pub(crate) fn mount(&self) {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
     }
 

@@ -226,6 +226,29 @@ pub fn unless_it_hangs<T: Send + 'static>(
     unless_it_stands(work, LOOK_EVERY, HANGS_AFTER)
 }
 
+/// Tells by looks in a row whether threads hang that only wait for a disk.
+#[derive(Default)]
+pub struct Standstill {
+    before: Option<String>,
+    looks: u64,
+}
+
+impl Standstill {
+    /// Takes a look at how long the threads have run and waited to run. Returns whether they hang by
+    /// now; never if the kernel does not tell, since they may be running then. To be called each
+    /// [`LOOK_EVERY`].
+    pub fn look(&mut self, ran: Option<String>) -> bool {
+        self.lasts(ran) > HANGS_AFTER
+    }
+
+    /// For how many looks they have stood still.
+    fn lasts(&mut self, ran: Option<String>) -> u64 {
+        self.looks = if ran.is_some() && ran == self.before { self.looks + 1 } else { 0 };
+        self.before = ran;
+        self.looks
+    }
+}
+
 /// The same of a thread that does not run between so many looks in a row.
 fn unless_it_stands<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -239,20 +262,19 @@ fn unless_it_stands<T: Send + 'static>(
         number.store(gettid().as_raw(), Ordering::Relaxed);
         let _ = bring.send(work());
     })?;
-    let (mut before, mut looks) = (None, 0);
-    while looks <= looks_max {
+    let mut standstill = Standstill::default();
+    loop {
         match brought.recv_timeout(every) {
             Ok(done) => return Ok(Some(done)),
             Err(RecvTimeoutError::Disconnected) => return Err(Error::other("a thread panicked")),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        // How long it has run and waited to run. Where the kernel does not tell, it may be running.
         let worker = worker.load(Ordering::Relaxed);
         let ran = fs::read_to_string(format!("/proc/self/task/{worker}/schedstat")).ok();
-        looks = if ran.is_some() && ran == before { looks + 1 } else { 0 };
-        before = ran;
+        if standstill.lasts(ran) > looks_max {
+            return Ok(None);
+        }
     }
-    Ok(None)
 }
 
 impl Store {

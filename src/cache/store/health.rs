@@ -2,9 +2,9 @@
 //!
 //! Errors in a row make it unstable, and then down: it is bypassed, and tried again now and then.
 //! A disk on which others need the space is full: nothing more is written until there is clearly
-//! more space than has to stay free, so that it does not go back and forth at the edge. A quota does
-//! not show in the space: one that has refused a write is tried again now and then, and the disk is
-//! full until a write is taken.
+//! more space than has to stay free, so that it does not go back and forth at the edge. A quota and a
+//! limit on the size of files do not show in the space: one that has refused a write is tried again
+//! now and then, and the disk is full until a write is taken.
 
 use std::io::{Error, Result};
 use std::sync::PoisonError;
@@ -30,13 +30,36 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 /// Space beyond what has to stay free, before a full disk is written to again.
 const MARGIN_BYTES: u64 = 64 << 20;
 
+/// A limit that has refused a write and does not show in the space.
+struct Refusal {
+    /// The disk's state in words.
+    words: &'static str,
+    /// When a write is tried again.
+    again: Instant,
+}
+
+impl Refusal {
+    /// The limit that an error of a write tells of; none for other errors.
+    fn of(error: &Error) -> Option<Self> {
+        let words = match error.raw_os_error() {
+            Some(libc::EDQUOT) => {
+                "full: your quota of the cache disk is used up; no more is stored there"
+            }
+            Some(libc::EFBIG) => {
+                "full: a limit on the size of files (`ulimit -f`) is reached; no more is stored there"
+            }
+            _ => return None,
+        };
+        Some(Refusal { words, again: Instant::now() + RETRY_AFTER })
+    }
+}
+
 struct State {
     errors: u32,
     /// When a disk that is down is tried again.
     retry: Instant,
     full: bool,
-    /// When a quota that has refused a write is tried again.
-    quota: Option<Instant>,
+    refusal: Option<Refusal>,
     /// Our place on the disk has been deleted.
     gone: bool,
     looked: Option<Instant>,
@@ -45,7 +68,7 @@ struct State {
 
 impl State {
     fn is_full(&self) -> bool {
-        self.full || self.quota.is_some()
+        self.full || self.refusal.is_some()
     }
 }
 
@@ -63,7 +86,7 @@ impl Health {
             errors: 0,
             retry: Instant::now(),
             full: false,
-            quota: None,
+            refusal: None,
             gone: false,
             looked: None,
             written: 0,
@@ -78,17 +101,15 @@ impl Health {
     /// `normal`, or what is wrong in words.
     pub(super) fn words(&self) -> &'static str {
         let state = self.lock();
-        match state.errors {
+        match (state.errors, &state.refusal) {
             _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
-            DOWN.. => "down: the cache disk fails; it is bypassed",
-            1.. => "unstable: the cache disk has failed lately",
-            0 if state.quota.is_some() => {
-                "full: your quota of the cache disk is used up; no more is stored there"
-            }
-            0 if state.full => {
+            (DOWN.., _) => "down: the cache disk fails; it is bypassed",
+            (1.., _) => "unstable: the cache disk has failed lately",
+            (0, Some(refusal)) => refusal.words,
+            (0, None) if state.full => {
                 "full: others need the space of the cache disk; no more is stored there"
             }
-            0 => "normal",
+            (0, None) => "normal",
         }
     }
 
@@ -133,7 +154,7 @@ impl Health {
                 state.full = self.leaves_little(space, bytes, state.full);
             }
         }
-        !state.full && state.quota.is_none_or(|again| Instant::now() >= again)
+        !state.full && state.refusal.as_ref().is_none_or(|refusal| Instant::now() >= refusal.again)
     }
 
     /// Looks at the space.
@@ -165,7 +186,7 @@ impl Health {
 
     /// The disk took a sample.
     pub(super) fn stored(&self) {
-        self.lock().quota = None;
+        self.lock().refusal = None;
         self.good();
     }
 
@@ -177,8 +198,8 @@ impl Health {
                 tracing::warn!(%error, "the cache disk is full; going on without storing");
             }
             (state.full, state.looked) = (true, Some(Instant::now()));
-            if error.raw_os_error() == Some(libc::EDQUOT) {
-                state.quota = Some(Instant::now() + RETRY_AFTER);
+            if let Some(refusal) = Refusal::of(error) {
+                state.refusal = Some(refusal);
             }
             return;
         }
@@ -209,7 +230,7 @@ impl super::Store {
 
 /// Whether a disk has no room for what was asked of it.
 pub(super) fn has_no_room(error: &Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
 
 #[cfg(test)]
@@ -237,20 +258,25 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_full_until_a_write_is_taken() {
+    fn a_limit_that_refuses_is_full_until_a_write_is_taken() {
+        full_until_a_write_is_taken(libc::EDQUOT, "full: your quota");
+        full_until_a_write_is_taken(libc::EFBIG, "full: a limit on the size of files");
+    }
+
+    fn full_until_a_write_is_taken(errno: i32, words: &str) {
         let disk = Model::default();
         let health = Health::new(GIB, 0);
-        health.bad(&Error::from_raw_os_error(libc::EDQUOT));
+        health.bad(&Error::from_raw_os_error(errno));
         let no_more = || {
             // What the disk says of its space.
             health.look(&disk).unwrap();
             health.good();
-            health.words().starts_with("full: your quota") && health.is_full()
+            health.words().starts_with(words) && health.is_full()
         };
         assert!(no_more() && !health.has_room(&disk, 1));
-        health.lock().quota = Some(Instant::now());
+        health.lock().refusal.as_mut().unwrap().again = Instant::now();
         assert!(no_more() && health.has_room(&disk, 1), "it is tried again");
-        health.bad(&Error::from_raw_os_error(libc::EDQUOT));
+        health.bad(&Error::from_raw_os_error(errno));
         assert!(no_more() && !health.has_room(&disk, 1));
         health.stored();
         assert!(!no_more() && health.words() == "normal" && health.has_room(&disk, 1));

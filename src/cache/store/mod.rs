@@ -57,7 +57,7 @@ use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(super) use calls::HANGS_AFTER;
 use calls::Watch;
 pub(super) use calls::looks_in;
-pub use calls::{LOOK_EVERY, unless_it_hangs};
+pub use calls::{LOOK_EVERY, Standstill, unless_it_hangs};
 use disk::Disk;
 use health::{Health, has_no_room};
 pub use large::Part;

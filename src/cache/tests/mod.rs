@@ -1,5 +1,6 @@
 //! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
 
+mod scarce;
 mod slow;
 
 use std::ffi::OsStr;
@@ -113,8 +114,17 @@ fn stand_on(
     period: Option<Duration>,
 ) -> Stand {
     let directory = tempfile::tempdir().unwrap();
-    let stored = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("file"), b"bytes").unwrap();
+    stand_over(directory, source, disk, period)
+}
+
+fn stand_over(
+    directory: tempfile::TempDir,
+    source: impl FnOnce(PosixSource) -> Arc<dyn Source>,
+    disk: impl FnOnce(store::disk::Directory) -> Arc<dyn store::disk::Disk>,
+    period: Option<Duration>,
+) -> Stand {
+    let stored = tempfile::tempdir().unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
     let catalog = Catalog::scan(source, 1, period).unwrap();
     let inbox = Arc::new(Inbox::new(8));
@@ -230,7 +240,10 @@ fn a_damaged_sample_that_is_wanted_whole_is_not_there_any_more() {
         }
     }
     let (whole, taken) = channel();
-    stand.cache.whole(stand.node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    stand.cache.whole(
+        stand.node,
+        Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()),
+    );
     assert_eq!(taken.recv_timeout(LIMIT).unwrap(), Some(b"bytes".to_vec()));
     // Twice: what was given up may have been stored again since it was found damaged.
     let (mut messages, start) = (Vec::new(), std::time::Instant::now());
@@ -274,7 +287,8 @@ fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
     std::fs::remove_file(&file).unwrap();
     let (whole, taken) = channel();
     let node = cache.catalog.locate(BLOCK).unwrap().node;
-    cache.whole(node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    cache
+        .whole(node, Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()));
     assert_eq!(taken.recv_timeout(LIMIT).unwrap().map(|bytes| bytes.len()), Some(LENGTH));
 }
 
@@ -351,13 +365,13 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
 fn what_is_given_up_and_stored_is_done_together_but_in_order_for_each_block() {
     use super::local::{Job, take_batch};
     let stand = stand(|directory| Arc::new(directory));
-    let backlog = backlog::Backlog::default();
+    let memory = Memory::default();
     let owed = |block| {
         Owed::new(&stand.cache, Event::Placed { block: BlockId(block), tier: TIER, done: false })
     };
     let put = |block, length| {
         let bytes = Arc::new(Buffer::from(vec![0; length]));
-        let arrival = backlog.arrival(stand.node, &bytes).unwrap();
+        let arrival = memory.arrival(stand.node, &bytes).unwrap();
         Job::Put(BlockId(block), arrival, owed(block))
     };
     let remove = |block| Job::Remove(BlockId(block));

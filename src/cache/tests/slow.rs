@@ -250,7 +250,10 @@ fn a_disk_that_hangs_is_left_alone_until_it_answers() {
     let reader = stand.read_again();
     gate.await_calls(1);
     let (whole, taken) = channel();
-    stand.cache.whole(stand.node, Box::new(move |bytes| whole.send(bytes).unwrap()));
+    stand.cache.whole(
+        stand.node,
+        Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()),
+    );
     gate.await_calls(2);
     stand.look(FOR_EVER);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{say, say_json};
+use super::{apart, say, say_json};
 use crate::cache::store::disk::Directory;
 use crate::cache::store::home::{self, Found as Listed};
 use crate::cache::store::{Limits, Store, fresh_secret};
@@ -69,6 +69,14 @@ pub(super) enum Verb {
 }
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
+    let (Verb::Ls { dir, .. }
+    | Verb::Verify { dir, .. }
+    | Verb::Gc { dir, .. }
+    | Verb::Rm { dir, .. }) = verb;
+    apart::run(dir, || run_here(verb))
+}
+
+fn run_here(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Ls { dir, json } => ls::ls(&absolute(dir), *json),
         Verb::Verify { dir, store, json } => {

@@ -100,3 +100,21 @@ proptest! {
         prop_assert!(changes <= 2, "{changes} changes");
     }
 }
+
+#[test]
+fn bytes_on_their_way_take_half_of_what_fits_and_no_more_than_they_are_worth() {
+    const MIB: u64 = 1 << 20;
+    let moving = |configured, fits, moving| {
+        let mut budget = Budget::new(configured, configured);
+        budget.look(&fitting(fits), 0);
+        budget.moving(moving)
+    };
+    assert_eq!(moving(64 * MIB, 10 * GIB, 0), 32 * MIB);
+    assert_eq!(moving(MIB, 10 * GIB, 0), 32 * MIB, "readers are many whatever is kept");
+    assert_eq!(moving(200 * MIB, 10 * GIB, 0), 100 * MIB);
+    assert_eq!(moving(8 * GIB, 10 * GIB, 0), 256 * MIB);
+    assert_eq!(moving(8 * GIB, 40 * MIB, 0), 20 * MIB);
+    assert_eq!(moving(8 * GIB, 20 * MIB, 20 * MIB), 20 * MIB, "what moves is not lost to it");
+    assert_eq!(moving(8 * GIB, 0, 0), 4 * MIB);
+    assert_eq!(Budget::new(8 * GIB, 40 * MIB).moving(0), 20 * MIB, "before the first look");
+}

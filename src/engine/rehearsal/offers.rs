@@ -37,13 +37,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// The bytes, unless too many wait.
-    fn new(arrival: &Arrival, all: &Arc<AtomicU64>) -> Option<Self> {
+    /// The bytes, unless more than `most` would wait.
+    fn new(arrival: &Arrival, all: &Arc<AtomicU64>, most: u64) -> Option<Self> {
         let Arrival { node, bytes, .. } = arrival.clone();
         let length = bytes.len() as u64;
         let waiting = Waiting { node, bytes, all: Arc::clone(all) };
         let before = all.fetch_add(length, Ordering::Relaxed);
-        (before + length <= WAITING_BYTES_MAX).then_some(waiting)
+        (before + length <= most).then_some(waiting)
     }
 }
 
@@ -211,8 +211,9 @@ impl Offers {
         }
         *self.stage(file) = Stage::Arrived;
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let most = WAITING_BYTES_MAX.min(cache.memory().capacity() as u64 / 8);
         if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
-            && let Some(waiting) = Waiting::new(arrival, &self.all)
+            && let Some(waiting) = Waiting::new(arrival, &self.all, most)
         {
             self.waiting.insert(file, waiting);
         }

@@ -275,9 +275,10 @@ fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
 fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &Notes) {
     let mut asked_bytes = 0;
     let may_fetch = held.has_room();
+    let most = FETCHED_BYTES_MAX.min(cache.memory().capacity() as u64 / 8);
     for (ahead, offer) in queue.firsts().enumerate() {
         let Some(sample) = sample(cache.catalog(), held, offer) else { continue };
-        let fits = ahead == 0 || asked_bytes + sample.bytes <= FETCHED_BYTES_MAX;
+        let fits = ahead == 0 || asked_bytes + sample.bytes <= most;
         if matches!(offer.bytes, Bytes::Away)
             && may_fetch
             && fits

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::notes::{Note, Notes};
 use super::offers::Waiting;
+use crate::cache::Buffer;
 use crate::catalog::NodeId;
 
 /// Offers whose bytes are fetched at once.
@@ -18,7 +19,7 @@ pub(super) const FETCHES_MAX: usize = 4;
 pub(super) const FETCHED_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes that were asked for: empty as long as they are on their way, none where they cannot be had.
-pub(super) type Fetched = OnceLock<Option<Vec<u8>>>;
+pub(super) type Fetched = OnceLock<Option<Buffer>>;
 
 /// The bytes of an offer.
 pub(super) enum Bytes {
@@ -92,7 +93,7 @@ impl Delivery {
     }
 
     /// Brings these bytes. Never waits.
-    pub(super) fn bring(self, bytes: Option<Vec<u8>>) {
+    pub(super) fn bring(self, bytes: Option<Buffer>) {
         let _ = self.to.set(bytes);
     }
 }

@@ -16,6 +16,7 @@
 //!
 //! Nothing else is ever touched, and what bears such a name and is not ours is not either.
 
+mod disks;
 mod found;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::anchor::{Anchored, hold};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{has_ended, is_ending};
+pub use disks::moved;
 pub use found::{Found, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
@@ -169,6 +171,7 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::ESHUTDOWN
                 | libc::ENOSPC
                 | libc::EDQUOT
+                | libc::EFBIG
         )
     );
     // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
@@ -189,6 +192,7 @@ pub fn advice(error: &std::io::Error) -> &'static str {
         Some(libc::ENOSPC | libc::EDQUOT) => {
             "make room on the disk or in the quota, or give another directory"
         }
+        Some(libc::EFBIG) => "raise the limit on the size of files, `ulimit -f`",
         _ => "`dmesg` says more where the disk fails; a directory on another one does without it",
     }
 }
