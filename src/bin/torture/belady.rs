@@ -22,6 +22,9 @@ use crate::watch::Watch;
 /// How much longer than the limit of an operation a command of ours is waited for.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How long a mount is tried again where the source is in trouble.
+const TRIED: Duration = Duration::from_secs(20);
+
 /// Starts the rest of its words in a cgroup, if the first is not empty, and with the limits of the
 /// next two.
 const LIMITED: &str = r#"
@@ -140,8 +143,10 @@ impl Belady {
     }
 
     fn mount_at(&mut self, point: &Path) -> bool {
+        let first = now();
         loop {
             let began = now();
+            let is_early = began - first < nanos(TRIED) + self.watch.limit();
             let command = self.mount_command(point);
             match self.run("mount", Subject::Mount, command) {
                 Some((0, _)) => {
@@ -149,7 +154,7 @@ impl Belady {
                     return true;
                 }
                 None => return false,
-                Some(_) if self.watch.excuses.source_was_in_trouble(began, now()) => {
+                Some(_) if is_early && self.watch.excuses.source_was_in_trouble(began, now()) => {
                     thread::sleep(Duration::from_millis(100));
                 }
                 Some((code, said)) => {

@@ -19,7 +19,7 @@ use crate::disk::CacheDisk;
 use crate::ground::Ground;
 use crate::lanes::Lanes;
 use crate::mounts::{Connections, below, sever};
-use crate::plan::{Kind, Limit, Plan, Source, Trouble};
+use crate::plan::{Kind, LONGEST_MS, Limit, Plan, Source, Trouble};
 use crate::process::signal;
 use crate::settle::settle;
 use crate::shadow::Promise;
@@ -68,7 +68,9 @@ impl Run {
         for name in ["source", "slow", "run", "mount0", "mount1", "mount2"] {
             fs::create_dir_all(self.ground.path(name))?;
         }
-        let promise = Promise::new(plan.period_ms.map(|ms| ms * 1_000_000), self.limit);
+        // An answer that hung tells what was when it was asked for.
+        let slack = self.limit + LONGEST_MS * 1_000_000;
+        let promise = Promise::new(plan.period_ms.map(|ms| ms * 1_000_000), slack);
         let shadow = plant(plan, &self.ground.path("source"), promise)?;
         let mut slow = match &plan.source {
             Source::Plain => None,

@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Ground {
     dir: TempDir,
+    root: PathBuf,
     /// The program under test.
     pub(crate) belady: PathBuf,
     /// The slow filesystem.
@@ -37,17 +38,24 @@ impl Ground {
     pub(crate) fn new() -> io::Result<Self> {
         let (belady, slowpfs) = (program("belady")?, program("slowpfs")?);
         let dir = tempfile::Builder::new().prefix("belady-torture-").tempdir()?;
-        Ok(Ground { dir, belady, slowpfs })
+        let root = dir.path().join("episode");
+        fs::create_dir(&root)?;
+        Ok(Ground { dir, root, belady, slowpfs })
     }
 
-    /// Its path.
+    /// The directory of an episode.
     pub(crate) fn root(&self) -> &Path {
-        self.dir.path()
+        &self.root
     }
 
     /// A path in it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.root.join(name)
+    }
+
+    /// What lasts for the run.
+    pub(crate) fn beside(&self) -> &Path {
+        self.dir.path()
     }
 
     /// The processes of belady that have to do with it.
@@ -71,7 +79,7 @@ impl Ground {
         entries.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect()
     }
 
-    /// Ends every process of it and takes every mount away, and then what is in it.
+    /// Ends every process of an episode, takes every mount away, and then what is in its directory.
     pub(crate) fn clear(&self) {
         clear(self.root(), &self.belady, &self.slowpfs);
     }
@@ -79,7 +87,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        self.clear();
+        clear(self.dir.path(), &self.belady, &self.slowpfs);
     }
 }
 

@@ -99,12 +99,14 @@ impl<'e> Lanes<'e> {
         }
         self.last(step);
         *slow = self.must("slowpfs", Slow::start(&self.stage.ground, options));
+        // It is well again, and no excuse for a mount that fails; the old mount does not know it yet.
+        let excuses = &self.stage.watch.excuses;
+        let old = excuses.begin(Trouble::Cycle, Target::All);
+        excuses.end(noted);
         let mut belady = self.belady();
-        self.stage.remount(&mut belady, Trouble::Cycle, |belady| {
-            // The source is well again, and no excuse for a mount that fails.
-            self.stage.watch.excuses.end(noted);
-            belady.end(End::Force)
-        });
+        if self.stage.remount(&mut belady, Trouble::Cycle, |belady| belady.end(End::Force)) {
+            excuses.end(old);
+        }
     }
 
     fn disk(&self, began: Nanos, disk: &mut Option<CacheDisk>) {

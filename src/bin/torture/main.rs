@@ -79,8 +79,8 @@ fn run(cli: &Cli) -> io::Result<bool> {
     let limit = nanos(Duration::from_secs_f64(cli.hang));
     let (ground, tally) = (Arc::new(Ground::new()?), Arc::<Tally>::default());
     let watchdog = Watchdog::start(&ground, limit)?;
-    let (yardstick, measuring) = Yardstick::start(ground.root())?;
-    let connections = Connections::at(ground.path("connections"));
+    let (yardstick, measuring) = Yardstick::start(ground.beside())?;
+    let connections = Connections::at(ground.beside().join("connections"));
     let run = Run {
         seed,
         limit,

@@ -23,17 +23,24 @@ impl Stage {
         end: impl FnOnce(&mut Belady) -> bool,
     ) -> bool {
         let noted = self.watch.excuses.begin(trouble, Target::All);
+        // The first reads may come before the mount command has returned.
+        self.expect_remembered();
         let mounted = end(belady) && belady.mount();
         if !mounted {
             self.break_off();
             return false;
         }
-        if self.plan.has_cache() {
-            self.shadow.promise.remembers(now());
-        }
+        self.expect_remembered();
         belady.pid.into_iter().for_each(|pid| self.is_served_by(pid));
         self.watch.excuses.end(noted);
         true
+    }
+
+    /// A mount that begins about now may serve what its catalog remembers.
+    fn expect_remembered(&self) {
+        if self.plan.has_cache() {
+            self.shadow.promise.remembers(now());
+        }
     }
 
     /// Kills the daemon, and mounts again.

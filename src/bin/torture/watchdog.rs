@@ -58,7 +58,7 @@ impl Watchdog {
     pub(crate) fn start(ground: &Ground, limit: Nanos) -> io::Result<Self> {
         listen()?;
         let (stop, deadline) = (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(Nanos::MAX)));
-        let (root, belady) = (ground.root().to_owned(), ground.belady.clone());
+        let (root, belady) = (ground.beside().to_owned(), ground.belady.clone());
         let paths = [root, belady, ground.slowpfs.clone()];
         let (flag, for_signal) = (Arc::clone(&stop), paths.clone());
         thread::Builder::new().name("signals".into()).spawn(move || {
@@ -77,7 +77,7 @@ impl Watchdog {
             }
             eprintln!("torture: the episode does not end: everything is killed");
             let [root, belady, _] = &paths;
-            diagnose::print(&of_program(belady, root), &[], root);
+            diagnose::print(&of_program(belady, root), &[], &root.join("episode"));
             give_up(&paths, 1);
         })?;
         Ok(Watchdog { stop, deadline, limit })

@@ -8,7 +8,7 @@ mod trouble;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-pub(crate) use steps::Step;
+pub(crate) use steps::{LONGEST_MS, Step};
 pub(crate) use trouble::Trouble;
 
 /// What an episode is mostly about.

@@ -33,6 +33,9 @@ impl Step {
     }
 }
 
+/// No trouble lasts longer than so many milliseconds.
+pub(crate) const LONGEST_MS: u64 = 4_000;
+
 const OF_SOURCE: [Trouble; 9] = [
     Trouble::SourceEio,
     Trouble::SourceEstale,
@@ -99,7 +102,7 @@ fn lane(
 ) {
     let mut at_ms = random.random_range(0..pause_ms);
     while at_ms < plan.lasts_ms {
-        let lasts_ms = random.random_range(300..4_000);
+        let lasts_ms = random.random_range(300..LONGEST_MS);
         let target = match random.random_range(0..6) {
             0 => Target::All,
             1..3 => Target::Directory(random.random_range(0..8)),
