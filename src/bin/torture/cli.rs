@@ -46,6 +46,9 @@ pub(crate) struct Cli {
 /// What is no run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Maps the files whose paths it is told.
+    #[command(hide = true)]
+    Mapper,
     /// Reads the files below a directory until it is killed.
     #[command(hide = true)]
     Victim {

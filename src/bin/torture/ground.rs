@@ -1,7 +1,7 @@
 //! The directory of a run, and what clears it away whatever has happened in it.
 //!
 //! Processes are known by their program and by a path below the directory among their words, mounts
-//! by their paths. So nothing of others is ever touched.
+//! by their paths. So nothing of others is ever touched. Processes of this very program end with it.
 
 use std::fs;
 use std::io;
@@ -98,12 +98,10 @@ pub(crate) fn clear(root: &Path, belady: &Path, slowpfs: &Path) {
         let mut thaw = Command::new("fsfreeze");
         let _ = thaw.arg("--unfreeze").arg(&mount.point).stderr(Stdio::null()).status();
     }
-    let own = std::env::current_exe().unwrap_or_default();
-    let left = || [belady, slowpfs, &own].map(|program| of_program(program, root)).concat();
+    let left = || [belady, slowpfs].map(|program| of_program(program, root)).concat();
     let began = Instant::now();
     loop {
-        let ours = i32::try_from(std::process::id()).unwrap_or(0);
-        let left: Vec<i32> = left().into_iter().filter(|pid| *pid != ours).collect();
+        let left = left();
         left.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
         sever(root);
         if left.is_empty() || began.elapsed() > PATIENCE {

@@ -13,7 +13,6 @@ use crate::excuse::Noted;
 use crate::plan::{Source, Step, Trouble};
 use crate::source::Slow;
 use crate::stage::Stage;
-use crate::tally::Wrong;
 use crate::target::Target;
 
 /// What the lanes share.
@@ -62,10 +61,7 @@ impl<'e> Lanes<'e> {
 
     /// What the tool itself cannot do is an error of the run.
     fn must<T>(&self, what: &str, result: io::Result<T>) -> Option<T> {
-        let said = |error| {
-            self.stage.watch.wrong(Wrong::Error, &format!("torture itself: {what}: {error}"));
-        };
-        result.map_err(said).ok()
+        result.map_err(|error| self.stage.fails(what, &error)).ok()
     }
 
     fn source(&self, began: Nanos, slow: &mut Option<Slow>) {

@@ -57,10 +57,12 @@ use yardstick::Yardstick;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Victim { root, seed }) = &cli.command {
-        actors::read_for_ever(root, *seed);
-    }
-    match run(&cli) {
+    let result = match &cli.command {
+        Some(Command::Victim { root, seed }) => actors::read_for_ever(root, *seed),
+        Some(Command::Mapper) => actors::map_for_ever().map(|()| true),
+        None => run(&cli),
+    };
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

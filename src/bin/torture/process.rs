@@ -83,11 +83,17 @@ pub(crate) fn is_there(pid: i32) -> bool {
     !is_dead || tasks() > 1
 }
 
-/// The processes of a program that were started with words of which one begins with `path`.
+/// The processes of a program that were started with words of which one begins with `path`. The words
+/// of others are not looked at: they cannot be read as long as the memory of a process is locked.
 pub(crate) fn of_program(program: &Path, path: &Path) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let name = program.file_name().unwrap_or_default().as_bytes();
     let is_it = |pid: &i32| {
+        let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.trim_ascii_end() != name {
+            return false;
+        }
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let needle = path.as_os_str().as_bytes();
         let mut words = words.split(|byte| *byte == 0);

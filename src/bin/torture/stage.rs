@@ -12,6 +12,7 @@ use crate::ground::Ground;
 use crate::plan::Plan;
 use crate::process::is_there;
 use crate::shadow::Shadow;
+use crate::tally::Wrong;
 use crate::target::Subject;
 use crate::watch::Watch;
 
@@ -58,6 +59,11 @@ impl Stage {
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Relaxed);
         self.end();
+    }
+
+    /// What the tool itself cannot do is an error of the run.
+    pub(crate) fn fails(&self, what: &str, error: &std::io::Error) {
+        self.watch.wrong(Wrong::Error, &format!("torture itself: {what}: {error}"));
     }
 
     /// Whether it was broken off, or something hangs.

@@ -2,6 +2,7 @@
 
 mod editing;
 mod loading;
+mod mapping;
 mod reading;
 mod victims;
 mod walking;
@@ -17,6 +18,7 @@ use rand::rngs::ChaCha8Rng;
 use crate::belady::Belady;
 use crate::plan::{Kind, mix};
 use crate::stage::Stage;
+pub(crate) use mapping::map_for_ever;
 pub(crate) use reading::{Way, attempt};
 pub(crate) use victims::read_for_ever;
 
@@ -34,6 +36,9 @@ pub(crate) fn start(stage: &Arc<Stage>) -> io::Result<Vec<JoinHandle<()>>> {
         // Some read only what no fault holds: else all would wait for the same.
         let is_careful = nth % 2 == 0;
         cast.act("reader", move |stage, random| reading::act(stage, random, is_careful))?;
+    }
+    for _ in 0..readers.mappers {
+        cast.act("mapper", mapping::act)?;
     }
     for _ in 0..readers.walkers {
         cast.act("walker", walking::act)?;

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc;
@@ -13,7 +14,6 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::clock::{Nanos, now};
 use crate::excuse::name_of;
-use crate::map::Map;
 use crate::shadow::{self, End, Pieces};
 use crate::stage::Stage;
 use crate::tally::Wrong;
@@ -29,8 +29,6 @@ pub(crate) enum Way {
     },
     /// Some ranges of it.
     Ranges,
-    /// Mapped.
-    Map,
     /// Its attributes.
     Stat,
 }
@@ -40,7 +38,6 @@ impl Way {
         match self {
             Way::Whole { .. } => "read",
             Way::Ranges => "read of ranges",
-            Way::Map => "map",
             Way::Stat => "stat",
         }
     }
@@ -49,8 +46,7 @@ impl Way {
         match random.random_range(0..20) {
             0..6 => Way::Whole { forget: true },
             6..12 => Way::Whole { forget: false },
-            12..15 => Way::Ranges,
-            15..18 => Way::Map,
+            12..18 => Way::Ranges,
             _ => Way::Stat,
         }
     }
@@ -65,12 +61,14 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng, is_careful: bool) {
         let began = now();
         if is_careful && stage.watch.excuses.held_until(&subject, began) > began {
             // There may be nothing else at the moment.
-            stage.sleep(std::time::Duration::from_micros(200));
+            stage.sleep(Duration::from_micros(200));
             continue;
         }
         let point = random.random_range(0..stage.points.len());
         let way = Way::any(random);
         read(stage, point, file, way, random);
+        // Others are to have a processor, too.
+        thread::sleep(Duration::from_micros(random.random_range(0..2000)));
     }
 }
 
@@ -89,7 +87,17 @@ pub(super) fn read(
     random: &mut ChaCha8Rng,
 ) {
     let (began, seen) = look(stage, point, file, way, random);
-    judge(stage, file, way, began, seen);
+    judge(stage, file, way.name(), began, seen);
+}
+
+/// Judges what came of a map.
+pub(super) fn judge_map(
+    stage: &Stage,
+    file: &shadow::File,
+    began: Nanos,
+    read: io::Result<Pieces>,
+) {
+    judge(stage, file, "map", began, read.map(Seen::Bytes));
 }
 
 /// Reads a file of which the source has what it will have; what is not yet as it should be.
@@ -108,7 +116,7 @@ pub(crate) fn attempt(
                 true => file.check(&file.current(), &read),
                 false => Ok(()),
             };
-            judge(stage, file, way, began, Ok(Seen::Bytes(read)));
+            judge(stage, file, way.name(), began, Ok(Seen::Bytes(read)));
             is_late
         }
         Ok(Seen::Size(_)) => Ok(()),
@@ -135,13 +143,12 @@ fn look(
     let seen = match way {
         Way::Whole { forget } => whole(&path, forget).map(Seen::Bytes),
         Way::Ranges => ranges(&path, random).map(Seen::Bytes),
-        Way::Map => map(&path).map(Seen::Bytes),
         Way::Stat => fs::metadata(&path).map(|found| Seen::Size(found.len())),
     };
     (operation.began, seen)
 }
 
-fn judge(stage: &Stage, file: &shadow::File, way: Way, began: Nanos, seen: io::Result<Seen>) {
+fn judge(stage: &Stage, file: &shadow::File, way: &str, began: Nanos, seen: io::Result<Seen>) {
     let ended = now();
     let permitted = file.permitted(&stage.shadow.promise, began, ended);
     let judged = match seen {
@@ -165,14 +172,14 @@ fn judge(stage: &Stage, file: &shadow::File, way: Way, began: Nanos, seen: io::R
             if by_change || stage.explains(errno, &subject, began, ended) {
                 stage.watch.tally.counts().explained += 1;
             } else {
-                let what = format!("{} of {}: {}", way.name(), file.name, name_of(errno));
+                let what = format!("{} of {}: {}", way, file.name, name_of(errno));
                 stage.watch.wrong(Wrong::Error, &what);
             }
             Ok(())
         }
     };
     if let Err(what) = judged {
-        stage.watch.wrong(Wrong::Bytes, &format!("{}: {what}", way.name()));
+        stage.watch.wrong(Wrong::Bytes, &format!("{}: {what}", way));
     }
 }
 
@@ -223,15 +230,4 @@ fn ranges(path: &Path, random: &mut ChaCha8Rng) -> io::Result<Pieces> {
         all.ends.extend(one.ends);
     }
     Ok(all)
-}
-
-/// Reads all of a mapped file.
-fn map(path: &Path) -> io::Result<Pieces> {
-    let file = File::open(path)?;
-    let length = file.metadata()?.len() as usize;
-    if length == 0 {
-        return Ok(Pieces::default());
-    }
-    let bytes = Map::new(file.as_raw_fd(), length)?.read()?;
-    Ok(Pieces { pieces: vec![(0, bytes)], ends: Vec::new() })
 }

@@ -29,8 +29,15 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     }
 }
 
+/// Has this process end with the thread that has started it.
+pub(super) fn end_with_parent() {
+    // Where that cannot be had, the guard of the parent ends it.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+}
+
 /// Is such a reader: goes through the files below a directory in any order, and judges nothing.
 pub(crate) fn read_for_ever(root: &Path, seed: u64) -> ! {
+    end_with_parent();
     let random = &mut ChaCha8Rng::seed_from_u64(seed);
     loop {
         let mut files: Vec<PathBuf> = Vec::new();

@@ -58,8 +58,10 @@ pub(crate) enum Limit {
 /// Who reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Readers {
-    /// Readers of random files, ranges and maps.
+    /// Readers of random files and ranges.
     pub(crate) random: u32,
+    /// Processes that read by maps.
+    pub(crate) mappers: u32,
     /// Those who list directories and ask for attributes.
     pub(crate) walkers: u32,
     /// Loaders of shuffled epochs: the workers of each.
@@ -233,14 +235,14 @@ impl Plan {
             Limit::FileSize(most) => format!(", ulimit -f {most}"),
         };
         let order = self.order.as_deref().unwrap_or("no order");
-        let Readers { random, walkers, loaders, victims, edit_every_ms } = &self.readers;
+        let Readers { random, mappers, walkers, loaders, victims, edit_every_ms } = &self.readers;
         let edits = match edit_every_ms {
             0 => "no edits".to_owned(),
             ms => format!("an edit each {ms} ms"),
         };
         format!(
             "{:?}: {}, {period}, {source}, cache {:?}, ram {}{memory}{limit}, {} points, {order}, \
-             {} files, {random} readers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}",
+             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}",
             self.kind,
             self.mode,
             self.disk,
@@ -300,6 +302,7 @@ fn sizes(random: &mut ChaCha8Rng) -> Vec<u64> {
 fn readers(random: &mut ChaCha8Rng) -> Readers {
     Readers {
         random: pick(random, &[2, 4, 8, 16, 32, 72]),
+        mappers: random.random_range(1..4),
         walkers: random.random_range(1..4),
         loaders: (0..random.random_range(0..3)).map(|_| random.random_range(1..5)).collect(),
         victims: pick(random, &[0, 1, 2]),
