@@ -71,6 +71,18 @@ impl Stage {
         self.broken.load(Relaxed) || self.watch.has_hung()
     }
 
+    /// Whether the daemon has ended by itself; one that is about to end is waited for.
+    fn is_cut_off(&self) -> bool {
+        const LOOKS: u32 = 20;
+        let is_gone = |look: u32| {
+            if look > 0 {
+                thread::sleep(Duration::from_millis(25));
+            }
+            self.is_broken() || !is_there(self.daemon.load(Relaxed))
+        };
+        (0..LOOKS).any(is_gone)
+    }
+
     /// Whether an error of an operation of that time is explained: by a fault, or by something that
     /// is wrong and told of once.
     pub(crate) fn explains(
@@ -80,8 +92,9 @@ impl Stage {
         began: Nanos,
         ended: Nanos,
     ) -> bool {
-        let is_cut_off = AWAY.contains(&errno) && !is_there(self.daemon.load(Relaxed));
-        is_cut_off || self.is_broken() || self.watch.excuses.explains(errno, subject, began, ended)
+        self.is_broken()
+            || self.watch.excuses.explains(errno, subject, began, ended)
+            || AWAY.contains(&errno) && self.is_cut_off()
     }
 
     /// All actors are to end.
