@@ -1,0 +1,33 @@
+//! Loaders: workers that go through all files in shuffled epochs.
+
+use std::sync::{Mutex, PoisonError};
+
+use rand::rngs::ChaCha8Rng;
+use rand::seq::SliceRandom;
+
+use super::reading::{Way, read};
+use crate::stage::Stage;
+
+/// What the workers of a loader share: what is left of the epoch.
+#[derive(Debug, Default)]
+pub(super) struct Loader(Mutex<Vec<usize>>);
+
+impl Loader {
+    /// The next file; a new epoch begins after the last.
+    fn next(&self, files: usize, random: &mut ChaCha8Rng) -> usize {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.is_empty() {
+            left.extend(0..files);
+            left.shuffle(random);
+        }
+        left.pop().unwrap_or(0)
+    }
+
+    /// Reads what comes next, until the end.
+    pub(super) fn act(&self, stage: &Stage, random: &mut ChaCha8Rng) {
+        while stage.may_go_on() {
+            let file = &stage.shadow.files[self.next(stage.shadow.files.len(), random)];
+            read(stage, 0, file, Way::Whole { forget: false }, random);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Reading by maps, in processes of their own.
+//!
+//! A thread that waits for a page of a map may keep the memory of its whole process locked: no other
+//! thread of it gets memory then. So each reader of maps has a process for that alone.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use nix::libc;
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+
+use super::reading::judge_map;
+use super::victims::end_with_parent;
+use crate::map::Map;
+use crate::process::end;
+use crate::shadow::Pieces;
+use crate::stage::Stage;
+use crate::target::Subject;
+
+/// A process that reads maps.
+struct Mapper {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+/// Reads files by maps as they come.
+pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
+    let mut mapper = match Mapper::start() {
+        Ok(mapper) => mapper,
+        Err(error) => return stage.fails("a process that maps", &error),
+    };
+    while stage.may_go_on() {
+        let file = &stage.shadow.files[random.random_range(0..stage.shadow.files.len())];
+        let path = stage.at_point(random.random_range(0..stage.points.len()), &file.name);
+        let operation = stage.watch.begin("map", Subject::File(file.name.clone()));
+        let began = operation.began;
+        let read = mapper.read(&path);
+        drop(operation);
+        judge_map(stage, file, began, read);
+        stage.sleep(Duration::from_millis(random.random_range(0..5)));
+    }
+}
+
+impl Mapper {
+    fn start() -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("mapper").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(asks), Some(answers)) => {
+                Ok(Mapper { child, asks, answers: BufReader::new(answers) })
+            }
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn read(&mut self, path: &Path) -> io::Result<Pieces> {
+        self.asks.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
+        let mut number = || {
+            let mut bytes = [0; 4];
+            self.answers.read_exact(&mut bytes).map(|()| u32::from_le_bytes(bytes))
+        };
+        let (errno, length) = (number()?, number()?);
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(errno.cast_signed()));
+        }
+        let mut bytes = vec![0; length as usize];
+        self.answers.read_exact(&mut bytes)?;
+        let pieces = if bytes.is_empty() { Vec::new() } else { vec![(0, bytes)] };
+        Ok(Pieces { pieces, ends: Vec::new() })
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        end(&mut self.child, Duration::from_secs(1));
+    }
+}
+
+/// Is such a process: maps what it is told, a path a line, and answers with an errno and the bytes.
+pub(crate) fn map_for_ever() -> io::Result<()> {
+    end_with_parent();
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let (errno, bytes) = match map(Path::new(&line?)) {
+            Ok(bytes) => (0, bytes),
+            Err(error) => (error.raw_os_error().unwrap_or(libc::EINVAL), Vec::new()),
+        };
+        let length = u32::try_from(bytes.len()).unwrap_or(0);
+        out.write_all(&errno.to_le_bytes())?;
+        out.write_all(&length.to_le_bytes())?;
+        out.write_all(&bytes)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Reads all of a file by a map.
+fn map(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len() as usize;
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    Map::new(file.as_raw_fd(), length)?.read()
+}

@@ -1,0 +1,53 @@
+//! Reading processes that are killed: each must be gone at once, whatever it waits for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use crate::process::end;
+use crate::stage::Stage;
+use crate::target::Subject;
+
+/// Starts readers and kills them, one after the other.
+pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
+    let Ok(own) = std::env::current_exe() else { return };
+    while stage.may_go_on() {
+        let point = &stage.points[random.random_range(0..stage.points.len())];
+        let seed = random.random_range(0..u64::MAX);
+        let mut command = Command::new(&own);
+        command.arg("victim").arg(point).arg(seed.to_string()).stdin(Stdio::null());
+        let Ok(mut child) = command.spawn() else { continue };
+        stage.sleep(Duration::from_millis(random.random_range(50..1000)));
+        let operation = stage.watch.begin("end of a killed reader", Subject::Local("the reader"));
+        while !end(&mut child, Duration::from_millis(200)) && !stage.watch.has_hung() {}
+        drop(operation);
+    }
+}
+
+/// Has this process end with the thread that has started it.
+pub(super) fn end_with_parent() {
+    // Where that cannot be had, the guard of the parent ends it.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+}
+
+/// Is such a reader: goes through the files below a directory in any order, and judges nothing.
+pub(crate) fn read_for_ever(root: &Path, seed: u64) -> ! {
+    end_with_parent();
+    let random = &mut ChaCha8Rng::seed_from_u64(seed);
+    loop {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+            let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+            files.extend(inside.map(|entry| entry.path()));
+        }
+        for _ in 0..files.len() {
+            let _ = fs::read(&files[random.random_range(0..files.len())]);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,80 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::plan::Kind;
+
+/// Reads through belady under faults and abuse, and judges every byte, error and wait.
+///
+/// Everything random follows from the seed: `--seed S --episode N` repeats an episode. It exits with
+/// 0 if nothing was wrong: no wrong byte, no error and no wait that a fault does not explain, and no
+/// daemon that was killed for want of memory. Needs root, and belady and slowpfs beside it.
+#[derive(Debug, Parser)]
+#[command(name = "torture", version)]
+pub(crate) struct Cli {
+    /// What it does in processes of its own.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// How long episodes begin.
+    #[arg(long, value_name = "N", default_value_t = 60.0, value_parser = positive)]
+    pub(crate) minutes: f64,
+    /// What all chance comes from. Default: another one each time.
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// Play this episode only.
+    #[arg(long, value_name = "N")]
+    pub(crate) episode: Option<u64>,
+    /// Play episodes of this kind only.
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
+    /// An operation that takes longer, and that nothing explains, hangs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
+    pub(crate) hang: f64,
+    /// Go on until there were so many cycles of mount and umount.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) cycles: u64,
+    /// Go on until the daemon was killed so often in push mode.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) kills: u64,
+    /// Print the counts as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is no run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Maps the files whose paths it is told.
+    #[command(hide = true)]
+    Mapper,
+    /// Reads the files below a directory until it is killed.
+    #[command(hide = true)]
+    Victim {
+        /// The directory.
+        root: PathBuf,
+        /// What its order follows from.
+        seed: u64,
+    },
+}
+
+/// A time that makes sense.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number < 1e6 => Ok(number),
+        _ => Err("a number above 0 is needed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

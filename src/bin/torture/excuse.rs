@@ -1,0 +1,150 @@
+//! What excuses an error or a wait: the faults, and the time in which each was active.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::libc;
+
+use crate::clock::{Nanos, now};
+use crate::plan::Trouble;
+use crate::target::{Subject, Target};
+
+/// What a fault began may end this much later: an answer that was on its way.
+const TAIL: Nanos = 1_500_000_000;
+
+/// A fault while it was active.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    trouble: Trouble,
+    target: Target,
+    from: Nanos,
+    until: Nanos,
+}
+
+/// All faults of an episode.
+#[derive(Debug, Default)]
+pub(crate) struct Excuses(Mutex<Vec<Window>>);
+
+/// A fault that was noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted(usize);
+
+impl Excuses {
+    fn windows(&self) -> MutexGuard<'_, Vec<Window>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fault begins.
+    pub(crate) fn begin(&self, trouble: Trouble, target: Target) -> Noted {
+        let mut windows = self.windows();
+        windows.push(Window { trouble, target, from: now(), until: Nanos::MAX });
+        Noted(windows.len() - 1)
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self, noted: Noted) {
+        self.windows()[noted.0].until = now();
+    }
+
+    /// Whether an operation of that time may have failed with this error.
+    pub(crate) fn explains(
+        &self,
+        errno: i32,
+        subject: &Subject,
+        began: Nanos,
+        ended: Nanos,
+    ) -> bool {
+        self.windows().iter().any(|window| {
+            window.overlaps(began, ended)
+                && window.target.covers(subject)
+                && window.trouble.errors(subject).contains(&errno)
+        })
+    }
+
+    /// Whether the source had trouble in that time, so that nothing of it could be mounted.
+    pub(crate) fn source_was_in_trouble(&self, began: Nanos, ended: Nanos) -> bool {
+        let is_it = |window: &Window| window.trouble.is_of_the_source();
+        self.windows().iter().any(|window| window.overlaps(began, ended) && is_it(window))
+    }
+
+    /// Whether the mount was away at a moment of that time.
+    pub(crate) fn is_away(&self, began: Nanos, ended: Nanos) -> bool {
+        let is_it = |window: &Window| window.trouble.takes_the_mount_away();
+        self.windows().iter().any(|window| window.overlaps(began, ended) && is_it(window))
+    }
+
+    /// Until when the operation that began then may wait. An hour where that is not known yet.
+    pub(crate) fn held_until(&self, subject: &Subject, began: Nanos) -> Nanos {
+        let windows = self.windows();
+        let holds = windows.iter().filter(|window| {
+            window.until.saturating_add(TAIL) >= began
+                && window.target.covers(subject)
+                && window.trouble.holds(subject)
+        });
+        holds.map(|window| window.until).max().unwrap_or(0).max(began)
+    }
+
+    /// What was going on in that time, as the cause of a stall.
+    pub(crate) fn cause(&self, subject: &Subject, began: Nanos, ended: Nanos) -> &'static str {
+        let windows = self.windows();
+        let here = || windows.iter().filter(|window| window.overlaps(began, ended));
+        let covers = |window: &&Window| window.target.covers(subject);
+        let holds = |window: &&Window| covers(window) && window.trouble.holds(subject);
+        let found = here().find(holds).or_else(|| here().find(covers)).or_else(|| here().next());
+        found.map_or("no fault", |window| window.trouble.name())
+    }
+}
+
+impl Window {
+    fn overlaps(&self, began: Nanos, ended: Nanos) -> bool {
+        self.from <= ended && self.until.saturating_add(TAIL) >= began
+    }
+}
+
+/// The name of an error, for people.
+pub(crate) fn name_of(errno: i32) -> String {
+    nix::errno::Errno::from_raw(errno).to_string()
+}
+
+/// What readers see of a mount whose daemon was killed, that ends, or that is not there.
+pub(crate) const AWAY: &[i32] = &[
+    libc::ENOTCONN,
+    libc::ECONNABORTED,
+    libc::ENOENT,
+    libc::EIO,
+    libc::ENODEV,
+    libc::ESTALE,
+    libc::EFAULT,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_fault_covers_is_excused() {
+        let excuses = Excuses::default();
+        let file = |path: &str| Subject::File(path.to_owned());
+        let noted = excuses.begin(Trouble::SourceEio, Target::Ending(3));
+        let began = now();
+        let explains =
+            |errno, subject: &Subject, began| excuses.explains(errno, subject, began, began);
+        assert!(explains(libc::EIO, &file("d0/0003.bin"), began));
+        assert!(!explains(libc::EIO, &file("d0/0004.bin"), began));
+        assert!(!explains(libc::ESTALE, &file("d0/0003.bin"), began));
+        excuses.end(noted);
+        assert!(!explains(libc::EIO, &file("d0/0003.bin"), now() + 2 * TAIL));
+    }
+
+    #[test]
+    fn only_what_hangs_may_wait() {
+        let excuses = Excuses::default();
+        let file = |path: &str| Subject::File(path.to_owned());
+        let noted = excuses.begin(Trouble::SourceHangData, Target::Directory(1));
+        assert_eq!(excuses.held_until(&file("d1/0003.bin"), now()), Nanos::MAX);
+        assert_eq!(excuses.held_until(&Subject::Local("x"), 7), 7);
+        let other = now();
+        assert_eq!(excuses.held_until(&file("d2/0003.bin"), other), other);
+        excuses.end(noted);
+        assert!(excuses.held_until(&file("d1/0003.bin"), other) < Nanos::MAX);
+    }
+}

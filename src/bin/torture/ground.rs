@@ -1,0 +1,120 @@
+//! The directory of a run, and what clears it away whatever has happened in it.
+//!
+//! Processes are known by their program and by a path below the directory among their words, mounts
+//! by their paths. So nothing of others is ever touched. Processes of this very program end with it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::mounts::{below, sever};
+use crate::process::{of_program, program, signal};
+
+/// How long processes that were killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A directory for all that a run makes.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    dir: TempDir,
+    root: PathBuf,
+    /// The program under test.
+    pub(crate) belady: PathBuf,
+    /// The slow filesystem.
+    pub(crate) slowpfs: PathBuf,
+}
+
+impl Ground {
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// If a program is missing, or the directory cannot be made.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (belady, slowpfs) = (program("belady")?, program("slowpfs")?);
+        let dir = tempfile::Builder::new().prefix("belady-torture-").tempdir()?;
+        let root = dir.path().join("episode");
+        fs::create_dir(&root)?;
+        Ok(Ground { dir, root, belady, slowpfs })
+    }
+
+    /// The directory of an episode.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// What lasts for the run.
+    pub(crate) fn beside(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The processes of belady that have to do with it.
+    pub(crate) fn daemons(&self) -> Vec<i32> {
+        of_program(&self.belady, self.root())
+    }
+
+    /// The daemon that is noted as the one of a mount point.
+    pub(crate) fn daemon_of(&self, point: &Path) -> Option<i32> {
+        let entries = fs::read_dir(self.path("run/belady")).ok()?.flatten();
+        let notes = entries.filter_map(|entry| fs::read(entry.path().join("mount.json")).ok());
+        let mut notes =
+            notes.filter_map(|note| serde_json::from_slice::<serde_json::Value>(&note).ok());
+        let here = |note: &serde_json::Value| note["mountpoint"].as_str() == point.to_str();
+        notes.find(here)?["pid"].as_i64()?.try_into().ok()
+    }
+
+    /// All logs of the daemons.
+    pub(crate) fn logs(&self) -> String {
+        let entries = fs::read_dir(self.path("run/belady")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect()
+    }
+
+    /// Ends every process of an episode, takes every mount away, and then what is in its directory.
+    pub(crate) fn clear(&self) {
+        clear(self.root(), &self.belady, &self.slowpfs);
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        clear(self.dir.path(), &self.belady, &self.slowpfs);
+    }
+}
+
+/// See [`Ground::clear`]; for whoever has no more than the paths.
+pub(crate) fn clear(root: &Path, belady: &Path, slowpfs: &Path) {
+    for mount in below(root).iter().filter(|mount| mount.kind == "ext4") {
+        // Whoever writes to a frozen disk cannot be ended.
+        let mut thaw = Command::new("fsfreeze");
+        let _ = thaw.arg("--unfreeze").arg(&mount.point).stderr(Stdio::null()).status();
+    }
+    let left = || [belady, slowpfs].map(|program| of_program(program, root)).concat();
+    let began = Instant::now();
+    loop {
+        let left = left();
+        left.iter().for_each(|pid| signal(*pid, Signal::SIGKILL));
+        sever(root);
+        if left.is_empty() || began.elapsed() > PATIENCE {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    for entry in entries {
+        let path = entry.path();
+        // What is mounted still is left alone: it would be emptied.
+        if below(&path).is_empty() {
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The troubles of an episode of faults, made and ended at their times: those of the source, of the
+//! cache disk and of the daemon side by side.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::belady::{Belady, End};
+use crate::clock::{Nanos, now};
+use crate::disk::CacheDisk;
+use crate::excuse::Noted;
+use crate::plan::{Source, Step, Trouble};
+use crate::source::Slow;
+use crate::stage::Stage;
+use crate::target::Target;
+
+/// What the lanes share.
+pub(crate) struct Lanes<'e> {
+    /// The episode.
+    pub(crate) stage: &'e Stage,
+    /// The mounts.
+    pub(crate) belady: &'e Mutex<&'e mut Belady>,
+}
+
+/// How often the daemon is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The memory of a daemon that has less for a while.
+const LESS: u64 = 64 << 20;
+
+impl<'e> Lanes<'e> {
+    /// Goes through all steps, and returns when their time is over.
+    pub(crate) fn run(&self, slow: &mut Option<Slow>, disk: &mut Option<CacheDisk>) {
+        let began = now();
+        thread::scope(|scope| {
+            scope.spawn(|| self.source(began, slow));
+            scope.spawn(|| self.disk(began, disk));
+            self.daemon(began);
+        });
+    }
+
+    fn steps(&self, lane: usize) -> impl Iterator<Item = &Step> {
+        self.stage.plan.steps.iter().filter(move |step| step.lane() == lane)
+    }
+
+    /// Waits until a step is due; false where the episode is over before.
+    fn is_due(&self, began: Nanos, at_ms: u64) -> bool {
+        let due = began + at_ms * 1_000_000;
+        self.stage.sleep(Duration::from_nanos(due.saturating_sub(now())));
+        !self.stage.is_over() && !self.stage.watch.has_hung()
+    }
+
+    fn last(&self, step: &Step) {
+        self.stage.sleep(Duration::from_millis(step.lasts_ms));
+    }
+
+    fn belady(&self) -> MutexGuard<'_, &'e mut Belady> {
+        self.belady.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the tool itself cannot do is an error of the run.
+    fn must<T>(&self, what: &str, result: io::Result<T>) -> Option<T> {
+        result.map_err(|error| self.stage.fails(what, &error)).ok()
+    }
+
+    fn source(&self, began: Nanos, slow: &mut Option<Slow>) {
+        let (watch, excuses) = (&self.stage.watch, &self.stage.watch.excuses);
+        for step in self.steps(0) {
+            if !self.is_due(began, step.at_ms) {
+                break;
+            }
+            watch.tally.fault(step.trouble);
+            let target = match step.trouble {
+                Trouble::SourceSlow | Trouble::SourceGone | Trouble::SourceHangLists => Target::All,
+                _ => step.target,
+            };
+            let noted = excuses.begin(step.trouble, target);
+            if step.trouble == Trouble::SourceGone {
+                self.without_source(slow, step, noted);
+            } else if let Some(slow) = slow {
+                self.must(step.trouble.name(), slow.begin(step.trouble, target));
+                self.last(step);
+                self.must("end of a fault", slow.clear());
+                excuses.end(noted);
+            }
+        }
+    }
+
+    /// The source ends and comes back; the mount has to be made again then.
+    fn without_source(&self, slow: &mut Option<Slow>, step: &Step, noted: Noted) {
+        let Source::Slow(options) = &self.stage.plan.source else { return };
+        if let Some(slow) = slow.take() {
+            slow.stop();
+        }
+        self.last(step);
+        *slow = self.must("slowpfs", Slow::start(&self.stage.ground, options));
+        // It is well again, and no excuse for a mount that fails; the old mount does not know it yet.
+        let excuses = &self.stage.watch.excuses;
+        let old = excuses.begin(Trouble::Cycle, Target::All);
+        excuses.end(noted);
+        let mut belady = self.belady();
+        if self.stage.remount(&mut belady, Trouble::Cycle, |belady| belady.end(End::Force)) {
+            excuses.end(old);
+        }
+    }
+
+    fn disk(&self, began: Nanos, disk: &mut Option<CacheDisk>) {
+        let Some(disk) = disk else { return };
+        let (watch, excuses) = (&self.stage.watch, &self.stage.watch.excuses);
+        for step in self.steps(1) {
+            if !self.is_due(began, step.at_ms) {
+                break;
+            }
+            watch.tally.fault(step.trouble);
+            let noted = excuses.begin(step.trouble, Target::All);
+            let passed = (self.stage.plan.mode == "passthrough")
+                .then(|| excuses.begin(Trouble::PassedThrough, Target::All));
+            self.must(step.trouble.name(), disk.begin(step.trouble));
+            self.last(step);
+            self.must("end of a fault", disk.end(step.trouble));
+            if !CacheDisk::is_lasting(step.trouble) {
+                excuses.end(noted);
+                passed.into_iter().for_each(|noted| excuses.end(noted));
+            }
+        }
+    }
+
+    fn daemon(&self, began: Nanos) {
+        let (watch, excuses) = (&self.stage.watch, &self.stage.watch.excuses);
+        let end = Step {
+            at_ms: self.stage.plan.lasts_ms,
+            lasts_ms: 0,
+            trouble: Trouble::Cycle,
+            target: Target::All,
+        };
+        for step in self.steps(2).chain([&end]) {
+            while now() + LOOK.as_nanos() as Nanos <= began + step.at_ms * 1_000_000 {
+                self.stage.sleep(LOOK);
+                if self.stage.is_over() || watch.has_hung() {
+                    return;
+                }
+                self.is_lost();
+            }
+            if !self.is_due(began, step.at_ms) || step.trouble == Trouble::Cycle {
+                return;
+            }
+            watch.tally.fault(step.trouble);
+            match step.trouble {
+                Trouble::Kill => {
+                    let mut belady = self.belady();
+                    self.stage.kill_and_mount(&mut belady);
+                }
+                _ => {
+                    let noted = excuses.begin(step.trouble, Target::All);
+                    let limit = |bytes: u64| {
+                        let belady = self.belady();
+                        // The kernel takes it as soon as it has made room.
+                        belady.group.as_ref().map(|group| group.limit(bytes))
+                    };
+                    limit(LESS);
+                    self.last(step);
+                    limit(self.stage.plan.memory_mib.unwrap_or(0) << 20);
+                    excuses.end(noted);
+                }
+            }
+        }
+    }
+
+    /// A daemon that ended by itself is told of, and replaced.
+    fn is_lost(&self) {
+        // Another lane that mounts has it.
+        let Ok(mut belady) = self.belady.try_lock() else { return };
+        if belady.pid.is_some() && !belady.is_alive() {
+            self.stage.report_loss(&belady);
+            self.stage.remount(&mut belady, Trouble::Kill, |_| true);
+        }
+    }
+}

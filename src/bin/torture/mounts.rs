@@ -1,0 +1,80 @@
+//! What is mounted below a directory, and how it is taken away whatever its daemon does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// A line of the mount table.
+#[derive(Clone, Debug)]
+pub(crate) struct Mount {
+    /// Where it is.
+    pub(crate) point: PathBuf,
+    /// The minor number of its device, by which the kernel lists connections.
+    pub(crate) minor: u32,
+    /// Type of the filesystem.
+    pub(crate) kind: String,
+    /// The whole line.
+    pub(crate) line: String,
+}
+
+/// What is mounted at a directory and below it, in the order in which it was.
+pub(crate) fn below(directory: &Path) -> Vec<Mount> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let parse = |line: &str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let minor = fields.get(2)?.split_once(':')?.1.parse().ok()?;
+        let kind = (*fields.get(fields.iter().position(|field| *field == "-")? + 1)?).to_owned();
+        Some(Mount { point: PathBuf::from(fields.get(4)?), minor, kind, line: line.to_owned() })
+    };
+    let here = |mount: &Mount| mount.point.starts_with(directory);
+    table.lines().filter_map(parse).filter(here).collect()
+}
+
+/// Cuts the connection of what is mounted at a directory, and takes away that and what is in it.
+/// From the outside, so that nothing waits for what does not answer.
+pub(crate) fn sever(directory: &Path) {
+    for mount in below(directory) {
+        if mount.kind.starts_with("fuse") {
+            let _ = umount2(&mount.point, MntFlags::MNT_FORCE);
+        }
+    }
+    // Several may lie on each other.
+    for _ in 0..8 {
+        let left = below(directory);
+        if left.is_empty() {
+            return;
+        }
+        for mount in left.iter().rev() {
+            let _ = umount2(&mount.point, MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+/// The kernel's list of FUSE connections, mounted in a directory of ours.
+#[derive(Debug)]
+pub(crate) struct Connections(PathBuf);
+
+impl Connections {
+    /// Mounts the list. Without it a connection that is detached cannot be aborted.
+    pub(crate) fn at(directory: PathBuf) -> Option<Self> {
+        let none = None::<&str>;
+        fs::create_dir(&directory).ok()?;
+        mount(Some("none"), &directory, Some("fusectl"), MsFlags::empty(), none).ok()?;
+        Some(Connections(directory))
+    }
+
+    /// Aborts a connection that was ours, unless its number is now that of another mount.
+    pub(crate) fn abort(&self, minor: u32) {
+        let mounted = below(Path::new("/"));
+        if !mounted.iter().any(|mount| mount.minor == minor) {
+            let _ = fs::write(self.0.join(minor.to_string()).join("abort"), "1");
+        }
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}

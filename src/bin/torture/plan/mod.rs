@@ -1,0 +1,355 @@
+//! What happens in an episode, all of it drawn from the seed and the episode's number.
+//!
+//! Pure: nothing here looks at the machine or the clock, so that the same numbers give the same plan.
+
+mod steps;
+mod trouble;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+pub(crate) use steps::{LONGEST_MS, Step};
+pub(crate) use trouble::Trouble;
+
+/// What an episode is mostly about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// One mount after the other, in one episode, over faults of all kinds.
+    Faults,
+    /// Quick cycles of mount and umount.
+    Cycles,
+    /// Kills of the daemon in push mode.
+    Kills,
+}
+
+/// Where the files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A plain directory.
+    Plain,
+    /// slowpfs, with these options.
+    Slow(Vec<&'static str>),
+}
+
+/// Where the cache directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// There is none.
+    None,
+    /// In a directory of a filesystem with room.
+    Directory,
+    /// On a small ext4 of its own.
+    Ext4,
+    /// On a small tmpfs of its own.
+    Tmpfs,
+}
+
+/// A limit of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// None but that of the machine.
+    None,
+    /// Open descriptors.
+    Descriptors(u32),
+    /// Size of a file that it writes, in KiB.
+    FileSize(u32),
+}
+
+/// Who reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Readers {
+    /// Readers of random files and ranges.
+    pub(crate) random: u32,
+    /// Processes that read by maps.
+    pub(crate) mappers: u32,
+    /// Those who list directories and ask for attributes.
+    pub(crate) walkers: u32,
+    /// Loaders of shuffled epochs: the workers of each.
+    pub(crate) loaders: Vec<u32>,
+    /// Reading processes that are killed and replaced all the time.
+    pub(crate) victims: u32,
+    /// Milliseconds between two changes at the source; 0: nothing changes.
+    pub(crate) edit_every_ms: u64,
+}
+
+/// An episode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Its number.
+    pub(crate) number: u64,
+    /// What all chance within it comes from.
+    pub(crate) seed: u64,
+    /// What it is about.
+    pub(crate) kind: Kind,
+    /// How samples reach readers.
+    pub(crate) mode: &'static str,
+    /// `revalidate`, in milliseconds; none: `immutable`.
+    pub(crate) period_ms: Option<u64>,
+    /// Where the files are.
+    pub(crate) source: Source,
+    /// Where the cache directory is.
+    pub(crate) disk: Disk,
+    /// `cache.ram`.
+    pub(crate) ram: &'static str,
+    /// The limit of the daemon's memory cgroup, in MiB.
+    pub(crate) memory_mib: Option<u64>,
+    /// Another limit of the daemon.
+    pub(crate) limit: Limit,
+    /// Mount points of the source.
+    pub(crate) points: usize,
+    /// The order that is told.
+    pub(crate) order: Option<String>,
+    /// `order.learn`.
+    pub(crate) learn: &'static str,
+    /// Sizes of the files, by number.
+    pub(crate) sizes: Vec<u64>,
+    /// Who reads.
+    pub(crate) readers: Readers,
+    /// The troubles, in the order of their times.
+    pub(crate) steps: Vec<Step>,
+    /// Kills or cycles.
+    pub(crate) rounds: u32,
+    /// Milliseconds from the mount to the end of the faults.
+    pub(crate) lasts_ms: u64,
+}
+
+/// Rounds of an episode of cycles or kills.
+const ROUNDS: u32 = 16;
+
+/// Directories of a source.
+pub(crate) const DIRECTORIES: u64 = 8;
+
+impl Kind {
+    /// What the episode of a number is about.
+    pub(crate) fn of(number: u64) -> Self {
+        match number % 4 {
+            1 => Kind::Cycles,
+            3 => Kind::Kills,
+            _ => Kind::Faults,
+        }
+    }
+}
+
+/// One of these.
+fn pick<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
+    from[random.random_range(0..from.len())]
+}
+
+/// A number for what a seed and a further number stand for: splitmix64.
+pub(crate) fn mix(seed: u64, number: u64) -> u64 {
+    let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Plan {
+    /// Draws an episode.
+    pub(crate) fn draw(seed: u64, number: u64) -> Self {
+        let kind = Kind::of(number);
+        let seed = mix(seed, number);
+        let random = &mut ChaCha8Rng::seed_from_u64(seed);
+        let mut plan = Plan {
+            number,
+            seed,
+            kind,
+            mode: pick(random, &["push", "push", "push", "keep-cache", "passthrough", "plain"]),
+            period_ms: pick(random, &[None, Some(200), Some(1000), Some(3000)]),
+            source: source(random),
+            disk: pick(random, &[Disk::None, Disk::Directory, Disk::Ext4, Disk::Ext4, Disk::Tmpfs]),
+            ram: pick(random, &["2MiB", "8MiB", "64MiB", "auto"]),
+            memory_mib: pick(random, &[None, None, Some(64), Some(128)]),
+            limit: limit(random),
+            points: pick(random, &[1, 1, 2, 3]),
+            order: order(random),
+            learn: pick(random, &["off", "no-crack"]),
+            sizes: sizes(random),
+            readers: readers(random),
+            steps: Vec::new(),
+            rounds: 0,
+            lasts_ms: random.random_range(8_000..16_000),
+        };
+        match kind {
+            Kind::Faults => plan.steps = steps::draw(random, &plan),
+            Kind::Cycles => plan.rounds = ROUNDS,
+            Kind::Kills => {
+                plan.rounds = ROUNDS;
+                plan.mode = "push";
+            }
+        }
+        if kind != Kind::Faults {
+            plan.quicken();
+        }
+        plan
+    }
+
+    /// What is mounted again and again is small, and nothing but that goes wrong.
+    fn quicken(&mut self) {
+        self.sizes.truncate(120);
+        self.sizes.iter_mut().for_each(|size| *size = (*size).min(1 << 20));
+        self.limit = Limit::None;
+        self.readers.random = self.readers.random.clamp(4, 24);
+        self.readers.walkers = self.readers.walkers.min(2);
+        self.readers.victims = 0;
+    }
+
+    /// Whether there is a cache directory, in which names are remembered.
+    pub(crate) fn has_cache(&self) -> bool {
+        self.disk != Disk::None
+    }
+
+    /// The path of a file in the source.
+    pub(crate) fn name(number: u64) -> String {
+        format!("d{}/{number:04}.bin", number % DIRECTORIES)
+    }
+
+    /// The options of the mount, but for the cache directory.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let mut options = vec!["--ram".to_owned(), self.ram.to_owned()];
+        let mut set = |setting: String| options.extend(["--set".to_owned(), setting]);
+        set(format!("mount.mode={}", self.mode));
+        set(format!("order.learn={}", self.learn));
+        set("cache.large-file=4MiB".to_owned());
+        match self.period_ms {
+            Some(period) => set(format!("source.revalidate={period}ms")),
+            None => set("source.consistency=immutable".to_owned()),
+        }
+        if let Some(order) = &self.order {
+            options.extend(["--order".to_owned(), order.clone()]);
+        }
+        options
+    }
+
+    /// One line about it.
+    pub(crate) fn describe(&self) -> String {
+        let period =
+            self.period_ms.map_or("immutable".to_owned(), |ms| format!("revalidate {ms}ms"));
+        let source = match &self.source {
+            Source::Plain => "plain source".to_owned(),
+            Source::Slow(options) => format!("slowpfs {}", options.join(" ")),
+        };
+        let memory = self.memory_mib.map_or(String::new(), |mib| format!(", cgroup {mib} MiB"));
+        let limit = match self.limit {
+            Limit::None => String::new(),
+            Limit::Descriptors(most) => format!(", ulimit -n {most}"),
+            Limit::FileSize(most) => format!(", ulimit -f {most}"),
+        };
+        let order = self.order.as_deref().unwrap_or("no order");
+        let Readers { random, mappers, walkers, loaders, victims, edit_every_ms } = &self.readers;
+        let edits = match edit_every_ms {
+            0 => "no edits".to_owned(),
+            ms => format!("an edit each {ms} ms"),
+        };
+        format!(
+            "{:?}: {}, {period}, {source}, cache {:?}, ram {}{memory}{limit}, {} points, {order}, \
+             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}",
+            self.kind,
+            self.mode,
+            self.disk,
+            self.ram,
+            self.points,
+            self.sizes.len(),
+        )
+        .to_lowercase()
+    }
+}
+
+fn source(random: &mut ChaCha8Rng) -> Source {
+    if random.random_bool(0.25) {
+        return Source::Plain;
+    }
+    let mut options = vec!["--preset", pick(random, &["idle", "idle", "busy", "bad"])];
+    for option in ["--direct-io", "--no-readdirplus"] {
+        if random.random_bool(0.3) {
+            options.push(option);
+        }
+    }
+    if !options.contains(&"--direct-io") && random.random_bool(0.3) {
+        options.push("--client-cache");
+    }
+    Source::Slow(options)
+}
+
+fn limit(random: &mut ChaCha8Rng) -> Limit {
+    match random.random_range(0..10) {
+        0 => Limit::Descriptors(pick(random, &[128, 256, 512])),
+        1 => Limit::FileSize(pick(random, &[64, 1024, 8192])),
+        _ => Limit::None,
+    }
+}
+
+fn order(random: &mut ChaCha8Rng) -> Option<String> {
+    match random.random_range(0..4) {
+        0 => Some("sequential".to_owned()),
+        1 => Some(format!("torch-random:seed={},index=path", random.random_range(0..1000))),
+        _ => None,
+    }
+}
+
+/// Many small files, some of some hundred KB, a few that are large for the settings.
+fn sizes(random: &mut ChaCha8Rng) -> Vec<u64> {
+    let count = random.random_range(60..300);
+    let size = |random: &mut ChaCha8Rng| match random.random_range(0..100) {
+        0..2 => 0,
+        2..60 => random.random_range(1..20_000),
+        60..92 => random.random_range(20_000..200_000),
+        92..98 => random.random_range(200_000..2_500_000),
+        _ => random.random_range((4 << 20)..(6 << 20)),
+    };
+    (0..count).map(|_| size(random)).collect()
+}
+
+fn readers(random: &mut ChaCha8Rng) -> Readers {
+    Readers {
+        random: pick(random, &[2, 4, 8, 16, 32, 72]),
+        mappers: random.random_range(1..4),
+        walkers: random.random_range(1..4),
+        loaders: (0..random.random_range(0..3)).map(|_| random.random_range(1..5)).collect(),
+        victims: pick(random, &[0, 1, 2]),
+        edit_every_ms: pick(random, &[0, 0, 20, 100, 500]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_numbers_give_the_same_plan() {
+        for number in 0..50 {
+            assert_eq!(Plan::draw(7, number), Plan::draw(7, number));
+        }
+        assert_ne!(Plan::draw(7, 0), Plan::draw(8, 0));
+    }
+
+    #[test]
+    fn every_trouble_mode_and_kind_is_drawn() {
+        let plans: Vec<Plan> = (0..400).map(|number| Plan::draw(1, number)).collect();
+        let drawn = |trouble| {
+            plans.iter().any(|plan| plan.steps.iter().any(|step| step.trouble == trouble))
+        };
+        let by_other_means = [Trouble::Cycle, Trouble::FewDescriptors, Trouble::PassedThrough];
+        for trouble in Trouble::ALL.into_iter().filter(|t| !by_other_means.contains(t)) {
+            assert!(drawn(trouble), "{}", trouble.name());
+        }
+        for mode in ["push", "keep-cache", "passthrough", "plain"] {
+            assert!(plans.iter().any(|plan| plan.mode == mode), "{mode}");
+        }
+        for kind in [Kind::Faults, Kind::Cycles, Kind::Kills] {
+            assert!(plans.iter().any(|plan| plan.kind == kind));
+        }
+    }
+
+    #[test]
+    fn the_steps_of_a_plan_do_not_overlap_where_they_are_of_the_same_kind() {
+        for number in 0..200 {
+            let plan = Plan::draw(3, number);
+            let mut ends = [0, 0, 0];
+            for step in &plan.steps {
+                let end = &mut ends[step.lane()];
+                assert!(step.at_ms >= *end, "{plan:?}");
+                *end = step.at_ms + step.lasts_ms;
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The troubles of an episode and their times.
+//!
+//! Troubles of the source follow each other, and so do those of the cache disk and those of the
+//! daemon; the three go on side by side.
+
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+
+use super::{Disk, Plan, Source, Trouble, pick};
+use crate::target::Target;
+
+/// A trouble for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Milliseconds after the mount.
+    pub(crate) at_ms: u64,
+    /// Milliseconds that it lasts.
+    pub(crate) lasts_ms: u64,
+    /// What goes wrong.
+    pub(crate) trouble: Trouble,
+    /// With what.
+    pub(crate) target: Target,
+}
+
+impl Step {
+    /// Steps of one lane follow each other: 0 is the source, 1 the cache disk, 2 the daemon.
+    pub(crate) fn lane(&self) -> usize {
+        match self.trouble {
+            trouble if trouble.is_of_the_source() => 0,
+            trouble if trouble.is_of_the_disk() => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// No trouble lasts longer than so many milliseconds.
+pub(crate) const LONGEST_MS: u64 = 4_000;
+
+const OF_SOURCE: [Trouble; 9] = [
+    Trouble::SourceEio,
+    Trouble::SourceEstale,
+    Trouble::SourceNamesEio,
+    Trouble::SourceHangData,
+    Trouble::SourceHangNames,
+    Trouble::SourceHangLists,
+    Trouble::SourceShort,
+    Trouble::SourceSlow,
+    Trouble::SourceGone,
+];
+
+const OF_EXT4: [Trouble; 5] = [
+    Trouble::DiskFull,
+    Trouble::DiskReadOnly,
+    Trouble::DiskSlow,
+    Trouble::DiskHangs,
+    Trouble::DiskGone,
+];
+
+const OF_TMPFS: [Trouble; 1] = [Trouble::DiskFull];
+
+const OF_DAEMON: [Trouble; 2] = [Trouble::Kill, Trouble::LessMemory];
+
+/// Draws the troubles of an episode of faults.
+pub(super) fn draw(random: &mut ChaCha8Rng, plan: &Plan) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if matches!(plan.source, Source::Slow(_)) {
+        lane(random, plan, &OF_SOURCE, 1500, &mut steps);
+    }
+    match plan.disk {
+        Disk::Ext4 => lane(random, plan, &OF_EXT4, 2500, &mut steps),
+        Disk::Tmpfs => lane(random, plan, &OF_TMPFS, 2500, &mut steps),
+        Disk::None | Disk::Directory => {}
+    }
+    if random.random_bool(0.5) {
+        let which = if plan.memory_mib.is_some() { &OF_DAEMON[..] } else { &OF_DAEMON[..1] };
+        lane(random, plan, which, 5000, &mut steps);
+    }
+    // A source that went away stays unknown to the mount: that is the last of its troubles.
+    let gone = steps.iter().filter(|step| step.trouble == Trouble::SourceGone);
+    if let Some(first) = gone.map(|step| step.at_ms).min() {
+        steps.retain(|step| {
+            step.at_ms <= first || step.trouble != Trouble::SourceGone && step.lane() != 0
+        });
+    }
+    // So is a disk that has failed or become read-only.
+    let fails = [Trouble::DiskGone, Trouble::DiskReadOnly];
+    let gone = steps.iter().filter(|step| fails.contains(&step.trouble));
+    if let Some(first) = gone.map(|step| step.at_ms).min() {
+        steps.retain(|step| step.at_ms <= first || step.lane() != 1);
+    }
+    steps.sort_by_key(|step| step.at_ms);
+    steps
+}
+
+/// Fills the time of an episode with these troubles, with pauses of this mean between them.
+fn lane(
+    random: &mut ChaCha8Rng,
+    plan: &Plan,
+    troubles: &[Trouble],
+    pause_ms: u64,
+    steps: &mut Vec<Step>,
+) {
+    let mut at_ms = random.random_range(0..pause_ms);
+    while at_ms < plan.lasts_ms {
+        let lasts_ms = random.random_range(300..LONGEST_MS);
+        let target = match random.random_range(0..6) {
+            0 => Target::All,
+            1..3 => Target::Directory(random.random_range(0..8)),
+            _ => Target::Ending(random.random_range(0..10)),
+        };
+        steps.push(Step { at_ms, lasts_ms, trouble: pick(random, troubles), target });
+        at_ms += lasts_ms + random.random_range(0..2 * pause_ms);
+    }
+}

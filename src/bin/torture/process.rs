@@ -1,0 +1,104 @@
+//! Processes: started with limits, waited for with patience, ended by their number.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How often a process that ends is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A program that was built with this one.
+pub(crate) fn program(name: &str) -> io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let found = own.with_file_name(name);
+    if found.exists() {
+        return Ok(found);
+    }
+    let message = format!("{} is missing: build it with `cargo build --bins`", found.display());
+    Err(io::Error::new(io::ErrorKind::NotFound, message))
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It ended, and has said this.
+    With(ExitStatus, String),
+    /// It did not end as long as there was patience, and was killed.
+    Never,
+}
+
+/// Runs a command to its end, or as long as `patience` says. What it says goes to a file: a
+/// daemon that it leaves behind may keep a pipe open.
+pub(crate) fn run(
+    command: &mut Command,
+    said: &Path,
+    mut patience: impl FnMut() -> bool,
+) -> io::Result<Ended> {
+    let output = File::create(said)?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let mut child = command.spawn()?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Ended::With(status, fs::read_to_string(said).unwrap_or_default()));
+        }
+        if !patience() {
+            end(&mut child, Duration::from_secs(1));
+            return Ok(Ended::Never);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Kills a child, and waits for its end for a while: one that is stuck in the kernel has none.
+pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
+    let _ = child.kill();
+    let began = Instant::now();
+    while began.elapsed() < patience {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        thread::sleep(LOOK);
+    }
+    false
+}
+
+/// Sends a signal; the process may be gone.
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+/// Whether there is such a process with anything left of it. One that waits to be reaped has
+/// ended only if none of its threads is left.
+pub(crate) fn is_there(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let is_dead = stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with(['Z', 'X']));
+    let tasks = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count());
+    !is_dead || tasks() > 1
+}
+
+/// The processes of a program that were started with words of which one begins with `path`. The words
+/// of others are not looked at: they cannot be read as long as the memory of a process is locked.
+pub(crate) fn of_program(program: &Path, path: &Path) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let name = program.file_name().unwrap_or_default().as_bytes();
+    let is_it = |pid: &i32| {
+        let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.trim_ascii_end() != name {
+            return false;
+        }
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let needle = path.as_os_str().as_bytes();
+        let mut words = words.split(|byte| *byte == 0);
+        words.next().is_some_and(|first| Path::new(std::ffi::OsStr::from_bytes(first)) == program)
+            && words.any(|word| word.starts_with(needle))
+    };
+    numbers.filter(is_it).collect()
+}

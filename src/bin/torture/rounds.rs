@@ -1,0 +1,106 @@
+//! Mounts that end, and are made again at once: by kills and by quick cycles.
+
+use std::thread;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
+
+use crate::belady::{Belady, End};
+use crate::clock::now;
+use crate::plan::Trouble;
+use crate::process::is_there;
+use crate::stage::Stage;
+use crate::tally::Wrong;
+use crate::target::{Subject, Target};
+
+impl Stage {
+    /// Ends the mount in a way, and makes it again; meanwhile readers see that it is away.
+    pub(crate) fn remount(
+        &self,
+        belady: &mut Belady,
+        trouble: Trouble,
+        end: impl FnOnce(&mut Belady) -> bool,
+    ) -> bool {
+        let noted = self.watch.excuses.begin(trouble, Target::All);
+        // The first reads may come before the mount command has returned.
+        self.expect_remembered();
+        let mounted = end(belady) && belady.mount();
+        if !mounted {
+            self.break_off();
+            return false;
+        }
+        self.expect_remembered();
+        belady.pid.into_iter().for_each(|pid| self.is_served_by(pid));
+        self.watch.excuses.end(noted);
+        true
+    }
+
+    /// A mount that begins about now may serve what its catalog remembers.
+    fn expect_remembered(&self) {
+        if self.plan.has_cache() {
+            self.shadow.promise.remembers(now());
+        }
+    }
+
+    /// Kills the daemon, and mounts again.
+    pub(crate) fn kill_and_mount(&self, belady: &mut Belady) -> bool {
+        if self.plan.mode == "push" {
+            self.watch.tally.counts().kills += 1;
+        }
+        self.remount(belady, Trouble::Kill, |belady| {
+            belady.kill();
+            true
+        })
+    }
+
+    /// A daemon has ended by itself. What the kernel killed is counted at the end of the episode.
+    pub(crate) fn report_loss(&self, belady: &Belady) {
+        if belady.group.as_ref().is_none_or(|group| group.kills() == 0) {
+            self.watch.wrong(Wrong::Error, "the daemon has ended by itself");
+        }
+    }
+
+    /// Cycles of mount and umount, in all ways to end a mount.
+    pub(crate) fn cycle(&self, belady: &mut Belady, random: &mut ChaCha8Rng) {
+        let ends = [End::Umount, End::Umount, End::Force, End::Terminate, End::Interrupt];
+        for _ in 0..self.plan.rounds {
+            self.sleep(Duration::from_millis(random.random_range(0..250)));
+            if self.is_over() || self.watch.has_hung() {
+                return;
+            }
+            let end = ends[random.random_range(0..ends.len())];
+            if end == End::Umount {
+                self.pause();
+            }
+            let done = self.remount(belady, Trouble::Cycle, |belady| belady.end(end));
+            self.go_on();
+            if !done {
+                return;
+            }
+            self.watch.tally.counts().cycles += 1;
+            self.watch.tally.fault(Trouble::Cycle);
+        }
+    }
+
+    /// Kills of the daemon.
+    pub(crate) fn kill_again_and_again(&self, belady: &mut Belady, random: &mut ChaCha8Rng) {
+        for _ in 0..self.plan.rounds {
+            self.sleep(Duration::from_millis(random.random_range(20..600)));
+            if self.is_over() || self.watch.has_hung() {
+                return;
+            }
+            let killed = belady.pid;
+            self.watch.tally.fault(Trouble::Kill);
+            if !self.kill_and_mount(belady) {
+                return;
+            }
+            // No fault of the source holds it.
+            let operation = self.watch.begin("end after SIGKILL", Subject::Local("the daemon"));
+            while killed.is_some_and(is_there) && !self.watch.has_hung() {
+                thread::sleep(Duration::from_millis(2));
+            }
+            drop(operation);
+        }
+    }
+}

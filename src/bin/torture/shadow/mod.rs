@@ -1,0 +1,261 @@
+//! The shadow: every state that each file of the source has had, and which of them may be read.
+//!
+//! Goal: whatever was done to a file, it is known of any bytes whether they are right. Method: who
+//! changes a file says so before and after, so that each state has a time before which nobody can
+//! have seen it, and one after which the source does not have it any more. A descriptor is right if
+//! there is one state, permitted at its time, that all it has read is of. What a source is and how it
+//! is mounted is not known here.
+
+pub(crate) mod content;
+mod promise;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Nanos;
+pub(crate) use promise::Promise;
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Body {
+    /// Number of the content, from 1; bytes follow from it.
+    pub(crate) content: u16,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// A file for a while.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// What it held; none: there was no such file.
+    body: Option<Body>,
+    /// It was being written, so that any shorter size is as right.
+    is_growing: bool,
+    /// Nobody has seen it before.
+    from: Nanos,
+    /// The source does not have it after.
+    until: Nanos,
+}
+
+/// A file of the source.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Its path in the source.
+    pub(crate) name: String,
+    number: u16,
+    states: Mutex<Vec<State>>,
+}
+
+/// All files of a source.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    /// The files, by number.
+    pub(crate) files: Vec<File>,
+    /// What the mounts promise.
+    pub(crate) promise: Promise,
+}
+
+/// What one descriptor has read.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// Offsets and bytes.
+    pub(crate) pieces: Vec<(u64, Vec<u8>)>,
+    /// Where a read found no more bytes.
+    pub(crate) ends: Vec<End>,
+}
+
+/// An end of the file that was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// Nothing was read at this offset.
+    pub(crate) at: u64,
+    /// The byte before it was read, so that the file is not shorter either.
+    pub(crate) is_exact: bool,
+}
+
+/// Which states were permitted in the time of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Permitted(Vec<State>);
+
+impl File {
+    /// A file that has been there since `from`.
+    pub(crate) fn new(number: u16, name: String, body: Body, from: Nanos) -> Self {
+        let state = State { body: Some(body), is_growing: false, from, until: Nanos::MAX };
+        File { name, number, states: Mutex::new(vec![state]) }
+    }
+
+    fn states(&self) -> MutexGuard<'_, Vec<State>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self, body: Body) -> Vec<u8> {
+        content::bytes(self.number, body.content, 0, body.size as usize)
+    }
+
+    /// What the source has now.
+    pub(crate) fn body(&self) -> Option<Body> {
+        self.states().last().and_then(|state| state.body)
+    }
+
+    /// A content that the file has not had yet.
+    pub(crate) fn next_content(&self) -> u16 {
+        let contents = |state: &State| state.body.map_or(0, |body| body.content);
+        self.states().iter().map(contents).max().unwrap_or(0) + 1
+    }
+
+    /// A change begins, which is over when `change` returns: from one body to another at once.
+    pub(crate) fn replace<E>(
+        &self,
+        body: Option<Body>,
+        clock: impl Fn() -> Nanos,
+        change: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.states().push(State { body, is_growing: false, from: clock(), until: Nanos::MAX });
+        let result = change();
+        self.close(1, clock());
+        result
+    }
+
+    /// The same for one that is written anew in place: empty first, then longer and longer.
+    pub(crate) fn rewrite<E>(
+        &self,
+        body: Body,
+        clock: impl Fn() -> Nanos,
+        change: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let from = clock();
+        let state = |body: Body, is_growing| State {
+            body: Some(body),
+            is_growing,
+            from,
+            until: Nanos::MAX,
+        };
+        self.states().extend([state(body, true), state(body, false)]);
+        let result = change();
+        self.close(1, clock());
+        result
+    }
+
+    /// All states but the last `kept` ended now.
+    fn close(&self, kept: usize, now: Nanos) {
+        let mut states = self.states();
+        let ended = states.len() - kept;
+        states[..ended].iter_mut().for_each(|state| state.until = state.until.min(now));
+    }
+
+    /// What may be seen of the file by an operation of that time.
+    pub(crate) fn permitted(&self, promise: &Promise, began: Nanos, ended: Nanos) -> Permitted {
+        let may = |state: &&State| state.from <= ended && promise.permits(state.until, began);
+        Permitted(self.states().iter().filter(may).copied().collect())
+    }
+
+    /// What the source has now, and nothing else.
+    pub(crate) fn current(&self) -> Permitted {
+        Permitted(self.states().last().into_iter().copied().collect())
+    }
+
+    /// Whether the bytes are of one permitted state; else what they are.
+    pub(crate) fn check(&self, permitted: &Permitted, read: &Pieces) -> Result<(), String> {
+        if permitted.0.iter().any(|state| self.agrees(state, read)) {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: read {}, permitted are {}",
+            self.name,
+            self.describe(read),
+            permitted.describe()
+        ))
+    }
+
+    fn agrees(&self, state: &State, read: &Pieces) -> bool {
+        let Some(body) = state.body else { return false };
+        let may_end = |end: &End| match end.at {
+            at if at == body.size => true,
+            at if at < body.size => state.is_growing,
+            _ => !end.is_exact,
+        };
+        read.ends.iter().all(may_end)
+            && read.pieces.iter().all(|(offset, bytes)| {
+                offset + bytes.len() as u64 <= body.size
+                    && *bytes == content::bytes(self.number, body.content, *offset, bytes.len())
+            })
+    }
+
+    /// The runs of contents in what was read.
+    fn describe(&self, read: &Pieces) -> String {
+        const RUNS: usize = 8;
+        let mut runs: Vec<String> = Vec::new();
+        for (offset, bytes) in &read.pieces {
+            let mut last = None;
+            for at in (0..bytes.len()).step_by(8) {
+                let place = offset + at as u64;
+                let origin = content::origin(&bytes[at..], place);
+                let is_here =
+                    |origin: &content::Origin| u64::from(origin.word) == place.div_ceil(8);
+                let kind = match origin {
+                    Some(origin) if is_here(&origin) => {
+                        (origin.file != self.number).then_some(origin.file).map_or_else(
+                            || format!("content {}", origin.content),
+                            |file| format!("content {} of file {file}", origin.content),
+                        )
+                    }
+                    Some(_) if bytes[at..].iter().take(8).all(|byte| *byte == 0) => "zeros".into(),
+                    Some(_) => "nothing known".into(),
+                    None => continue,
+                };
+                if last.as_ref() != Some(&kind) {
+                    runs.push(format!("{kind} from {place}"));
+                    last = Some(kind);
+                }
+            }
+            runs.push(format!("up to {}", offset + bytes.len() as u64));
+        }
+        let more = runs.len().saturating_sub(RUNS);
+        runs.truncate(RUNS);
+        let end: String =
+            read.ends.iter().map(|end| format!(", end of file at {}", end.at)).collect();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        runs.join(", ") + &more + &end
+    }
+}
+
+impl Permitted {
+    /// Whether the file may be missing.
+    pub(crate) fn may_be_absent(&self) -> bool {
+        self.0.iter().any(|state| state.body.is_none())
+    }
+
+    /// Whether it must be missing.
+    pub(crate) fn must_be_absent(&self) -> bool {
+        self.0.iter().all(|state| state.body.is_none())
+    }
+
+    /// Whether it has changed, so that a descriptor may have become stale.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// Whether it may have this size.
+    pub(crate) fn may_have_size(&self, size: u64) -> bool {
+        let may = |state: &State| {
+            let body = state.body;
+            body.is_some_and(|body| size == body.size || state.is_growing && size <= body.size)
+        };
+        self.0.iter().any(may)
+    }
+
+    /// All of it, for people.
+    pub(crate) fn describe(&self) -> String {
+        let state = |state: &State| match state.body {
+            None => "no file".to_owned(),
+            Some(Body { content, size }) => {
+                let most = if state.is_growing { "at most " } else { "" };
+                format!("content {content} of {most}{size} bytes")
+            }
+        };
+        self.0.iter().map(state).collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The shadow finds what is wrong, and permits what is promised.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+
+use super::*;
+
+const PERIOD: Nanos = 100;
+const FIRST: Body = Body { content: 1, size: 1000 };
+const SECOND: Body = Body { content: 2, size: 1000 };
+
+fn file() -> File {
+    File::new(3, "d/0003".into(), FIRST, 0)
+}
+
+fn ends(at: u64) -> Vec<End> {
+    vec![End { at, is_exact: true }]
+}
+
+/// Changes the file between the two times.
+fn change(file: &File, body: Option<Body>, from: Nanos, until: Nanos) {
+    let times = Cell::new([from, until].into_iter());
+    let clock = || {
+        let mut rest = times.replace([0, 0].into_iter());
+        let time = rest.next().unwrap_or(until);
+        times.set(rest);
+        time
+    };
+    let _: Result<(), Infallible> = file.replace(body, clock, || Ok(()));
+}
+
+fn whole(file: &File, body: Body) -> Pieces {
+    Pieces { pieces: vec![(0, file.bytes(body))], ends: ends(body.size) }
+}
+
+fn is_right(file: &File, promise: &Promise, read: &Pieces, began: Nanos, ended: Nanos) -> bool {
+    file.check(&file.permitted(promise, began, ended), read).is_ok()
+}
+
+#[test]
+fn an_old_state_is_permitted_for_the_period() {
+    let (file, promise) = (file(), Promise::new(Some(PERIOD), 10));
+    change(&file, Some(SECOND), 1000, 1005);
+    let (old, new) = (whole(&file, FIRST), whole(&file, SECOND));
+    assert!(is_right(&file, &promise, &old, 1115, 5000));
+    assert!(!is_right(&file, &promise, &old, 1116, 5000));
+    assert!(is_right(&file, &promise, &new, 900, 1000));
+    assert!(!is_right(&file, &promise, &new, 900, 999));
+    promise.remembers(2000);
+    assert!(is_right(&file, &promise, &old, 2110, 5000));
+    assert!(!is_right(&file, &promise, &old, 2111, 5000));
+    assert!(is_right(&file, &Promise::new(None, 0), &old, 9000, 9001));
+}
+
+#[test]
+fn bytes_of_two_states_are_never_right() {
+    let (file, promise) = (file(), Promise::new(Some(PERIOD), 0));
+    change(&file, Some(SECOND), 10, 10);
+    let mut mixed = file.bytes(FIRST);
+    mixed[500..].copy_from_slice(&file.bytes(SECOND)[500..]);
+    let read = Pieces { pieces: vec![(0, mixed)], ends: Vec::new() };
+    let permitted = file.permitted(&promise, 5, 20);
+    let said = file.check(&permitted, &read).expect_err("it is mixed");
+    assert!(said.contains("content 1 from 0, content 2 from 496"), "{said}");
+    let first = (0, file.bytes(FIRST)[..100].to_vec());
+    let second = (200, file.bytes(SECOND)[200..300].to_vec());
+    let apart = Pieces { pieces: vec![first, second], ends: Vec::new() };
+    assert!(file.check(&permitted, &apart).is_err());
+}
+
+#[test]
+fn a_file_that_ends_too_early_is_wrong_unless_it_is_being_written() {
+    let (file, promise) = (file(), Promise::new(Some(PERIOD), 0));
+    let short = |body: Body| Pieces {
+        pieces: vec![(0, file.bytes(body)[..300].to_vec())],
+        ends: ends(300),
+    };
+    assert!(!is_right(&file, &promise, &short(FIRST), 1, 2));
+    let _: Result<(), Infallible> = file.rewrite(SECOND, || 10, || Ok(()));
+    assert!(is_right(&file, &promise, &short(SECOND), 11, 12));
+    assert!(!is_right(&file, &promise, &short(SECOND), 111, 112));
+    assert!(is_right(&file, &promise, &whole(&file, SECOND), 111, 112));
+    assert!(file.permitted(&promise, 11, 12).may_have_size(7));
+}
+
+#[test]
+fn a_file_that_is_removed_may_be_missing() {
+    let (file, promise) = (file(), Promise::new(Some(PERIOD), 0));
+    change(&file, None, 10, 20);
+    assert!(!file.permitted(&promise, 0, 9).may_be_absent());
+    assert!(file.permitted(&promise, 0, 10).may_be_absent());
+    assert!(file.permitted(&promise, 200, 300).must_be_absent());
+    assert_eq!((file.body(), file.next_content()), (None, 2));
+}

@@ -1,0 +1,197 @@
+//! What is counted, and what was found.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::{Nanos, seconds};
+use crate::plan::Trouble;
+
+/// What was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wrong {
+    /// Bytes, sizes or names that the source never had at that time.
+    Bytes,
+    /// An error that no fault explains.
+    Error,
+    /// An operation that took longer than any fault explains.
+    Hang,
+    /// The kernel killed the daemon for want of memory.
+    OutOfMemory,
+}
+
+/// The longest stall of a cause.
+#[derive(Clone, Debug)]
+pub(crate) struct Stall {
+    /// How long it was.
+    pub(crate) lasted: Nanos,
+    /// What waited for what.
+    pub(crate) what: String,
+}
+
+/// All counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Operations by kind.
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+    /// Bytes that were read and compared.
+    pub(crate) bytes: u64,
+    /// Errors that a fault explains.
+    pub(crate) explained: u64,
+    /// Changes at the source by kind.
+    pub(crate) edits: BTreeMap<&'static str, u64>,
+    /// Faults by kind.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Kills of a daemon in push mode.
+    pub(crate) kills: u64,
+    /// Cycles of mount and umount.
+    pub(crate) cycles: u64,
+    /// Episodes that have ended.
+    pub(crate) episodes: u64,
+    /// What was wrong, by kind.
+    pub(crate) wrong: BTreeMap<Wrong, u64>,
+    /// One line for each of the first findings of an episode.
+    pub(crate) findings: Vec<String>,
+    /// The longest stall by cause.
+    pub(crate) stalls: BTreeMap<&'static str, Stall>,
+}
+
+/// The counts of a run, which all threads add to.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Mutex<Counts>);
+
+/// Findings of an episode and a kind that are told of word by word.
+const FINDINGS: usize = 8;
+
+/// Stalls shorter than this are not told of.
+const STALL: Nanos = 100_000_000;
+
+impl Tally {
+    /// The counts.
+    pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation has ended, after this time, with something else going on.
+    pub(crate) fn operation(
+        &self,
+        kind: &'static str,
+        took: Nanos,
+        cause: &'static str,
+        subject: &str,
+    ) {
+        let mut counts = self.counts();
+        *counts.operations.entry(kind).or_default() += 1;
+        let longest = counts.stalls.get(cause).map_or(STALL, |stall| stall.lasted);
+        if took > longest {
+            let what = format!("{kind} of {subject}");
+            counts.stalls.insert(cause, Stall { lasted: took, what });
+        }
+    }
+
+    /// A fault was made.
+    pub(crate) fn fault(&self, trouble: Trouble) {
+        *self.counts().faults.entry(trouble.name()).or_default() += 1;
+    }
+
+    /// A file of the source was changed.
+    pub(crate) fn edit(&self, kind: &'static str) {
+        *self.counts().edits.entry(kind).or_default() += 1;
+    }
+
+    /// Something is wrong: counted, and told of at once unless much was told before.
+    pub(crate) fn wrong(&self, kind: Wrong, episode: u64, what: &str) {
+        let mut counts = self.counts();
+        *counts.wrong.entry(kind).or_default() += 1;
+        let begin = format!("episode {episode}: {}", kind.name());
+        let told = counts.findings.iter().filter(|line| line.starts_with(&begin)).count();
+        let line = match told {
+            0..FINDINGS => format!("{begin}: {what}"),
+            FINDINGS => format!("{begin}: and more of them, which are only counted"),
+            _ => return,
+        };
+        eprintln!("WRONG {line}");
+        counts.findings.push(line);
+    }
+}
+
+impl Wrong {
+    /// All of them.
+    pub(crate) const ALL: [Wrong; 4] =
+        [Wrong::Bytes, Wrong::Error, Wrong::Hang, Wrong::OutOfMemory];
+
+    /// Its name in the report.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Wrong::Bytes => "wrong bytes",
+            Wrong::Error => "unexpected errors",
+            Wrong::Hang => "hangs",
+            Wrong::OutOfMemory => "OOM kills",
+        }
+    }
+}
+
+impl Counts {
+    /// How much was wrong in all.
+    pub(crate) fn wrong_in_all(&self) -> u64 {
+        self.wrong.values().sum()
+    }
+
+    /// The counts as JSON.
+    pub(crate) fn json(&self, seed: u64, ran: Nanos) -> serde_json::Value {
+        let stalls: BTreeMap<_, _> = self
+            .stalls
+            .iter()
+            .map(|(cause, stall)| {
+                let told = serde_json::json!({
+                    "seconds": seconds(stall.lasted), "what": stall.what,
+                });
+                (*cause, told)
+            })
+            .collect();
+        let wrong = |kind| self.wrong.get(&kind).copied().unwrap_or(0);
+        serde_json::json!({
+            "seed": seed,
+            "seconds": seconds(ran),
+            "episodes": self.episodes,
+            "operations": self.operations,
+            "bytes": self.bytes,
+            "explained_errors": self.explained,
+            "edits": self.edits,
+            "faults": self.faults,
+            "kills_in_push_mode": self.kills,
+            "cycles": self.cycles,
+            "wrong_bytes": wrong(Wrong::Bytes),
+            "unexpected_errors": wrong(Wrong::Error),
+            "hangs": wrong(Wrong::Hang),
+            "oom_kills": wrong(Wrong::OutOfMemory),
+            "longest_stalls": stalls,
+            "findings": self.findings,
+        })
+    }
+
+    /// The counts as a table.
+    pub(crate) fn print(&self, seed: u64, ran: Nanos) {
+        println!("\nseed {seed}, {} episodes in {:.0} s", self.episodes, seconds(ran));
+        let section = |title: &str, rows: &BTreeMap<&'static str, u64>| {
+            println!("{title}");
+            rows.iter().for_each(|(name, count)| println!("  {name:48} {count:>12}"));
+        };
+        section("operations", &self.operations);
+        println!("  {:48} {:>12}", "bytes compared", self.bytes);
+        println!("  {:48} {:>12}", "errors that a fault explains", self.explained);
+        section("changes at the source", &self.edits);
+        section("faults", &self.faults);
+        println!("rounds");
+        println!("  {:48} {:>12}", "kills in push mode", self.kills);
+        println!("  {:48} {:>12}", "mount and umount cycles", self.cycles);
+        println!("longest stall by cause");
+        for (cause, Stall { lasted, what }) in &self.stalls {
+            println!("  {cause:48} {:>10.2} s  {what}", seconds(*lasted));
+        }
+        println!("wrong");
+        for kind in Wrong::ALL {
+            println!("  {:48} {:>12}", kind.name(), self.wrong.get(&kind).unwrap_or(&0));
+        }
+        self.findings.iter().for_each(|finding| println!("  {finding}"));
+    }
+}

@@ -1,0 +1,80 @@
+//! Which part of the source a fault is about.
+//!
+//! The files of a source are `dD/NNNN.bin`: D is one digit, and so many files end with each digit.
+
+/// A part of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Everything.
+    All,
+    /// One directory and all that is in it.
+    Directory(u8),
+    /// All files whose number ends with this digit.
+    Ending(u8),
+}
+
+/// What an operation is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A file, by its path in the source.
+    File(String),
+    /// A directory, by its path; empty: the top.
+    Directory(String),
+    /// The mount as a whole, which needs all of the source.
+    Mount,
+    /// What needs no answer of the source, so that no fault there is an excuse.
+    Local(&'static str),
+}
+
+impl Target {
+    /// As a pattern of slowpfs.
+    pub(crate) fn pattern(self) -> String {
+        match self {
+            Target::All => "*".to_owned(),
+            Target::Directory(digit) => format!("d{digit}*"),
+            Target::Ending(digit) => format!("*{digit}.bin"),
+        }
+    }
+
+    /// Whether an operation on the subject may meet the fault.
+    pub(crate) fn covers(self, subject: &Subject) -> bool {
+        match (self, subject) {
+            (_, Subject::Local(_)) => false,
+            (Target::All, _) | (_, Subject::Mount) => true,
+            (Target::Directory(digit), Subject::File(path) | Subject::Directory(path)) => {
+                path.is_empty() || path.starts_with(&format!("d{digit}"))
+            }
+            (Target::Ending(digit), Subject::File(path)) => path.ends_with(&format!("{digit}.bin")),
+            // Each directory has such files.
+            (Target::Ending(_), Subject::Directory(_)) => true,
+        }
+    }
+}
+
+impl Subject {
+    /// What it is called in a message.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Subject::File(path) | Subject::Directory(path) if !path.is_empty() => path.clone(),
+            Subject::File(_) | Subject::Directory(_) => "the top".to_owned(),
+            Subject::Mount => "the mount".to_owned(),
+            Subject::Local(what) => (*what).to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_cover_what_their_patterns_match() {
+        let file = |path: &str| Subject::File(path.to_owned());
+        assert!(Target::Directory(3).covers(&file("d3/0001.bin")));
+        assert!(!Target::Directory(3).covers(&file("d4/0003.bin")));
+        assert!(Target::Ending(3).covers(&file("d4/0013.bin")));
+        assert!(!Target::Ending(3).covers(&file("d3/0014.bin")));
+        assert!(Target::Ending(3).covers(&Subject::Mount));
+        assert!(!Target::All.covers(&Subject::Local("x")));
+    }
+}

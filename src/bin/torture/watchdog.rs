@@ -1,0 +1,113 @@
+//! What ends a run that does not end: after a signal, or when an episode takes far too long.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use crate::clock::{Nanos, nanos, now};
+use crate::diagnose;
+use crate::ground::{Ground, clear};
+use crate::plan::Plan;
+use crate::process::of_program;
+
+/// How long an episode may take beyond its plan, besides some times the limit of an operation.
+const BEYOND: Duration = Duration::from_secs(180);
+
+/// How long an episode may take to end after a signal.
+const AFTER_SIGNAL: Duration = Duration::from_secs(20);
+
+/// The exit code after a signal.
+const SIGNALLED: i32 = 130;
+
+/// Watches over a run.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    stop: Arc<AtomicBool>,
+    /// When the episode has to be over.
+    deadline: Arc<AtomicU64>,
+    limit: Nanos,
+}
+
+/// Set by a signal.
+static SIGNAL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_: i32) {
+    SIGNAL.store(true, Relaxed);
+}
+
+/// Has signals ask for the end. They are not blocked: programs that are started would inherit that.
+fn listen() -> io::Result<()> {
+    let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        // SAFETY: the handler does nothing but store a flag.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}
+
+impl Watchdog {
+    /// Starts to watch.
+    ///
+    /// # Errors
+    /// If signals cannot be handled or no thread can be had.
+    pub(crate) fn start(ground: &Ground, limit: Nanos) -> io::Result<Self> {
+        listen()?;
+        let (stop, deadline) = (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(Nanos::MAX)));
+        let (root, belady) = (ground.beside().to_owned(), ground.belady.clone());
+        let paths = [root, belady, ground.slowpfs.clone()];
+        let (flag, for_signal) = (Arc::clone(&stop), paths.clone());
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            while !SIGNAL.load(Relaxed) {
+                thread::sleep(Duration::from_millis(50));
+            }
+            flag.store(true, Relaxed);
+            eprintln!("torture: a signal: the episode ends");
+            thread::sleep(AFTER_SIGNAL);
+            give_up(&for_signal, SIGNALLED);
+        })?;
+        let due = Arc::clone(&deadline);
+        thread::Builder::new().name("watchdog".into()).spawn(move || {
+            while now() < due.load(Relaxed) {
+                thread::sleep(Duration::from_millis(500));
+            }
+            eprintln!("torture: the episode does not end: everything is killed");
+            let [root, belady, _] = &paths;
+            diagnose::print(&of_program(belady, root), &[], &root.join("episode"));
+            give_up(&paths, 1);
+        })?;
+        Ok(Watchdog { stop, deadline, limit })
+    }
+
+    /// An episode begins.
+    pub(crate) fn begin(&self, plan: &Plan) {
+        let planned = plan.lasts_ms * 1_000_000 + 6 * self.limit + nanos(BEYOND);
+        self.deadline.store(now() + planned, Relaxed);
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&self) {
+        self.deadline.store(Nanos::MAX, Relaxed);
+    }
+
+    /// Set when a signal has asked for the end.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Whether one has.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+/// Clears everything away, and ends.
+fn give_up([root, belady, slowpfs]: &[PathBuf; 3], code: i32) -> ! {
+    clear(root, belady, slowpfs);
+    let _ = std::fs::remove_dir_all(root);
+    std::process::exit(code)
+}
