@@ -68,7 +68,8 @@ impl Drop for Push {
         let cache = Arc::clone(&pushing.cache);
         if cache.memory.is_short() {
             // A push may wait for a reader, and that reader for memory.
-            return cache.fail((pushing.block, pushing.located.node), ReadFailure::Errno(Errno::ENOMEM));
+            return cache
+                .fail((pushing.block, pushing.located.node), ReadFailure::Errno(Errno::ENOMEM));
         }
         let flight = InCare::new(&cache, (pushing.block, pushing.located.node));
         cache.push_pool.submit(Urgency::Prefetch, move || {
