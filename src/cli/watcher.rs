@@ -1,5 +1,6 @@
 //! The hidden verb by which a daemon starts its watcher.
 
+use super::warn;
 use crate::error::Result;
 use crate::mount::watch;
 
@@ -10,5 +11,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    watch(args.pid)
+    // What it prints goes to the log of the daemon.
+    watch(args.pid, warn)
 }

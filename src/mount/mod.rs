@@ -118,6 +118,13 @@ fn tell_watcher(watcher: &Option<Watcher>, engine: &Engine) {
     }
 }
 
+/// What the control socket is served by.
+fn control_runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build();
+    runtime.map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))
+}
+
 fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
@@ -135,11 +142,7 @@ fn serve(
         let at = std::slice::from_ref(&plan.mountpoint);
         orders.push((&stream.name, engine.receive_order(&stream.name, &stream.order, at)?));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
+    let runtime = control_runtime()?;
     let mut running = Running {
         pid: std::process::id(),
         source: plan.source.clone(),

@@ -56,11 +56,12 @@ impl Watcher {
     }
 }
 
-/// Watches over a daemon, which is the parent of this process, until nothing of it is left.
+/// Watches over a daemon, which is the parent of this process, until nothing of it is left. Each
+/// connection that is ended is told of by `say`.
 ///
 /// # Errors
 /// Where there can be no thread.
-pub fn watch(pid: u32) -> Result<()> {
+pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     // A signal to the daemon's group or session is not for the watcher.
     let _ = nix::unistd::setsid();
     let _ = nix::sys::prctl::set_name(NAME);
@@ -75,7 +76,7 @@ pub fn watch(pid: u32) -> Result<()> {
     loop {
         match brought.recv_timeout(LOOK_EVERY) {
             Ok(told) => places = told.unwrap_or_default(),
-            Err(RecvTimeoutError::Timeout) if is_ending(pid) => cut_off(pid, &mut places),
+            Err(RecvTimeoutError::Timeout) if is_ending(pid) => cut_off(pid, &mut places, &say),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -83,14 +84,10 @@ pub fn watch(pid: u32) -> Result<()> {
 }
 
 /// Ends each connection once: another mount may have its number afterwards.
-fn cut_off(pid: u32, places: &mut Vec<Place>) {
+fn cut_off(pid: u32, places: &mut Vec<Place>, say: &impl Fn(String)) {
     for place in places.drain(..) {
         let at = place.path.display();
-        // The log is the daemon's.
-        let said = match place.sever() {
-            true => format!("the daemon {pid} was killed and is stuck; {at} was cut off"),
-            false => format!("the daemon {pid} was killed and is stuck; {at} cannot be cut off"),
-        };
-        let _ = writeln!(std::io::stderr(), "belady: {said}");
+        let how = if place.sever() { "was cut off" } else { "cannot be cut off" };
+        say(format!("belady: the daemon {pid} was killed and is stuck; {at} {how}"));
     }
 }
