@@ -110,7 +110,7 @@ impl Cache {
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
             let settled = self.catalog.is_settled(node);
-            let arrival = settled.then(|| self.memory.arrival(node, &bytes)).flatten();
+            let arrival = settled.then(|| self.memory.arrival_to_store(node, &bytes));
             local.put(block, arrival, placed);
         }
         if whole

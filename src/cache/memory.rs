@@ -278,14 +278,24 @@ impl Memory {
 
     /// Bytes that have arrived, to be stored perhaps; none if half of the memory waits so already.
     pub(super) fn arrival(&self, node: NodeId, bytes: &Arc<Buffer>) -> Option<Arrival> {
-        let mut state = self.0.lock();
+        let state = self.0.lock();
         if state.waiting + bytes.len() > state.capacity / 2 {
             return None;
         }
+        Some(self.wait(state, node, bytes))
+    }
+
+    /// Bytes that were fetched in order to be stored. They are never refused: further fetches wait until
+    /// the disk has taken them.
+    pub(super) fn arrival_to_store(&self, node: NodeId, bytes: &Arc<Buffer>) -> Arrival {
+        self.wait(self.0.lock(), node, bytes)
+    }
+
+    fn wait(&self, mut state: MutexGuard<'_, State>, node: NodeId, bytes: &Arc<Buffer>) -> Arrival {
         state.waiting += bytes.len();
         drop(state);
         let waits = Waits { memory: Arc::clone(&self.0), bytes: bytes.len() };
-        Some(Arrival { node, bytes: Arc::clone(bytes), _waits: Arc::new(waits) })
+        Arrival { node, bytes: Arc::clone(bytes), _waits: Arc::new(waits) }
     }
 }
 

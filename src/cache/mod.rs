@@ -369,8 +369,8 @@ impl Cache {
                     let bytes = Arc::clone(bytes);
                     drop(flights);
                     let settled = self.catalog.is_settled(located.node);
-                    let arrival = settled.then(|| self.memory.arrival(located.node, &bytes));
-                    let arrival = arrival.flatten();
+                    let to_store = || self.memory.arrival_to_store(located.node, &bytes);
+                    let arrival = settled.then(to_store);
                     local.put(block, arrival, placed);
                 }
             },

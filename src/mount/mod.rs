@@ -157,6 +157,8 @@ fn serve(
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     let signalled = end.clone();
     signals::listen(move || drop(signalled.send(News::End)))?;
+    // What may be on its way hangs on what fits, from the first read on.
+    engine.fit_memory(host::readings());
     engine.serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;

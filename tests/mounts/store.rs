@@ -104,7 +104,7 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
 #[test]
 fn a_second_epoch_reads_nothing_of_the_source() {
     const LARGE: usize = 1_000_000;
-    const WAITING: u64 = 40;
+    const WAITING: u64 = 10;
     let ground = Ground::new();
     ground.plant_many("d", FILES, LARGE);
     let slow = Slow::new(&ground, &[]);
