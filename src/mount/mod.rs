@@ -154,8 +154,8 @@ fn serve(
     let (end, news) = sync_channel(NEWS_MAX);
     let look = end.clone();
     engine.alarm().wake_by(move || drop(look.try_send(News::Look)));
-    // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     let signalled = end.clone();
+    // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     signals::listen(move || drop(signalled.send(News::End)))?;
     // What may be on its way hangs on what fits, from the first read on.
     engine.fit_memory(host::readings());
@@ -178,10 +178,9 @@ fn serve(
     };
     // The note first: a daemon that is ending here removes the socket only as long as it is its.
     directory.note(&running)?;
-    let server = {
-        let _inside = runtime.enter();
-        control::serve(&directory.socket(), move |request| handler.answer(request))?
-    };
+    let inside = runtime.enter();
+    let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+    drop(inside);
     notes.push(engine.consistency());
     notes.extend(plan.settings.mount.allow_other.then(|| access::UNSEEN.to_owned()));
     let (at, from) = (plan.mountpoint.display(), plan.source.display());

@@ -15,6 +15,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 
 use crate::ground::{Ground, check_many, content, fails, wait_until};
+use crate::killed::held_up;
 use crate::mounted::{Mounted, Slow, mounts_at};
 use crate::programs::{Reader, signal};
 use crate::refused::Tmpfs;
@@ -229,24 +230,7 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
 #[test]
 fn what_the_kernel_makes_wait_is_told_of_and_keeps_no_daemon_alive() {
     for end in ["--force", "SIGTERM"] {
-        let ground = Ground::new();
-        ground.plant_many("b", 20, 10_000);
-        ground.plant("b/hung", b"");
-        let slow = Slow::new(&ground, &[]);
-        let options =
-            ["--ram", "64MiB", "--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
-        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-        // Names are due by then.
-        thread::sleep(Duration::from_millis(400));
-        // Known to the kernel, and so trusted as long as nothing of them is fetched.
-        assert!((0..20).all(|file| mounted.path(format!("b/{file:04}")).exists()));
-        slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
-        let path = mounted.path("b/hung");
-        let reader = Reader::start(move || fs::metadata(path));
-        wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
-        let maker = stand_in_line(mounted.path("b/new"));
-        ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
-        wait_until("a notification that waits", || mounted.count("/stuck_notifications") > 0);
+        let (ground, slow, mounted, waiting) = held_up();
         assert!(mounted.log().contains("makes a notification wait"), "{}", mounted.log());
         let words = ground.ends(0, &["status", mounted.point.to_str().unwrap()]);
         assert!(words.contains("wait in the kernel"), "{words}");
@@ -255,7 +239,7 @@ fn what_the_kernel_makes_wait_is_told_of_and_keeps_no_daemon_alive() {
             _ => drop(ground.ends(0, &["umount", end, mounted.point.to_str().unwrap()])),
         }
         mounted.is_gone();
-        assert!(reader.result().is_err() && maker.result().is_err());
+        assert!(waiting.into_iter().all(|waits| waits.result().is_err()));
         assert_eq!(mounts_at(&mounted.point), 0);
         assert!(slow.count("in_flight") >= 1, "the source hangs all the time");
         slow.ctl(&["fault", "clear"]);

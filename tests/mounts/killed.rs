@@ -75,9 +75,9 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
 
 /// A mount whose daemon the kernel holds up in a notification: a reader's lookup hangs at the source.
 /// The ground, the source, the mount, and two tasks that wait.
-type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
+pub(crate) type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
 
-fn held_up() -> HeldUp {
+pub(crate) fn held_up() -> HeldUp {
     let ground = Ground::new();
     ground.plant_many("b", 20, 10_000);
     ground.plant("b/hung", b"");
