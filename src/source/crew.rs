@@ -446,7 +446,8 @@ mod tests {
             // Whichever thread takes it looks whether it is one too many.
             let _ = ask(&crew, Urgency::Demand, 100);
         }
-        assert_eq!(ask(&crew, Urgency::Prefetch, 0), Ok(()));
+        // The last of those that were held up may take a moment to end.
+        while ask(&crew, Urgency::Prefetch, 0).is_err() {}
     }
 
     #[test]
