@@ -30,7 +30,7 @@ impl Tree {
             directory.current = false;
             return true;
         }
-        self.renew(file, content(&before) < content(&stat));
+        self.renew(file, content(&before) != content(&stat));
         let parent = self.row(file).parent;
         changes.changed.push(file);
         changes.names.push((self.node(parent), self.name(file).to_os_string()));

@@ -193,21 +193,25 @@ mod tests {
                 write(root.path(), text, number);
                 look(&catalog).0
             };
-            let (second, third) = (change("other bytes", 2), change("third bytes", 3));
+            let (second, third) = (change("other bytes!", 2), change("third bytes!", 3));
             for node in [before, second, third] {
                 assert_eq!(catalog.served(node).unwrap().0, third);
-                assert_eq!(catalog.served_attr(node).unwrap().stat.size, 11);
+                assert_eq!(catalog.served_attr(node).unwrap().stat.size, 12);
             }
             assert!(!catalog.hand_out(before), "bytes that have come too late");
             assert!(catalog.hand_out(third));
-            let fourth = change("fourth one", 4);
+            let fourth = change("fourth bytes", 4);
             for past in [before, second, third] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
                 assert!(catalog.hand_out(past), "who has read of it may go on");
             }
-            let grown = change("one that has grown", 5);
-            assert_eq!(catalog.served(fourth).err(), Some(Errno::ESTALE));
-            assert_eq!(catalog.served(grown).unwrap().2, 18);
+            let mut past = fourth;
+            for (number, text) in [(5, "one that has grown"), (6, "a short one")] {
+                let resized = change(text, number);
+                assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "{text}");
+                assert_eq!(catalog.served(resized).unwrap().2, text.len() as u64);
+                past = resized;
+            }
         }
     }
 }

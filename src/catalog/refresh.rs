@@ -136,7 +136,8 @@ impl Catalog {
                 self.read().unchanged(entry, now);
                 return Ok(Some(changes));
             }
-            Err(Errno::ENOENT | Errno::ENOTDIR) => None,
+            // A name of an immutable source stays, whatever the source says of it for a while.
+            Err(Errno::ENOENT | Errno::ENOTDIR) if self.period.is_some() => None,
             Err(errno) => return Err(errno),
         };
         let mut tree = self.write();

@@ -25,13 +25,13 @@ impl Tree {
     }
 
     /// Gives a file another version. The nodes of earlier ones give its bytes, too, if nothing was handed
-    /// out for them. They do not if the file has grown: the kernel would cut it at the size that it
-    /// knows.
-    pub(super) fn renew(&mut self, file: FileId, has_grown: bool) {
+    /// out for them. They do not if it has another size: the kernel cuts a file at the size that it
+    /// knows for the node, and fills it up to that with zeros.
+    pub(super) fn renew(&mut self, file: FileId, is_resized: bool) {
         let row = self.row_mut(file);
         let past = row.version;
         row.version = past.wrapping_add(1);
-        if self.handed_out.set(file, false) || has_grown {
+        if self.handed_out.set(file, false) || is_resized {
             self.oldest.remove(&file);
         } else {
             self.oldest.entry(file).or_insert(past);

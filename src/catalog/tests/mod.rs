@@ -202,7 +202,7 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
     for name in 0..10 {
         fs::write(root.path().join(name.to_string()), "").unwrap();
     }
-    let catalog = scanned(root.path(), None);
+    let catalog = scanned(root.path(), Some(Duration::from_secs(60)));
     catalog.save(&at(&path)).unwrap();
     let open = |directory: &Path| Catalog::open(opened(directory), None, &at(&path));
     assert!(open(root.path()).is_ok());
