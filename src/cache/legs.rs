@@ -189,6 +189,12 @@ impl Cache {
                         let (from, urgency) = (Place::Source, leg.urgency);
                         cache.arrived(leg.block, leg.located, bytes, from, urgency);
                     }
+                    // The file may be there by another of its names.
+                    Err(ReadError::Source(Errno::ENOENT))
+                        if cache.catalog.is_shared(leg.located.node) =>
+                    {
+                        cache.changed(leg);
+                    }
                     Err(ReadError::Source(errno)) => {
                         cache.refused(&leg, ReadFailure::Errno(errno));
                     }

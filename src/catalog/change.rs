@@ -43,13 +43,18 @@ impl Tree {
     /// Whether what a name stands for now is not its row's thing: another kind, or another file
     /// where the row's own may still be there by another name.
     fn is_another(&self, entry: FileId, stat: &Stat) -> bool {
+        let before = self.stat(self.target(entry));
+        let joins = self.is_unsure(entry) && self.is_known_link(stat);
+        let shared = || self.is_shared(entry) && before.identity != stat.identity;
+        before.kind != stat.kind || joins || shared()
+    }
+
+    /// Whether the file that a name stands for has another name in the tree.
+    pub(super) fn is_shared(&self, entry: FileId) -> bool {
         let file = self.target(entry);
-        let before = self.stat(file);
         let is_alias = |row: &FileId| self.row(*row).state == State::Alias;
         let others = self.other_names.get(&file);
-        let shared = entry != file || others.is_some_and(|others| others.iter().any(is_alias));
-        let joins = self.is_unsure(entry) && self.is_known_link(stat);
-        before.kind != stat.kind || joins || shared && before.identity != stat.identity
+        entry != file || others.is_some_and(|others| others.iter().any(is_alias))
     }
 
     /// A directory's names, to be changed.

@@ -136,8 +136,13 @@ impl Catalog {
                 self.read().unchanged(entry, now);
                 return Ok(Some(changes));
             }
-            // A name of an immutable source stays, whatever the source says of it for a while.
-            Err(Errno::ENOENT | Errno::ENOTDIR) if self.period.is_some() => None,
+            // A name of an immutable source stays, whatever the source says of it for a while, unless
+            // its file is found by another one.
+            Err(Errno::ENOENT | Errno::ENOTDIR)
+                if self.period.is_some() || self.read().is_shared(entry) =>
+            {
+                None
+            }
             Err(errno) => return Err(errno),
         };
         let mut tree = self.write();

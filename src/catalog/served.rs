@@ -65,6 +65,12 @@ impl Catalog {
         }
     }
 
+    /// Whether the file of a node has several names in the tree.
+    pub fn is_shared(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        tree.serve(node).is_ok_and(|file| tree.is_shared(file))
+    }
+
     /// Whether a node is the present version of its file.
     pub fn is_present(&self, node: NodeId) -> bool {
         self.read().resolve(node).is_ok()

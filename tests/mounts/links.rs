@@ -61,6 +61,21 @@ fn plant(ground: &Ground) {
     }
 }
 
+/// The name by which a file is known is removed, and another one stays.
+#[test]
+fn a_file_is_read_by_the_name_that_is_left_of_it() {
+    for consistency in ["source.consistency=immutable", "source.revalidate=1h"] {
+        let ground = Ground::new();
+        ground.plant("d/first", &content(1, 5000));
+        fs::hard_link(ground.source("d/first"), ground.source("d/second")).unwrap();
+        let mounted =
+            Mounted::new(&ground, &["--set", consistency, "--set", "prefetch.enabled=false"]);
+        fs::remove_file(ground.source("d/first")).unwrap();
+        assert!(fs::read(mounted.path("d/second")).unwrap() == content(1, 5000), "{consistency}");
+        mounted.umount();
+    }
+}
+
 #[test]
 fn an_order_over_links_is_the_librarys() {
     let ground = Ground::new();
