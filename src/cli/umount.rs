@@ -1,11 +1,11 @@
 //! `belady umount`.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::warn;
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, cut_off_killed, cut_off_noted, is_dead, is_noted, take_away};
@@ -67,12 +67,10 @@ fn wait_for_daemon(daemon: Option<&Running>) {
     let Some(Running { pid, source, .. }) = daemon else { return };
     if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
         let source = source.display();
-        // Nobody may be there to read it.
-        let _ = writeln!(
-            io::stderr(),
+        warn(format!(
             "belady: it is unmounted; a thread of the daemon {pid} still waits for {source} or the \
              cache disk"
-        );
+        ));
     }
 }
 
@@ -83,11 +81,7 @@ fn while_told<T>(work: impl FnOnce() -> T) -> T {
         // Where no thread can be had, nothing is said.
         let _ = thread::Builder::new().spawn_scoped(scope, move || {
             if over.recv_timeout(SAY_AFTER) == Err(RecvTimeoutError::Timeout) {
-                // Nobody may be there to read it.
-                let _ = writeln!(
-                    io::stderr(),
-                    "belady: waiting for the daemon, which may be storing what was read last"
-                );
+                warn("belady: waiting for the daemon, which may be storing what was read last");
             }
         });
         let done = work();

@@ -1,13 +1,13 @@
 //! torture: faults and abuse for hours, and a verdict on every byte, error and wait.
 //!
-//! A tool for tests. A run is a row of episodes; each draws a mount, its readers and its troubles from
-//! the seed and the episode's number ([`plan`]), plays them, and leaves nothing behind.
+//! A tool for tests. A run is a row of episodes. The seed and the episode's number decide the mount, its
+//! readers and its troubles ([`plan`]). An episode leaves nothing behind.
 //!
 //! 1. [`source`] writes files whose bytes tell of which file and content they are ([`shadow`]), and
 //!    [`disk`] makes a cache disk. [`belady`] mounts, [`actors`] read, list and change files.
 //! 2. [`lanes`] makes the troubles, [`rounds`] kills and remounts.
-//! 3. What was read is judged by [`shadow`], errors by [`excuse`], and waits by [`watch`], which also
-//!    knows from [`yardstick`] how long everybody waited on this machine.
+//! 3. [`shadow`] judges the bytes that were read, [`excuse`] the errors, and [`watch`] the waits.
+//!    [`yardstick`] measures how long a reader of a local file waits on this machine.
 //! 4. [`settle`] looks whether all is well when the troubles are over. [`tally`] counts.
 //!
 //! [`ground`] ends every process and mount that is left, also after a signal.
