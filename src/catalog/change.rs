@@ -51,10 +51,13 @@ impl Tree {
 
     /// Whether the file that a name stands for has another name in the tree.
     pub(super) fn is_shared(&self, entry: FileId) -> bool {
-        let file = self.target(entry);
-        let is_alias = |row: &FileId| self.row(*row).state == State::Alias;
-        let others = self.other_names.get(&file);
-        entry != file || others.is_some_and(|others| others.iter().any(is_alias))
+        entry != self.target(entry) || self.aliases_of(entry).next().is_some()
+    }
+
+    /// The rows of a file's other names.
+    pub(super) fn aliases_of(&self, file: FileId) -> impl Iterator<Item = FileId> + '_ {
+        let others = self.other_names.get(&file).into_iter().flatten().copied();
+        others.filter(|row| self.row(*row).state == State::Alias)
     }
 
     /// A directory's names, to be changed.
@@ -150,7 +153,7 @@ impl Tree {
     }
 
     /// Has a file go by the name that a row leads to it by: the name that it went by may be gone.
-    fn go_by(&mut self, alias: FileId) {
+    pub(super) fn go_by(&mut self, alias: FileId) {
         let file = self.target(alias);
         if file == alias {
             return;
@@ -177,8 +180,8 @@ impl Tree {
 
     /// Has a file go by another of its names, if it has one.
     fn take_other_name(&mut self, file: FileId) -> bool {
-        let mut others = self.other_names.remove(&file).unwrap_or_default();
-        others.retain(|alias| self.row(*alias).state == State::Alias);
+        let mut others: Vec<FileId> = self.aliases_of(file).collect();
+        self.other_names.remove(&file);
         let Some(alias) = others.pop() else { return false };
         self.other_names.insert(file, others);
         let (parent, name) = (self.row(alias).parent, self.row(alias).name);

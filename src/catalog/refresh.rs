@@ -136,12 +136,10 @@ impl Catalog {
                 self.read().unchanged(entry, now);
                 return Ok(Some(changes));
             }
-            // A name of an immutable source stays, whatever the source says of it for a while, unless
-            // its file is found by another one.
-            Err(Errno::ENOENT | Errno::ENOTDIR)
-                if self.period.is_some() || self.read().is_shared(entry) =>
-            {
-                None
+            Err(Errno::ENOENT | Errno::ENOTDIR) if self.period.is_some() => None,
+            // A name of an immutable source stays, whatever the source says of it for a while.
+            Err(Errno::ENOENT | Errno::ENOTDIR) if self.goes_by_another(entry) => {
+                return Ok(Some(changes));
             }
             Err(errno) => return Err(errno),
         };
@@ -156,6 +154,26 @@ impl Catalog {
             None => tree.remove(parent, name, &mut changes),
         }
         Ok(Some(self.count(changes)))
+    }
+
+    /// Has a file that is not there by the name that it goes by go by another one by which it is
+    /// there. Both names stay. Says whether there is such a name. Blocks.
+    fn goes_by_another(&self, file: FileId) -> bool {
+        let (others, identity) = {
+            let tree = self.read();
+            let others: Vec<_> =
+                tree.aliases_of(file).map(|alias| (alias, tree.path(alias))).collect();
+            (others, tree.stat(file).identity)
+        };
+        let is_it = |stat: Stat| stat.identity == identity;
+        let found = others.into_iter().find(|(_, path)| self.source.stat(path).is_ok_and(is_it));
+        let Some((alias, _)) = found else { return false };
+        let mut tree = self.write();
+        let is_still = tree.aliases_of(file).any(|row| row == alias);
+        if is_still {
+            tree.go_by(alias);
+        }
+        is_still
     }
 
     /// Whether a name stands for what the source says now. If so, that is noted.
@@ -409,6 +427,33 @@ mod tests {
         assert_eq!(sizes, [Ok(6), Err(Errno::ENOENT), Ok(7), Ok(3)]);
         let listed = catalog.list(NodeId::ROOT, true).unwrap().unwrap();
         assert!(listed.iter().map(|listed| &listed.name).eq(["back", "new", "other"]));
+    }
+
+    /// A file of an immutable source is found by the name that is left. No name is lost when all are
+    /// away for a while.
+    #[test]
+    fn an_immutable_source_keeps_all_names_of_a_file() {
+        let root = tempfile::tempdir().unwrap();
+        let [first, second] = ["d/first", "d/second"].map(|name| root.path().join(name));
+        fs::create_dir(root.path().join("d")).unwrap();
+        fs::write(&first, "content").unwrap();
+        fs::hard_link(&first, second).unwrap();
+        let catalog = Catalog::scan(Gated::new(root.path(), "none"), 1, None).unwrap();
+        let (directory, file) = (node_of(&catalog, "d"), node_of(&catalog, "d/first"));
+        let refresh = || catalog.refresh(directory, OsStr::new("first"));
+        let goes_by = || catalog.path(file).unwrap();
+
+        fs::rename(root.path().join("d"), root.path().join("away")).unwrap();
+        assert_eq!(refresh().err(), Some(Errno::ENOENT));
+        fs::rename(root.path().join("away"), root.path().join("d")).unwrap();
+        assert_eq!(goes_by(), Path::new("d/first"));
+
+        fs::remove_file(first).unwrap();
+        refresh().unwrap();
+        assert_eq!(goes_by(), Path::new("d/second"));
+        for name in ["d/first", "d/second"] {
+            assert_eq!(node_of(&catalog, name), file);
+        }
     }
 
     /// What the listing lacks is taken for gone where it was looked at at the same tick, if it is.

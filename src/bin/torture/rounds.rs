@@ -23,6 +23,7 @@ impl Stage {
         end: impl FnOnce(&mut Belady) -> bool,
     ) -> bool {
         let noted = self.watch.excuses.begin(trouble, Target::All);
+        self.shadow.promise.begins(now());
         // The first reads may come before the mount command has returned.
         self.expect_remembered();
         let mounted = end(belady) && belady.mount();

@@ -42,7 +42,11 @@ fn settle_file(stage: &Stage, number: usize, until: Nanos, random: &mut ChaCha8R
         let way = Way::Whole { forget: false };
         let Err(said) = attempt(stage, number, file, way, random) else { return };
         if now() > until {
-            let what = format!("{} is not right after all faults are over: {said}", file.name);
+            let all = file.permitted(&stage.shadow.promise, 0, now()).describe();
+            let what = format!(
+                "{} is not right after all faults are over: {said}; it may be {all}",
+                file.name
+            );
             return stage.watch.wrong(Wrong::Error, &what);
         }
         if stage.watch.has_hung() {

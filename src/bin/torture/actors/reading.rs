@@ -126,7 +126,10 @@ pub(crate) fn attempt(
             Some(libc::ESTALE) if !shows_changes => Ok(()),
             _ => Err(error.to_string()),
         },
-        Err(error) => Err(error.to_string()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT) if file.may_stay_absent(&stage.shadow.promise) => Ok(()),
+            _ => Err(error.to_string()),
+        },
     }
 }
 

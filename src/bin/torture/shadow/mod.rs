@@ -149,6 +149,13 @@ impl File {
         Permitted(self.states().iter().filter(may).copied().collect())
     }
 
+    /// Whether the file may be missing for ever: it was when a mount looked at it for the last time.
+    pub(crate) fn may_stay_absent(&self, promise: &Promise) -> bool {
+        let was_absent =
+            |state: &State| state.body.is_none() && state.until >= promise.looked_from();
+        !promise.shows_changes() && self.states().iter().any(was_absent)
+    }
+
     /// What the source has now, and nothing else.
     pub(crate) fn current(&self) -> Permitted {
         Permitted(self.states().last().into_iter().copied().collect())

@@ -13,12 +13,25 @@ pub(crate) struct Promise {
     slack: Nanos,
     /// Until then the names of an earlier mount may be believed.
     remembered_until: AtomicU64,
+    /// When the last mount began.
+    began: AtomicU64,
 }
 
 impl Promise {
     /// Of `revalidate = period`, or of `immutable`.
     pub(crate) fn new(period: Option<Nanos>, slack: Nanos) -> Self {
-        Promise { period, slack, remembered_until: AtomicU64::new(0) }
+        let [remembered_until, began] = [const { AtomicU64::new(0) }; 2];
+        Promise { period, slack, remembered_until, began }
+    }
+
+    /// A mount begins, and looks at all names.
+    pub(crate) fn begins(&self, now: Nanos) {
+        self.began.store(now, Relaxed);
+    }
+
+    /// From when on a name may have been looked at for the last time.
+    pub(crate) fn looked_from(&self) -> Nanos {
+        self.began.load(Relaxed)
     }
 
     /// A mount begins with the catalog of an earlier one: what that knew may be served for the

@@ -53,6 +53,17 @@ fn an_old_state_is_permitted_for_the_period() {
 }
 
 #[test]
+fn a_file_stays_absent_only_if_an_immutable_source_lacked_it_at_the_last_look() {
+    for (period, began, may) in [(None, 25, true), (None, 31, false), (Some(PERIOD), 25, false)] {
+        let (file, promise) = (file(), Promise::new(period, 0));
+        change(&file, None, 10, 20);
+        change(&file, Some(SECOND), 29, 30);
+        promise.begins(began);
+        assert_eq!(file.may_stay_absent(&promise), may, "{period:?} {began}");
+    }
+}
+
+#[test]
 fn bytes_of_two_states_are_never_right() {
     let (file, promise) = (file(), Promise::new(Some(PERIOD), 0));
     change(&file, Some(SECOND), 10, 10);
