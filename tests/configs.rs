@@ -12,6 +12,7 @@ const HOST: Host = Host {
     memory_available: 48 << 30,
     cores: 16,
     cache_free: Some((1 << 40, 2 << 40)),
+    cache_in_memory: false,
     cache_hangs: false,
     cache_held: 0,
     buffers_held: 0,

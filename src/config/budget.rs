@@ -59,6 +59,13 @@ impl Reading {
         Reading { what: what.into(), limit, taken, reserve: share(RESERVED_PERCENT, limit) }
     }
 
+    /// What a store of so many bytes may have of this memory, if its filesystem is in memory: half of
+    /// the limit, with all that others take.
+    pub fn to_store(&self, own: u64) -> Self {
+        let taken = self.taken.saturating_sub(own);
+        Reading { what: self.what.clone(), limit: self.limit, taken, reserve: self.limit / 2 }
+    }
+
     /// Bytes that belady may have here in all.
     pub fn fits(&self) -> u64 {
         self.limit.saturating_sub(self.reserve).saturating_sub(self.taken)

@@ -183,6 +183,7 @@ fn disk(
             .hint("smaller files are many: each would be a file in the cache directory"));
     }
     Ok(Ok(DiskSettings {
+        in_memory: host.cache_in_memory,
         dir,
         bytes,
         configured_bytes,

@@ -21,6 +21,8 @@ pub struct Host {
     /// What a cache there already holds counts as free, else each mount would get a smaller disk
     /// tier than the one before. `None`: there is no `cache.dir`, or it cannot be examined.
     pub cache_free: Option<(u64, u64)>,
+    /// Whether the filesystem of `cache.dir` is in memory.
+    pub cache_in_memory: bool,
     /// Whether the disk of `cache.dir` does not answer, so that nothing is known of it.
     pub cache_hangs: bool,
     /// Bytes of it that the cache of the source already holds.
@@ -91,6 +93,8 @@ pub struct DiskSettings {
     pub min_free_bytes: u64,
     /// Files that others must still be able to make there.
     pub min_free_inodes: u64,
+    /// Whether what it holds takes memory: its filesystem is a tmpfs, for example.
+    pub in_memory: bool,
     /// Bytes from which on a file is not packed with others; more than one block.
     pub large_file_bytes: u64,
     /// How long a reader waits for it alone.

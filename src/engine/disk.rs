@@ -1,4 +1,5 @@
-//! The local store follows the space that others leave it on its disk.
+//! The local store follows the space that others leave it on its disk, and the memory that there is if
+//! that disk is in memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -19,6 +20,8 @@ pub(super) struct DiskBudget {
     budget: Mutex<Budget>,
     /// When it was noted last that the store is used.
     noted: Mutex<Instant>,
+    /// The last readings of memory, if the store is in memory.
+    memory: Option<Mutex<Vec<Reading>>>,
 }
 
 /// How often the space on the disk is looked at.
@@ -31,7 +34,21 @@ impl DiskBudget {
     /// For what is configured, as far as it fits.
     pub(super) fn new(disk: &DiskSettings) -> Self {
         let budget = Mutex::new(Budget::new(disk.configured_bytes, disk.bytes));
-        DiskBudget { budget, noted: Mutex::new(Instant::now()) }
+        let memory = disk.in_memory.then(Mutex::default);
+        DiskBudget { budget, noted: Mutex::new(Instant::now()), memory }
+    }
+
+    /// Takes note of the memory that there is.
+    pub(super) fn note_memory(&self, readings: &[Reading]) {
+        if let Some(memory) = &self.memory {
+            *lock(memory) = readings.to_vec();
+        }
+    }
+
+    /// The limits of a store that has so many bytes in memory; none if it is on a disk.
+    fn limits_of_memory(&self, own: u64) -> Vec<Reading> {
+        let readings = self.memory.iter().flat_map(|memory| lock(memory).clone());
+        readings.map(|reading| reading.to_store(own)).collect()
     }
 
     /// The budget of this moment.
@@ -160,8 +177,10 @@ impl Engine {
             // Some slack, or whatever others write would make the store smaller.
             reserve: share.min_free - share.min_free / 8,
         };
+        let mut readings = disk.limits_of_memory(store.totals().1 + store.idle());
+        readings.push(reading);
         let mut budget = lock(&disk.budget);
-        if !budget.look(&[reading], 0) {
+        if !budget.look(&readings, 0) {
             return;
         }
         let capacity = budget.present();

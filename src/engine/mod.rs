@@ -289,6 +289,7 @@ impl Engine {
         if lock(&self.connections).first().is_some_and(Connection::is_over) {
             readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
         }
+        self.disk.iter().for_each(|disk| disk.note_memory(&readings));
         let mut budget = lock(&self.budget);
         let changed = budget.look(&readings, self.known_nodes() * KNOWN_BYTES);
         let memory = self.cache.memory();

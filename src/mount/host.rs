@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
 use crate::cache::store::home::{self, Owner};
@@ -13,10 +14,13 @@ use crate::source::{PosixSource, Source};
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";
 
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+
 /// What was found of a cache directory.
 #[derive(Default)]
 struct CacheFound {
     space: Option<(u64, u64)>,
+    in_memory: bool,
     held: u64,
     held_by_buffers: u64,
 }
@@ -42,6 +46,7 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
         memory_available: available.min(memory_limit),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         cache_free: cache.space.map(|(free, total)| (free + cache.held, total)),
+        cache_in_memory: cache.in_memory,
         cache_hangs,
         cache_held: cache.held,
         buffers_held: cache.held_by_buffers,
@@ -49,8 +54,14 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
 }
 
 fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheFound {
+    let existing = directory.ancestors().find(|ancestor| ancestor.exists());
+    let in_memory = existing.is_some_and(is_in_memory);
     CacheFound {
-        space: space(directory),
+        space: existing.and_then(space).map(|(free, total)| match in_memory {
+            true => (free.min(left_to_store(&readings())), total),
+            false => (free, total),
+        }),
+        in_memory,
         held: owner.map_or(0, |owner| home::held(directory, owner)),
         held_by_buffers: owner.map_or(0, |owner| home::held_by_buffers(directory, owner)),
     }
@@ -62,10 +73,21 @@ fn owner_of(source: &Path) -> Option<Owner> {
     Some(Owner::new(source, opened.lasting_identity()))
 }
 
-/// Bytes free and in all on the filesystem that a directory is on or will be made on.
+/// Bytes of memory that a store on a filesystem in memory may take now.
+fn left_to_store(readings: &[Reading]) -> u64 {
+    let left = readings.iter().map(|reading| reading.to_store(0).fits());
+    left.min().unwrap_or(u64::MAX)
+}
+
+/// Whether the filesystem of a directory is in memory.
+fn is_in_memory(directory: &Path) -> bool {
+    let kinds = [TMPFS_MAGIC, RAMFS_MAGIC];
+    statfs(directory).is_ok_and(|found| kinds.contains(&found.filesystem_type()))
+}
+
+/// Bytes free and in all on the filesystem of a directory.
 fn space(directory: &Path) -> Option<(u64, u64)> {
-    let existing = directory.ancestors().find(|ancestor| ancestor.exists())?;
-    let space = statvfs(existing).ok()?;
+    let space = statvfs(directory).ok()?;
     let unit = space.fragment_size();
     Some((space.blocks_available() * unit, space.blocks() * unit))
 }

@@ -118,3 +118,13 @@ fn bytes_on_their_way_take_half_of_what_fits_and_no_more_than_they_are_worth() {
     assert_eq!(moving(8 * GIB, 0, 0), 4 * MIB);
     assert_eq!(Budget::new(8 * GIB, 40 * MIB).moving(0), 20 * MIB, "before the first look");
 }
+
+/// A store in memory leaves half of a cgroup to everything else, and its own bytes count as free.
+#[test]
+fn a_store_in_memory_may_take_half_of_what_there_is() {
+    let group = Reading::memory("the job", 64 << 20, 30 << 20);
+    assert_eq!(group.to_store(0).fits(), 2 << 20);
+    assert_eq!(group.to_store(10 << 20).fits(), 12 << 20);
+    let mut budget = Budget::new(32 << 20, 32 << 20);
+    assert!(budget.look(&[group.to_store(0)], 0) && budget.present() <= 2 << 20);
+}

@@ -18,6 +18,7 @@ const HOST: Host = Host {
     memory_available: 48 * GIB,
     cores: 16,
     cache_free: Some((500 * GIB, 1000 * GIB)),
+    cache_in_memory: false,
     cache_hangs: false,
     cache_held: 0,
     buffers_held: 0,

@@ -44,6 +44,7 @@ fn settings(written: &[&str]) -> RehearsalSettings {
         memory_available: 1 << 30,
         cores: 2,
         cache_free: Some((1 << 40, 1 << 40)),
+        cache_in_memory: false,
         cache_hangs: false,
         cache_held: 0,
         buffers_held: 0,
