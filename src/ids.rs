@@ -5,6 +5,8 @@
 //! reads at once is a **sample**: a file, or a byte range of one. A **stream** is one reader of
 //! the dataset with an order of its own: a job, a rank, a loader.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// Size of a block in bytes: the unit of fetching and caching inside large files.
@@ -15,6 +17,38 @@ pub const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Size of a page of the kernel's page cache in bytes; residency is charged in whole pages.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// Pages of a block that lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRange {
+    /// The first, counted from the start of the block.
+    pub first: u16,
+    /// How many.
+    pub count: u16,
+}
+
+impl PageRange {
+    /// The pages that bytes of a block lie in, counted from the start of the block.
+    pub fn covering(bytes: &Range<u64>) -> Self {
+        let (first, end) = (bytes.start / PAGE_BYTES, bytes.end.div_ceil(PAGE_BYTES));
+        PageRange { first: first as u16, count: end.saturating_sub(first) as u16 }
+    }
+
+    /// The pages, one after the other.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        self.first..self.first.saturating_add(self.count)
+    }
+
+    /// Where they begin, in bytes from the start of the block.
+    pub fn offset(self) -> u64 {
+        u64::from(self.first) * PAGE_BYTES
+    }
+
+    /// Their bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.count) * PAGE_BYTES
+    }
+}
 
 /// Row of a regular file, directory or other node in the catalog. Dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -8,7 +8,8 @@ use std::thread::panicking;
 
 use nix::errno::Errno;
 
-use super::{Cache, Key, ReadFailure};
+use super::flight::Key;
+use super::{Cache, ReadFailure};
 use crate::plan::Event;
 
 /// A flight in the hands of one job. Dropped by a panic, or without having been [`taken`], it

@@ -4,7 +4,26 @@ use std::sync::Arc;
 
 use super::care::Owed;
 use super::legs::Route;
-use super::{Buffer, Cache, Key, Waiter};
+use super::{Buffer, Cache, Waiter};
+use crate::catalog::NodeId;
+use crate::ids::{BlockId, PageRange};
+
+/// What a flight brings: a block of one version of its file, or some of its pages. Bytes of two versions
+/// never meet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) block: BlockId,
+    pub(super) node: NodeId,
+    /// Which pages it brings; none: all of them.
+    pub(super) pages: Option<PageRange>,
+}
+
+impl Key {
+    /// Of a whole block.
+    pub(super) fn whole(block: BlockId, node: NodeId) -> Self {
+        Key { block, node, pages: None }
+    }
+}
 
 /// A block on its way. At most one flight brings a block of a version.
 pub(super) enum Flight {
@@ -30,6 +49,11 @@ impl Fetching {
     /// A reader waits.
     pub(super) fn for_reader(waiter: Waiter) -> Self {
         Fetching { waiters: vec![waiter], ..Fetching::for_ram() }
+    }
+
+    /// A reader waits for some pages, and the kernel keeps what it is answered.
+    pub(super) fn for_reader_alone(waiter: Waiter) -> Self {
+        Fetching { to_ram: false, ..Fetching::for_reader(waiter) }
     }
 
     /// The planner wants the block in RAM.

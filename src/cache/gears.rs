@@ -13,6 +13,7 @@ use crate::source::Urgency;
 pub struct Gears {
     trusted: Bits,
     fetched: Bits,
+    in_parts: Bits,
 }
 
 impl Gears {
@@ -24,6 +25,16 @@ impl Gears {
     /// Whether something of a file has been fetched, so that there may be pages of it.
     pub fn is_fetched(&self, file: FileId) -> bool {
         self.fetched.has(file)
+    }
+
+    /// Whether readers of a file get the pages that they ask for, and no whole blocks.
+    pub fn is_in_parts(&self, file: FileId) -> bool {
+        self.in_parts.has(file)
+    }
+
+    /// Readers of a file get the pages that they ask for, or whole blocks.
+    pub fn divide(&self, file: FileId, on: bool) {
+        self.in_parts.set(file, on);
     }
 
     fn set(&self, file: FileId, trusted: bool) {

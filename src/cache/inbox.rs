@@ -85,7 +85,10 @@ impl Inbox {
     pub fn put(&self, event: Event, arrival: Option<Arrival>) {
         let mut queue = self.lock();
         let is_observation = match &event {
-            Event::Missed { .. } | Event::Joined { .. } | Event::Seen { .. } => true,
+            Event::Missed { .. }
+            | Event::Joined { .. }
+            | Event::Part { .. }
+            | Event::Seen { .. } => true,
             // After the end of a list nothing more is said of it.
             Event::Drawn { drawn } => !drawn.next.is_empty(),
             _ => false,

@@ -4,7 +4,7 @@
 //! of the first would wait for that. So it is made when those who waited for the block have let go of its
 //! bytes. A read that comes later, while the block is being pushed, may still hold that up.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,24 +13,44 @@ use nix::errno::Errno;
 
 use super::buffer::Buffer;
 use super::care::InCare;
-use super::flight::{Fetching, Flight};
+use super::flight::{Fetching, Flight, Key};
 use super::memory::Arrival;
-use super::{Cache, Key, ReadFailure};
+use super::{Cache, ReadFailure};
 use crate::catalog::{Located, NodeId};
-use crate::ids::{BLOCK_BYTES, BlockId};
+use crate::ids::{BLOCK_BYTES, BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::Urgency;
 
-/// A block's bytes as one of its readers gets them.
+/// Bytes of a block as one of its readers gets them.
 pub struct Landed {
     bytes: Arc<Buffer>,
+    /// Where in the block the first of `bytes` is.
+    at: u64,
+    /// Which of `bytes` the reader has asked for.
+    asked: Range<usize>,
     /// Made when the last reader has let go of it.
     _push: Option<Arc<Push>>,
 }
 
 impl From<Arc<Buffer>> for Landed {
     fn from(bytes: Arc<Buffer>) -> Self {
-        Landed { bytes, _push: None }
+        let asked = 0..bytes.len();
+        Landed { bytes, at: 0, asked, _push: None }
+    }
+}
+
+impl Landed {
+    /// What a reader has asked for, counted from the start of the block.
+    ///
+    /// # Errors
+    /// `EIO` if that is not there.
+    pub fn cut(self, asked: &Range<u64>) -> Result<Self, ReadFailure> {
+        let start = asked.start.checked_sub(self.at).map(|start| start as usize);
+        let asked = start.map(|start| start..start + (asked.end - asked.start) as usize);
+        match asked.filter(|asked| asked.end <= self.bytes.len()) {
+            Some(asked) => Ok(Landed { asked, ..self }),
+            None => Err(ReadFailure::Errno(Errno::EIO)),
+        }
     }
 }
 
@@ -38,7 +58,7 @@ impl Deref for Landed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[self.asked.clone()]
     }
 }
 
@@ -66,12 +86,12 @@ impl Drop for Push {
     fn drop(&mut self) {
         let Some(pushing) = self.0.take() else { return };
         let cache = Arc::clone(&pushing.cache);
+        let key = Key::whole(pushing.block, pushing.located.node);
         if cache.memory.is_short() {
             // A push may wait for a reader, and that reader for memory.
-            return cache
-                .fail((pushing.block, pushing.located.node), ReadFailure::Errno(Errno::ENOMEM));
+            return cache.fail(key, ReadFailure::Errno(Errno::ENOMEM));
         }
-        let flight = InCare::new(&cache, (pushing.block, pushing.located.node));
+        let flight = InCare::new(&cache, key);
         cache.push_pool.submit(Urgency::Prefetch, move || {
             let _flight = flight.taken();
             pushing.push();
@@ -89,24 +109,25 @@ impl Cache {
     /// The bytes of a flight are here.
     pub(super) fn arrived(
         self: &Arc<Self>,
-        block: BlockId,
+        key: Key,
         located: Located,
         bytes: Buffer,
         from: Place,
         urgency: Urgency,
     ) {
-        let (bytes, node) = (Arc::new(bytes), located.node);
+        let (bytes, Key { block, node, pages }) = (Arc::new(bytes), key);
         if !self.catalog.hand_out(node) {
-            return self.fail((block, node), ReadFailure::PastVersion);
+            return self.fail(key, ReadFailure::PastVersion);
         }
-        let Some(fetching) = self.take_off((block, node), &bytes) else { return };
+        let Some(fetching) = self.take_off(key, &bytes) else { return };
+        let at = pages.map_or(0, PageRange::offset);
         let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(self), Arc::clone(&bytes));
             Arc::new(Push(Some(Pushing { cache, block, located, bytes, from })))
         });
         for waiter in fetching.waiters {
-            waiter(Ok(Landed { bytes: Arc::clone(&bytes), _push: push.clone() }));
+            waiter(Ok(Landed { at, _push: push.clone(), ..Landed::from(Arc::clone(&bytes)) }));
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
             let settled = self.catalog.is_settled(node);
@@ -127,7 +148,7 @@ impl Cache {
             Some(pages) => pages.store(located, bytes),
             None => Err(Errno::ENOTCONN),
         };
-        self.lock().remove(&(block, located.node));
+        self.lock().remove(&Key::whole(block, located.node));
         match pushed {
             Ok(()) => {
                 self.checked.note(block, Instant::now());
@@ -156,7 +177,7 @@ impl Cache {
     pub(super) fn fail(&self, key: Key, why: ReadFailure) {
         let before = self.lock().remove(&key);
         let Some(Flight::Fetching(fetching)) = before else {
-            return self.tell(key.1, Event::Failed { block: key.0 }, None);
+            return self.tell(key.node, Event::Failed { block: key.block }, None);
         };
         self.failed(key, fetching, why);
     }
@@ -164,7 +185,7 @@ impl Cache {
     /// What waited for a flight that has ended gets an error.
     pub(super) fn failed(&self, key: Key, fetching: Fetching, why: ReadFailure) {
         if fetching.to_ram {
-            self.tell(key.1, Event::Failed { block: key.0 }, None);
+            self.tell(key.node, Event::Failed { block: key.block }, None);
         }
         if let ReadFailure::Errno(_) = why {
             let readers = fetching.waiters.len() as u64;

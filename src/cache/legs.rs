@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 
 use super::care::InCare;
-use super::flight::{Fetching, Flight};
-use super::{Buffer, Cache, Charge, Key, ReadFailure};
+use super::flight::{Fetching, Flight, Key};
+use super::{Buffer, Cache, Charge, ReadFailure};
 use crate::catalog::Located;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::{ReadError, ReadRequest, Urgency};
 
@@ -21,6 +21,8 @@ use crate::source::{ReadError, ReadRequest, Urgency};
 #[derive(Clone)]
 pub(super) struct Leg {
     block: BlockId,
+    /// Which pages of it; none: all of them.
+    pages: Option<PageRange>,
     located: Located,
     urgency: Urgency,
     flight: u64,
@@ -34,7 +36,7 @@ const DOUBTS_MAX: u32 = 3;
 
 impl Leg {
     fn key(&self) -> Key {
-        (self.block, self.located.node)
+        Key { block: self.block, node: self.located.node, pages: self.pages }
     }
 }
 
@@ -75,7 +77,7 @@ impl Cache {
             self.inbox.put(Event::NotHere { block, tier: local.tier }, None);
         }
         let flight = self.departures.fetch_add(1, Ordering::Relaxed);
-        let leg = Leg { block, located, urgency, flight, doubts: 0 };
+        let leg = Leg { block, pages: None, located, urgency, flight, doubts: 0 };
         // A late leg of the flight before may have ended this one.
         let mut flights = self.lock();
         let Some(Flight::Fetching(fetching)) = flights.get_mut(&leg.key()) else { return };
@@ -86,6 +88,18 @@ impl Cache {
             Some(_) => self.fetch_from_store(leg),
             None => self.fetch_from_source(leg),
         }
+    }
+
+    /// Has pages of a block brought from the source, for which there is a flight.
+    pub(super) fn fetch_pages(self: &Arc<Self>, key: Key, located: Located) {
+        let flight = self.departures.fetch_add(1, Ordering::Relaxed);
+        let Key { block, pages, .. } = key;
+        let leg = Leg { block, pages, located, urgency: Urgency::Demand, flight, doubts: 0 };
+        let mut flights = self.lock();
+        let Some(Flight::Fetching(fetching)) = flights.get_mut(&key) else { return };
+        fetching.route = Route { number: flight, asked: true, store: None, refused: None };
+        drop(flights);
+        self.fetch_from_source(leg);
     }
 
     /// Whether the flight of a leg is still under way.
@@ -124,7 +138,7 @@ impl Cache {
                 match local.get(&cache, leg.block, &leg.located) {
                     Some(bytes) => {
                         let (bytes, from) = (bytes.charged(charge), Place::Tier(local.tier));
-                        cache.arrived(leg.block, leg.located, bytes, from, leg.urgency);
+                        cache.arrived(leg.key(), leg.located, bytes, from, leg.urgency);
                     }
                     None => {
                         drop(charge);
@@ -179,6 +193,7 @@ impl Cache {
             exact: self.catalog.is_revalidated(),
             offset: leg.located.offset,
             length: leg.located.length,
+            random: leg.pages.is_some(),
             urgency: leg.urgency,
             deliver: Box::new(move |result| {
                 let _flight = flight.taken();
@@ -187,7 +202,7 @@ impl Cache {
                         cache.catalog.seen(leg.located.node, asked);
                         let bytes = Buffer::from(bytes).charged(charge);
                         let (from, urgency) = (Place::Source, leg.urgency);
-                        cache.arrived(leg.block, leg.located, bytes, from, urgency);
+                        cache.arrived(leg.key(), leg.located, bytes, from, urgency);
                     }
                     // The file may be there by another of its names.
                     Err(ReadError::Source(Errno::ENOENT))
@@ -228,7 +243,7 @@ impl Cache {
         if !self.is_awaited(&leg) {
             return;
         }
-        let located = self.catalog.locate(leg.block);
+        let located = self.locate(leg.block, leg.pages);
         let Some(located) = located.filter(|at| at.node == leg.located.node) else {
             self.traffic.changed.fetch_add(1, Ordering::Relaxed);
             return self.refused(&leg, ReadFailure::PastVersion);

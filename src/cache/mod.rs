@@ -32,6 +32,7 @@ mod landing;
 mod legs;
 mod local;
 mod memory;
+mod parts;
 mod peek;
 pub mod store;
 #[cfg(test)]
@@ -58,7 +59,7 @@ pub use buffer::Buffer;
 use care::Owed;
 use checked::Checked;
 pub use codes::{CodeFile, CodeStore, Shelf};
-use flight::{Fetching, Flight};
+use flight::{Fetching, Flight, Key};
 pub use gears::Gears;
 pub use inbox::{Inbox, Message, Question};
 pub use journal::{Journal, Pinned, Wear};
@@ -120,9 +121,6 @@ pub type Rechecked = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Has a file looked at again at the source, without waiting for it.
 pub type Recheck = Box<dyn Fn(NodeId, Urgency, Rechecked) + Send + Sync>;
-
-/// A block of one version of its file: bytes of two versions never meet.
-type Key = (BlockId, NodeId);
 
 /// Bytes and reads that went through the daemon since the start.
 #[derive(Debug, Default)]
@@ -293,7 +291,7 @@ impl Cache {
     pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, task: u32, waiter: Waiter) {
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         let mut flights = self.lock();
-        match flights.get_mut(&(block, node)) {
+        match flights.get_mut(&Key::whole(block, node)) {
             Some(Flight::Pushing(bytes)) => {
                 let bytes = Arc::clone(bytes);
                 drop(flights);
@@ -310,7 +308,8 @@ impl Cache {
                 self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
             }
             None => {
-                flights.insert((block, node), Flight::Fetching(Fetching::for_reader(waiter)));
+                let key = Key::whole(block, node);
+                flights.insert(key, Flight::Fetching(Fetching::for_reader(waiter)));
                 drop(flights);
                 self.begin_fetch(node.file());
                 match self.catalog.locate(block).filter(|located| located.node == node) {
@@ -318,7 +317,7 @@ impl Cache {
                         self.inbox.put(Event::Missed { block, task }, None);
                         self.fetch(block, located, Urgency::Demand);
                     }
-                    None => self.fail((block, node), ReadFailure::PastVersion),
+                    None => self.fail(key, ReadFailure::PastVersion),
                 }
             }
         }
@@ -330,7 +329,7 @@ impl Cache {
             return self.inbox.put(Event::Failed { block }, None);
         };
         let mut flights = self.lock();
-        match flights.entry((block, located.node)) {
+        match flights.entry(Key::whole(block, located.node)) {
             Entry::Vacant(slot) => {
                 slot.insert(Flight::Fetching(Fetching::for_ram()));
             }
@@ -357,7 +356,7 @@ impl Cache {
             return;
         };
         let mut flights = self.lock();
-        match flights.entry((block, located.node)) {
+        match flights.entry(Key::whole(block, located.node)) {
             Entry::Vacant(slot) => {
                 slot.insert(Flight::Fetching(Fetching::for_store(placed)));
                 drop(flights);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Cache;
+use super::flight::Key;
 use crate::catalog::{Located, NodeId};
 use crate::ids::FileId;
 
@@ -15,7 +16,7 @@ impl Cache {
         let flights = self.lock();
         self.pages.get().is_some()
             && self.gears.is_fetched(file)
-            && blocks.all(|block| !flights.contains_key(&(block, node)))
+            && blocks.all(|block| !flights.contains_key(&Key::whole(block, node)))
     }
 
     /// Bytes of a version of a file, if all of them lie in the page cache. Blocks, as long as somebody

@@ -123,6 +123,15 @@ fn render(status: &Value) -> String {
         share("/late"),
         share("/cold"),
     );
+    let parts = number(status, "/parts");
+    if parts > 0 {
+        let _ = writeln!(
+            out,
+            "  parts    {parts} reads of large files found nothing and were fetched by themselves; {} in \
+             RAM",
+            human(status, "/parts_bytes"),
+        );
+    }
     let _ = writeln!(
         out,
         "  source   {} read, {} blocks ahead and {} on demand; {} from disk",

@@ -141,6 +141,7 @@ fn act(
             Action::Began { epoch } => offers.iter().for_each(|offers| offers.began(epoch)),
             Action::Ready { draw } => offers.iter().for_each(|offers| offers.ready(draw)),
             Action::Check { block } => cache.check(block, Instant::now()),
+            Action::InParts { file, on } => cache.gears().divide(file, on),
             Action::Drop { block } => cache.drop_pages(block),
             Action::Load { block, tier } => cache.load(block, tier),
             Action::Displace { block, .. } => cache.displace(block),

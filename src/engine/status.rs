@@ -98,6 +98,8 @@ pub struct Status {
     pub staged: u64,
     /// See `staged`.
     pub window: u64,
+    /// Bytes in RAM of files that are read in parts.
+    pub parts_bytes: u64,
     /// Fetches under way.
     pub fetching: u32,
     /// Nodes that the kernel knows, and what they cost in bytes.
@@ -176,6 +178,7 @@ impl Engine {
             disk_moved: self.disk_moved.clone(),
             staged: published.accounts.staged,
             window: published.accounts.window,
+            parts_bytes: published.accounts.parts,
             fetching: published.accounts.fetching,
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,

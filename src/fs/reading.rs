@@ -12,9 +12,9 @@ use nix::errno::Errno;
 use super::join::Join;
 use super::waiting::Pending;
 use super::{Dataset, ReadReply};
-use crate::cache::{Landed, ReadFailure};
+use crate::cache::{Landed, ReadFailure, Waiter};
 use crate::catalog::NodeId;
-use crate::ids::{BLOCK_BYTES, FileId};
+use crate::ids::{BlockId, FileId, PageRange};
 use crate::source::Urgency;
 
 /// How often a read begins anew because its file has changed meanwhile.
@@ -93,28 +93,52 @@ impl Dataset {
     /// A task reads bytes that the kernel has no pages of.
     fn missed(self: &Arc<Self>, part: Part, reader: Reader) {
         let Part { node, file, range } = part;
-        let blocks = self.catalog.layout().blocks_in(file, range.start, range.end - range.start);
-        let within = (range.start % BLOCK_BYTES) as usize;
-        let (wanted, task) = ((range.end - range.start) as usize, reader.task);
+        let layout = self.catalog.layout();
+        let asked: Vec<(BlockId, Range<u64>)> = layout
+            .blocks_in(file, range.start, range.end - range.start)
+            .map(|block| {
+                let (offset, length) = layout.range(block);
+                let start = range.start.saturating_sub(offset);
+                (block, start..range.end.saturating_sub(offset).min(length))
+            })
+            .collect();
+        let task = reader.task;
         let dataset = Arc::clone(self);
-        let done = move |result: Result<&[u8], ReadFailure>| {
-            let part = result.and_then(|bytes| slice(bytes, within, wanted));
-            dataset.came(part, reader);
-        };
-        let mut blocks = blocks.enumerate();
-        if blocks.len() == 1
-            && let Some((_, block)) = blocks.next()
-        {
+        let done = move |result: Result<&[u8], ReadFailure>| dataset.came(result, reader);
+        if let [(block, asked)] = asked.as_slice() {
             let waiter = move |result: Result<Landed, ReadFailure>| match result {
                 Ok(bytes) => done(Ok(&bytes)),
                 Err(why) => done(Err(why)),
             };
-            return self.cache.read(block, node, task, Box::new(waiter));
+            return self.read_block(*block, asked.clone(), node, task, waiter);
         }
-        let join = Arc::new(Join::new(blocks.len(), Box::new(done)));
-        for (index, block) in blocks {
+        let join = Arc::new(Join::new(asked.len(), Box::new(done)));
+        for (index, (block, asked)) in asked.into_iter().enumerate() {
             let join = Arc::clone(&join);
-            self.cache.read(block, node, task, Box::new(move |result| join.take(index, result)));
+            let waiter = move |result| join.take(index, result);
+            self.read_block(block, asked, node, task, waiter);
+        }
+    }
+
+    /// A task reads bytes of one block, counted from its start.
+    fn read_block(
+        &self,
+        block: BlockId,
+        asked: Range<u64>,
+        node: NodeId,
+        task: u32,
+        waiter: impl FnOnce(Result<Landed, ReadFailure>) + Send + 'static,
+    ) {
+        let pages = PageRange::covering(&asked);
+        // By a further connection the kernel keeps nothing of what it is answered.
+        let in_parts = self.peeks.is_none()
+            && node.file().is_some_and(|file| self.cache.gears().is_in_parts(file));
+        let waiter: Waiter = Box::new(move |result: Result<Landed, ReadFailure>| {
+            waiter(result.and_then(|bytes| bytes.cut(&asked)));
+        });
+        match in_parts {
+            true => self.cache.read_pages(block, pages, node, task, waiter),
+            false => self.cache.read(block, node, task, waiter),
         }
     }
 
@@ -132,8 +156,4 @@ impl Dataset {
             }
         }
     }
-}
-
-fn slice(bytes: &[u8], from: usize, length: usize) -> Result<&[u8], ReadFailure> {
-    bytes.get(from..from + length).ok_or(ReadFailure::Errno(Errno::EIO))
 }

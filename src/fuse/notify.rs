@@ -125,6 +125,15 @@ impl Notifier {
         self.send(INVAL_INODE, &[&body])
     }
 
+    /// Has the kernel drop pages of a node, also those that processes have mapped.
+    pub(super) fn forget_range(&self, node: NodeId, offset: i64, length: i64) -> Result<(), Errno> {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&node.0.to_ne_bytes());
+        body[8..16].copy_from_slice(&offset.to_ne_bytes());
+        body[16..].copy_from_slice(&length.to_ne_bytes());
+        self.send(INVAL_INODE, &[&body])
+    }
+
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         debug_assert!(!is_answering(), "a request thread notifies the kernel");
         debug_assert!(!is_holding(), "the kernel is notified under a lock");

@@ -5,7 +5,8 @@
 //! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages.
 //!    It waits for pages that a read in flight has locked.
 //! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
-//!    they are not needed, which skips pages in use and never waits for them.
+//!    they are not needed, which skips pages in use and never waits for them. Those of a large file that
+//!    a process has mapped for long are taken back by `FUSE_NOTIFY_INVAL_INODE`.
 //! 4. Whether pages are still there is asked in the same way, shortly before they are read: the
 //!    kernel may take any of them back at any time. It is told anew how long it may believe the
 //!    name then.
@@ -37,13 +38,15 @@ use super::watchdog::Watchdog;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
-use crate::ids::PAGE_BYTES;
-use crate::source::Urgency;
+use crate::ids::{BLOCK_BYTES, PAGE_BYTES};
+use crate::source::{Pool, Urgency};
 
 /// The page cache of one mount.
 pub struct Pusher {
     notifier: Arc<Notifier>,
     inside: Arc<Inside>,
+    /// Takes back pages that processes have mapped.
+    unmapping: Arc<Pool>,
     /// The device of the mount.
     device: Option<dev_t>,
     known: Arc<Known>,
@@ -61,7 +64,8 @@ impl Pusher {
         pushes: bool,
     ) -> Self {
         let inside = Arc::new(Inside::new(mountpoint));
-        Pusher { notifier, inside, device, known, dataset, pushes }
+        let unmapping = Arc::new(Pool::new("belady-unmap", 1, 0));
+        Pusher { notifier, inside, unmapping, device, known, dataset, pushes }
     }
 
     /// Watches over the mount, which is at this place.
@@ -158,17 +162,31 @@ impl Pages for Pusher {
         if !self.known.contains(at.node, false) {
             return done();
         }
-        let path = Arc::clone(&at.path);
+        let (path, notifier) = (Arc::clone(&at.path), Arc::clone(&self.notifier));
+        let unmapping = Arc::clone(&self.unmapping);
+        // A small file is read from start to end, and its maps end soon.
+        let is_large = at.offset > 0 || at.length as u64 == BLOCK_BYTES;
         self.inside.submit_late(&path, move |entered| {
             let (offset, length) = (at.offset as i64, at.length as i64);
             let dropped = entered.and_then(|path| {
                 let file = open_file(path)?;
-                posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+                posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+                let left = || cached_pages(file.as_fd(), at.offset, at.length as u64);
+                Ok(if is_large { left().unwrap_or_default() } else { 0 })
             });
-            if let Err(errno) = dropped {
+            let left = dropped.unwrap_or_else(|errno| {
                 tracing::debug!(path = ?at.path, %errno, "pages could not be dropped");
+                0
+            });
+            if left == 0 {
+                return done();
             }
-            done();
+            // The threads inside cannot reach the kernel's end of the connection.
+            unmapping.submit(Urgency::Prefetch, move || {
+                // The kernel may have forgotten the node.
+                let _ = notifier.forget_range(at.node, offset, length);
+                done();
+            });
         });
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
-use crate::ids::{BlockId, FileId, StreamId};
+use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::order::Order;
 use crate::rehearsal::SampleId;
 
@@ -151,6 +151,16 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
+    /// A read found that pages are not in RAM, of a block that is read in parts. They are being brought
+    /// to the reader, and the kernel keeps them.
+    Part {
+        /// The block.
+        block: BlockId,
+        /// Thread id of the reader.
+        task: u32,
+        /// The pages.
+        pages: PageRange,
+    },
     /// The last handle of a file was closed.
     Closed {
         /// The file.
@@ -251,6 +261,7 @@ impl Event {
         match *self {
             Event::Missed { block, .. }
             | Event::Joined { block, .. }
+            | Event::Part { block, .. }
             | Event::Arrived { block, .. }
             | Event::Failed { block }
             | Event::Lost { block }
@@ -293,6 +304,14 @@ pub enum Action {
     Watch {
         /// The file.
         file: FileId,
+    },
+    /// Bring readers of a large file the pages that they ask for, and no whole blocks; or whole blocks
+    /// again.
+    InParts {
+        /// The file.
+        file: FileId,
+        /// Whether it is read in parts.
+        on: bool,
     },
     /// Drop a block's pages.
     Drop {
@@ -343,6 +362,8 @@ pub struct Counters {
     pub prefetched: u64,
     /// Blocks fetched because a read waited.
     pub demanded: u64,
+    /// Reads of parts of large files that found nothing.
+    pub parts: u64,
     /// Blocks whose pages the kernel had taken back before they were read.
     pub lost: u64,
     /// Blocks whose loss a check found in time to fetch them again before they were read.
@@ -379,6 +400,8 @@ pub struct Accounts {
     pub kept: Vec<u64>,
     /// Bytes staged in RAM for the coming reads.
     pub staged: u64,
+    /// Bytes of parts of blocks.
+    pub parts: u64,
     /// Bytes being dropped.
     pub dropping: u64,
     /// Bytes of the window.

@@ -21,7 +21,8 @@
 //! 6. Where no order is followed, or only those of a small part of what is read (a validation's,
 //!    say), what this epoch has not read yet is fetched in place of what it has, in no particular
 //!    order (`unread`).
-//! 7. What rehearsal shows next is read ahead in the same window (`draws`).
+//! 7. Of a large file that is read at random only what is asked for is fetched (`parts`).
+//! 8. What rehearsal shows next is read ahead in the same window (`draws`).
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
@@ -36,6 +37,7 @@ mod epoch;
 mod event;
 mod gear;
 mod layout;
+mod parts;
 mod policy;
 mod reading;
 mod residency;
@@ -60,6 +62,7 @@ pub use event::{
 };
 use gear::Gear;
 pub use layout::Layout;
+use parts::Parts;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
 pub use residency::RAM;
 use residency::Residency;
@@ -109,6 +112,7 @@ pub struct Planner {
     ticks: u64,
     warming: Warming,
     draws: Draws,
+    parts: Parts,
     /// Files that were lent; those that are not all there any more are taken out when that matters.
     lent: BTreeSet<FileId>,
     counters: Counters,
@@ -138,6 +142,7 @@ impl Planner {
             ticks: 0,
             warming: Warming::default(),
             draws: Draws::default(),
+            parts: Parts::default(),
             lent: BTreeSet::new(),
             counters: Counters::default(),
             settings,
@@ -175,6 +180,7 @@ impl Planner {
             Event::Left { task } => self.left(task, actions),
             Event::Missed { block, task } => self.missed(block, task, actions),
             Event::Joined { .. } => {}
+            Event::Part { block, task, pages } => self.part(block, task, pages, actions),
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
             Event::Failed { block } => {
@@ -205,6 +211,7 @@ impl Planner {
         self.stage_draws(actions);
         self.stage(actions);
         self.warm(actions);
+        self.fit_parts(actions);
     }
 
     fn ordered(&mut self, stream: StreamId, follower: Stream, actions: &mut Vec<Action>) {
@@ -259,6 +266,7 @@ impl Planner {
         Accounts {
             kept: self.residency.kept.clone(),
             staged: self.residency.staged,
+            parts: self.parts.bytes,
             dropping: self.residency.dropping,
             window: self.window,
             fetching: self.residency.fetching,
@@ -349,7 +357,9 @@ impl Planner {
 
     fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
         if self.blind {
-            return NextUse::At(self.unread.next_epoch(block));
+            // A large file is read as a whole.
+            let first = self.layout.blocks_of(self.layout.file_of(block)).next();
+            return NextUse::At(self.unread.next_epoch(first.unwrap_or(block)));
         }
         self.streams
             .iter()
@@ -384,6 +394,7 @@ impl Planner {
         // Another change may be in this layout already, and its own event on the way.
         let moved = if later { self.layout.moved(&layout) } else { Vec::new() };
         for &file in files.iter().chain(&moved) {
+            self.join_parts(file, actions);
             for block in self.layout.blocks_of(file) {
                 self.void(block, actions);
             }
@@ -400,6 +411,7 @@ impl Planner {
     /// Nothing that is known of a block is true any more.
     fn void(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let (pages, stored) = (self.layout.pages_bytes(block), self.layout.stored_bytes(block));
+        self.parts.forget(block);
         self.residency.forget(block, pages);
         self.residency.finish_drop(block, pages);
         self.residency.finish_place(block, stored, false);

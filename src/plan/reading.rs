@@ -67,9 +67,11 @@ impl Planner {
         }
         self.ticks += 1;
         let counted = self.streams.iter().flatten().any(|stream| stream.has_assumed(block));
-        self.counters.opens += u64::from(!counted);
-        if counted {
-            // Seen after all.
+        // To open a file that is read in parts says nothing of what is read of it.
+        let in_parts = self.parts.has(file);
+        self.counters.opens += u64::from(!counted && !in_parts);
+        if counted || in_parts {
+            // Seen after all, or not to be counted.
         } else if self.residency.is_in(block, RAM) {
             self.counters.hits += 1;
         } else if self.residency.is_fetching(block) {
@@ -86,7 +88,9 @@ impl Planner {
         let sight = self.sight();
         let due = |stream: &Stream| stream.sighting(block, sight).is_some_and(|(_, far)| far < DUE);
         if !reader.opens(block) || self.streams.iter().flatten().any(due) {
-            self.count(block);
+            if !in_parts {
+                self.count(block);
+            }
             self.follow(task, &mut reader, block, actions);
         }
         self.tasks.insert(task, reader);
@@ -157,7 +161,7 @@ impl Planner {
 
     /// The last open of a task was that of a reader. If no order has it there, that is held against
     /// the orders, though not much if the task reads one directory after the other.
-    fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
+    pub(super) fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         let Some(reader) = self.tasks.get_mut(&task) else { return };
         let of_file = |block: &mut BlockId| self.layout.file_of(*block) == file;
         let Some(block) = reader.stray.take_if(of_file) else { return };
@@ -201,6 +205,7 @@ impl Planner {
             self.refetch(block);
         } else {
             self.counters.demanded += 1;
+            self.may_divide(block, actions);
             self.start_fetch(block, actions);
         }
         self.read_on(block, actions);
@@ -209,7 +214,7 @@ impl Planner {
     /// A large file's descriptor may be opened once and read all over: there it is the reads that
     /// find nothing which show where their task stands. What the order has between two of them has
     /// been read without being seen.
-    fn pass(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
+    pub(super) fn pass(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
         if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
             return;
         }

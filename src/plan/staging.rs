@@ -44,15 +44,21 @@ impl Planner {
         if blocks.len() < 2 || nth == 0 {
             return;
         }
-        let behind = BlockId(block.0 - 1);
-        if !self.residency.is_in(behind, RAM) && !self.residency.is_fetching(behind) {
+        let there = |back: &u32| {
+            let behind = BlockId(block.0 - back);
+            self.residency.is_in(behind, RAM) || self.residency.is_fetching(behind)
+        };
+        let run = (1..=nth.min(SEQUENTIAL_AHEAD)).take_while(there).count();
+        if run == 0 {
             return;
         }
         for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
             self.settle(BlockId(block.0 - back), actions);
         }
         if self.settings.prefetch {
-            for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
+            // What is read next may not be: no more than twice what has been read is at stake.
+            let most = (2 * run).min(SEQUENTIAL_AHEAD as usize);
+            for ahead in blocks.skip(nth as usize + 1).take(most) {
                 self.try_stage(ahead, actions);
             }
         }
@@ -102,6 +108,7 @@ impl Planner {
 
     /// Drops what was staged first where files that are held open have been read past the budget.
     pub(super) fn make_room(&mut self, actions: &mut Vec<Action>) {
+        self.fit_parts(actions);
         let capacity = self.settings.tiers[RAM].capacity;
         while self.residency.kept[RAM] + self.residency.staged > capacity.max(self.window)
             && let Some(block) = self.arrivals.pop_front()
@@ -183,6 +190,7 @@ impl Planner {
     pub(super) fn start_fetch(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let bytes = self.layout.pages_bytes(block);
         let keep = self.can_be_kept(block);
+        self.parts.forget(block);
         self.residency.start_fetch(block, bytes, !keep);
         self.regear(self.layout.file_of(block), actions);
     }
@@ -373,6 +381,7 @@ impl Planner {
 
     /// Begins to fetch a block, which is kept or staged.
     fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
+        self.parts.forget(block);
         self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
         // Before the fetch, which makes the kernel know the file.
         self.regear(self.layout.file_of(block), actions);

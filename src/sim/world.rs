@@ -136,6 +136,7 @@ impl<'a> World<'a> {
                 Action::Check { .. }
                 | Action::Trust { .. }
                 | Action::Watch { .. }
+                | Action::InParts { .. }
                 | Action::Began { .. }
                 | Action::Load { .. }
                 | Action::Ready { .. } => {}

@@ -5,6 +5,7 @@
 //! catalog has: bytes of another version of the file are never handed out under this one's name.
 
 mod crew;
+mod held;
 mod image;
 #[cfg(test)]
 pub(crate) mod instead;
@@ -135,6 +136,9 @@ pub struct ReadRequest {
     pub offset: u64,
     /// Number of bytes; the version has at least `offset + length`.
     pub length: usize,
+    /// Whether the file is read here and there, so that it is worth to keep it open and of no use to
+    /// read around what is asked for.
+    pub random: bool,
     /// Whether somebody waits.
     pub urgency: Urgency,
     /// Takes the bytes.

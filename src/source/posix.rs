@@ -26,6 +26,7 @@ use nix::sys::statvfs::fstatvfs;
 use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
+use super::held::Held;
 use super::image;
 use super::{Crew, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -52,6 +53,7 @@ pub struct PosixSource {
     root: Arc<OwnedFd>,
     /// What hangs is a file.
     readers: Crew<Arc<Path>>,
+    held: Arc<Held>,
 }
 
 impl PosixSource {
@@ -74,7 +76,8 @@ impl PosixSource {
         })?;
         let root = Arc::new(root);
         let readers = Crew::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
-        Ok(PosixSource { root, readers: readers.with_limits(READS_MAX, READS_OF_FILE_MAX) })
+        let readers = readers.with_limits(READS_MAX, READS_OF_FILE_MAX);
+        Ok(PosixSource { root, readers, held: Arc::default() })
     }
 
     /// Device and inode of the directory: the same source, whatever its path.
@@ -106,37 +109,66 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<Owned
     openat2(root, path, how)
 }
 
-fn read_range(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+fn read_range(
+    root: BorrowedFd<'_>,
+    held: &Held,
+    request: &ReadRequest,
+) -> Result<Vec<u8>, ReadError> {
     for _ in 0..SHORT_READS_MAX {
-        if let Some(bytes) = read_once(root, request)? {
+        let read = match held.get(&request.path).filter(|_| request.random) {
+            Some(file) => read_once(&file, request).or_else(|_| {
+                // The path may lead to another file by now.
+                held.forget(&request.path);
+                read_anew(root, held, request)
+            }),
+            None => read_anew(root, held, request),
+        };
+        if let Some(bytes) = read? {
             return Ok(bytes);
         }
     }
     Err(ReadError::Source(Errno::EIO))
 }
 
-/// Reads the range by one open of the file; none where the read fell short.
+/// Opens the file and reads the range.
+fn read_anew(
+    root: BorrowedFd<'_>,
+    held: &Held,
+    request: &ReadRequest,
+) -> Result<Option<Vec<u8>>, ReadError> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = open_beneath(root, &request.path, flags).map_err(ReadError::Source)?;
+    let file = Arc::new(File::from(file));
+    if request.random {
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+    }
+    let read = read_once(&file, request);
+    if request.random && matches!(read, Ok(Some(_))) {
+        held.keep(&request.path, &file);
+    }
+    read
+}
+
+/// Reads the range; none where the read fell short.
 ///
 /// A short read is not continued: a network filesystem's client may have taken it for the end of
 /// the file, and give zeros for what comes after it.
-fn read_once(root: BorrowedFd<'_>, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::from(open_beneath(root, &request.path, flags).map_err(ReadError::Source)?);
-    let unchanged = |file: &File| -> Result<(), ReadError> {
+fn read_once(file: &File, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+    let unchanged = || -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
         let (seen, expected) = (fingerprint(&stat), &request.fingerprint);
         let same = seen == *expected || !request.exact && seen.is_content_of(expected);
         if same { Ok(()) } else { Err(ReadError::Changed) }
     };
-    unchanged(&file)?;
+    unchanged()?;
     let mut bytes = Vec::with_capacity(request.length);
-    rustix::io::retry_on_intr(|| pread(&file, spare_capacity(&mut bytes), request.offset))
+    rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
         .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
     bytes.truncate(request.length);
-    unchanged(&file)?;
+    unchanged()?;
     // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
     let _ = posix_fadvise(
-        &file,
+        file,
         request.offset as libc::off_t,
         request.length as libc::off_t,
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
@@ -308,8 +340,9 @@ impl Source for PosixSource {
     fn read(&self, requests: Vec<ReadRequest>) {
         for request in requests {
             let (root, path) = (Arc::clone(&self.root), Arc::clone(&request.path));
+            let held = Arc::clone(&self.held);
             self.readers.submit(request.urgency, path, move || {
-                let result = read_range(root.as_fd(), &request);
+                let result = read_range(root.as_fd(), &held, &request);
                 (request.deliver)(result);
             });
         }

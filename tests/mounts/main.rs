@@ -34,6 +34,7 @@ mod memory;
 mod modes;
 mod mounted;
 mod order;
+mod parts;
 mod passthrough;
 mod programs;
 mod ranges;

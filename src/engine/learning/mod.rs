@@ -248,7 +248,11 @@ pub(super) struct Ear {
 impl Ear {
     /// Passes on what is an open, or looks like one.
     pub(super) fn hear(&self, event: &Event) {
-        if matches!(event, Event::Seen { .. } | Event::Opened { .. } | Event::Missed { .. }) {
+        if let Event::Seen { .. }
+        | Event::Opened { .. }
+        | Event::Missed { .. }
+        | Event::Part { .. } = event
+        {
             let at_ms = self.started.elapsed().as_millis() as u64;
             // What there is no room for is not learnt from.
             let _ = self.notes.try_send(Note::Heard(at_ms, event.clone()));

@@ -156,7 +156,9 @@ impl Offers {
         self.take_failed(cache);
         let catalog = cache.catalog();
         match *event {
-            Event::Missed { block, .. } | Event::Joined { block, .. } => {
+            Event::Missed { block, .. }
+            | Event::Joined { block, .. }
+            | Event::Part { block, .. } => {
                 if let Some(located) = catalog.locate(block) {
                     self.asked(&located, cache);
                 }

@@ -1,6 +1,7 @@
 //! The planner against a model of the world, under any sequence of events.
 
 mod draws;
+mod parts;
 mod staging;
 mod streams;
 mod tracker;
@@ -12,13 +13,16 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::BLOCK_BYTES;
+use crate::ids::{BLOCK_BYTES, PAGE_BYTES, PageRange};
 use crate::order::Order;
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
 use crate::rehearsal::SampleId;
 
 const FILES: u32 = 24;
+
+/// The file of three blocks.
+const LARGE: FileId = FileId(7);
 
 fn layout() -> Arc<Layout> {
     // Small files, an empty one, and one of three blocks.
@@ -58,6 +62,9 @@ struct World {
     dropping: BTreeSet<BlockId>,
     placing: Vec<(BlockId, usize)>,
     pages: BTreeSet<BlockId>,
+    /// Pages that were read in parts, by block.
+    parts: BTreeMap<BlockId, BTreeSet<u16>>,
+    in_parts: BTreeSet<FileId>,
     open: BTreeMap<FileId, u32>,
     seen: BTreeMap<u32, FileId>,
     trusted: BTreeSet<FileId>,
@@ -77,6 +84,8 @@ impl World {
             dropping: BTreeSet::new(),
             placing: Vec::new(),
             pages: BTreeSet::new(),
+            parts: BTreeMap::new(),
+            in_parts: BTreeSet::new(),
             open: BTreeMap::new(),
             seen: BTreeMap::new(),
             trusted: BTreeSet::new(),
@@ -94,6 +103,7 @@ impl World {
                 Action::Fetch { block, .. } => {
                     assert!(!self.pages.contains(&block), "{block:?} is in RAM");
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
+                    self.parts.remove(&block);
                 }
                 Action::Trust { file } => assert!(self.trusted.insert(file), "{file:?}"),
                 Action::Watch { file } => assert!(self.trusted.remove(&file), "{file:?}"),
@@ -105,8 +115,11 @@ impl World {
                     let large = self.layout.blocks_of(file).len() > 1;
                     assert!(large || !self.open.contains_key(&file), "{block:?} is in use");
                     self.pages.remove(&block);
+                    self.parts.remove(&block);
                     self.dropping.insert(block);
                 }
+                Action::InParts { file, on: true } => assert!(self.in_parts.insert(file)),
+                Action::InParts { file, on: false } => assert!(self.in_parts.remove(&file)),
                 Action::Place { block, tier } | Action::Load { block, tier } => {
                     assert!(self.placing.iter().all(|(placing, _)| *placing != block));
                     self.placing.push((block, tier));
@@ -118,13 +131,29 @@ impl World {
         }
     }
 
+    /// A read finds nothing of a block.
+    fn miss(&mut self, block: BlockId, task: u32) {
+        self.fetching.insert(block);
+        self.parts.remove(&block);
+        self.tell(Event::Missed { block, task });
+    }
+
+    /// A read of pages of a block, if its file is read in parts.
+    fn read_part(&mut self, block: BlockId, task: u32, first: u16, count: u16) {
+        let there = self.pages.contains(&block) || self.fetching.contains(&block);
+        if !there && self.in_parts.contains(&self.layout.file_of(block)) {
+            let pages = PageRange { first, count };
+            self.parts.entry(block).or_default().extend(pages.iter());
+            self.tell(Event::Part { block, task, pages });
+        }
+    }
+
     fn open(&mut self, task: u32, file: FileId) {
         *self.open.entry(file).or_default() += 1;
         self.tell(Event::Opened { task, file });
         for block in self.layout.clone().blocks_of(file) {
             if !self.pages.contains(&block) {
-                self.fetching.insert(block);
-                self.tell(Event::Missed { block, task });
+                self.miss(block, task);
             }
         }
     }
@@ -139,8 +168,7 @@ impl World {
         self.tell(Event::Seen { task, file });
         for block in self.layout.clone().blocks_of(file) {
             if !self.pages.contains(&block) {
-                self.fetching.insert(block);
-                self.tell(Event::Missed { block, task });
+                self.miss(block, task);
             }
         }
     }
@@ -199,6 +227,7 @@ impl World {
         let mut layout = Layout::clone(&self.layout);
         for block in layout.blocks_of(file) {
             self.pages.remove(&block);
+            self.parts.remove(&block);
             self.fetching.remove(&block);
             self.dropping.remove(&block);
             self.placing.retain(|(placing, _)| *placing != block);
@@ -243,6 +272,8 @@ impl World {
         };
         let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
         let drawn = self.planner.draws.bytes;
+        let parts: usize = self.parts.values().map(BTreeSet::len).sum();
+        assert_eq!(accounts.parts, parts as u64 * PAGE_BYTES);
         assert_eq!(accounts.kept[RAM] + accounts.staged, held + drawn);
         assert!(drawn <= accounts.window || drawn == 0, "{drawn} of {}", accounts.window);
         assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
@@ -254,6 +285,8 @@ impl World {
         assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
         let capacity = self.planner.settings.tiers[RAM].capacity;
         assert!(accounts.kept[RAM] + accounts.window <= capacity || accounts.kept[RAM] == 0);
+        let used = accounts.kept[RAM] + accounts.staged + accounts.parts;
+        assert!(used <= capacity || accounts.parts == 0);
     }
 
     /// Everything under way ends and everyone goes home.
@@ -294,6 +327,8 @@ enum Step {
     Want(u32),
     Unwant(u32),
     Draw(u64, u32, u32),
+    Jump(u32, u32),
+    Part(u32, u32, u16, u16),
     Ready(bool),
 }
 
@@ -316,6 +351,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..FILES).prop_map(Step::Unwant),
         4 => (0..20u64, 0..12u32, 0..12u32).prop_map(|(by, n, count)| Step::Draw(by, n, count)),
         4 => prop::bool::weighted(0.8).prop_map(Step::Ready),
+        2 => (0..4u32, 0..3u32).prop_map(|(task, nth)| Step::Jump(task, nth)),
+        6 => (0..4u32, 0..3u32, 0..250u16, 1..256u16)
+            .prop_map(|(task, nth, first, count)| Step::Part(task, nth, first, count.min(256 - first))),
     ]
 }
 
@@ -378,6 +416,17 @@ proptest! {
                 }
                 Step::Draw(by, first, count) => world.draw(by, first, count),
                 Step::Ready(done) => world.ready(done),
+                Step::Jump(task, nth) => {
+                    let block = world.layout.blocks_of(LARGE).nth(nth as usize);
+                    if let Some(block) = block.filter(|block| !world.pages.contains(block)) {
+                        world.miss(block, task);
+                    }
+                }
+                Step::Part(task, nth, first, count) => {
+                    if let Some(block) = world.layout.blocks_of(LARGE).nth(nth as usize) {
+                        world.read_part(block, task, first, count);
+                    }
+                }
             }
             world.check();
         }

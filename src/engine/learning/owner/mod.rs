@@ -213,7 +213,7 @@ impl Owner {
             Note::Heard(at_ms, Event::Seen { task, file }) => {
                 self.opened(at_ms, task, file.0, false);
             }
-            Note::Heard(at_ms, Event::Missed { block, task })
+            Note::Heard(at_ms, Event::Missed { block, task } | Event::Part { block, task, .. })
                 if block.index() < self.layout.blocks() =>
             {
                 self.opened(at_ms, task, self.layout.file_of(block).0, true);

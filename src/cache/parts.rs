@@ -1,0 +1,74 @@
+//! Pages of a block that is not fetched whole, because its file is read at random.
+//!
+//! The planner says which files are read in parts. Of these a reader gets the pages that it asks for
+//! from the source, and no push follows: the kernel keeps what it is answered. A block that is on its way,
+//! or in the local store, is read whole all the same.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::flight::{Fetching, Flight, Key};
+use super::{Cache, ReadFailure, Waiter};
+use crate::catalog::{Located, NodeId};
+use crate::ids::{BlockId, PageRange};
+use crate::plan::Event;
+
+impl Cache {
+    /// A reader wants pages of a block of a file that is read in parts. Else as
+    /// [`read`](Self::read).
+    pub fn read_pages(
+        self: &Arc<Self>,
+        block: BlockId,
+        pages: PageRange,
+        node: NodeId,
+        task: u32,
+        waiter: Waiter,
+    ) {
+        let key = Key { block, node, pages: Some(pages) };
+        let located = self.locate(block, Some(pages)).filter(|at| at.node == node);
+        let Some(located) = located else { return waiter(Err(ReadFailure::PastVersion)) };
+        let is_stored = self.is_stored(block);
+        let mut flights = self.lock();
+        if is_stored || flights.contains_key(&Key::whole(block, node)) {
+            drop(flights);
+            return self.read(block, node, task, waiter);
+        }
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        let is_new = match flights.entry(key) {
+            Entry::Vacant(slot) => {
+                slot.insert(Flight::Fetching(Fetching::for_reader_alone(waiter)));
+                true
+            }
+            Entry::Occupied(mut flight) => {
+                if let Flight::Fetching(fetching) = flight.get_mut() {
+                    fetching.waiters.push(waiter);
+                }
+                false
+            }
+        };
+        drop(flights);
+        if is_new {
+            self.begin_fetch(node.file());
+            self.inbox.put(Event::Part { block, task, pages }, None);
+            self.fetch_pages(key, located);
+        }
+    }
+
+    /// Where pages of a block are at the source, or all of it.
+    pub(super) fn locate(&self, block: BlockId, pages: Option<PageRange>) -> Option<Located> {
+        let whole = self.catalog.locate(block)?;
+        let Some(pages) = pages else { return Some(whole) };
+        let left = whole.length.checked_sub(pages.offset() as usize)?;
+        let length = left.min(pages.bytes() as usize);
+        Some(Located { offset: whole.offset + pages.offset(), length, ..whole })
+    }
+
+    /// Whether the local store has a block.
+    fn is_stored(&self, block: BlockId) -> bool {
+        let stored = |local: &&Arc<super::Local>| {
+            self.catalog.locate(block).is_some_and(|located| local.contains(&located))
+        };
+        self.local.as_ref().filter(stored).is_some()
+    }
+}

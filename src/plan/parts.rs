@@ -1,0 +1,226 @@
+//! Large files that are read at random: what is asked for is fetched, and no more.
+//!
+//! 1. A file of several blocks is fetched by whole blocks until a read jumps: it is of a block of which
+//!    RAM does not have the one before. From then on the file is read *in parts*
+//!    ([`Action::InParts`]): the source is asked for the pages that the kernel asks for. That is not so
+//!    if RAM or a tier below has room for all the data, or if an order that is followed has the block.
+//! 2. A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If
+//!    RAM is full, the block goes whose first part is the oldest, with all its parts. How often pages are
+//!    used is not known: reads that find them are not seen.
+//! 3. If half of a block has come in parts, here and there, it is fetched whole, to a tier below RAM or to RAM, if one
+//!    has room to keep it. So what is read again and again costs twice its bytes at most.
+//! 4. Reads that follow each other for the length of a block are sequential. From then on the file is
+//!    read by whole blocks again, and ahead.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Planner;
+use super::event::Action;
+use super::residency::RAM;
+use super::stream::Stream;
+use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange};
+
+/// Pages of a whole block.
+const BLOCK_PAGES: u64 = BLOCK_BYTES / PAGE_BYTES;
+
+/// Places in a file where reads may go on at the same time.
+const PLACES_MAX: usize = 16;
+
+/// Files read in parts of which the places are known.
+const FILES_MAX: usize = 4096;
+
+/// Reads that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The page of the file at which it goes on.
+    next: u64,
+    /// Pages read so far.
+    length: u64,
+}
+
+/// The latest runs of a file, the latest last.
+#[derive(Debug, Default)]
+struct Runs(VecDeque<Run>);
+
+impl Runs {
+    /// Pages are read. Says how many have followed each other up to their end.
+    fn read(&mut self, first: u64, count: u64) -> u64 {
+        let before = self.0.iter().position(|run| run.next == first);
+        let length = before.and_then(|at| self.0.remove(at)).map_or(0, |run| run.length) + count;
+        if self.0.len() == PLACES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(Run { next: first + count, length });
+        length
+    }
+}
+
+/// The pages of a block that were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct PageSet([u64; BLOCK_PAGES.div_ceil(64) as usize]);
+
+impl PageSet {
+    /// Adds pages. Says how many are new.
+    fn add(&mut self, pages: PageRange) -> u32 {
+        let before = self.count();
+        for page in pages.iter().filter(|page| u64::from(*page) < BLOCK_PAGES) {
+            self.0[usize::from(page / 64)] |= 1 << (page % 64);
+        }
+        self.count() - before
+    }
+
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.count()) * PAGE_BYTES
+    }
+}
+
+/// What RAM has in parts.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// The files that are read in parts.
+    files: BTreeMap<FileId, Runs>,
+    /// The parts of each block that has any.
+    blocks: BTreeMap<BlockId, PageSet>,
+    /// The blocks that have parts, in the order of their first ones. Some may have none any more.
+    queue: VecDeque<BlockId>,
+    /// Bytes of all parts.
+    pub(super) bytes: u64,
+}
+
+impl Parts {
+    /// Whether a file is read in parts.
+    pub(super) fn has(&self, file: FileId) -> bool {
+        self.files.contains_key(&file)
+    }
+
+    /// Notes pages of a block. Says how many bytes of it there are.
+    fn add(&mut self, block: BlockId, pages: PageRange) -> u64 {
+        let set = self.blocks.entry(block).or_insert_with(|| {
+            self.queue.push_back(block);
+            PageSet::default()
+        });
+        self.bytes += u64::from(set.add(pages)) * PAGE_BYTES;
+        set.bytes()
+    }
+
+    /// A block has no parts any more. Says whether it had.
+    pub(super) fn forget(&mut self, block: BlockId) -> bool {
+        let set = self.blocks.remove(&block);
+        self.bytes -= set.map_or(0, |set| set.bytes());
+        if self.queue.len() > 64 && self.queue.len() > 2 * self.blocks.len() {
+            self.queue.retain(|block| self.blocks.contains_key(block));
+        }
+        set.is_some()
+    }
+
+    /// The block whose first part is the oldest.
+    fn oldest(&mut self) -> Option<BlockId> {
+        while let Some(block) = self.queue.pop_front() {
+            if self.blocks.contains_key(&block) {
+                return Some(block);
+            }
+        }
+        None
+    }
+}
+
+impl Planner {
+    /// A read has found nothing of a block, which is fetched whole: the next ones of its file are read in
+    /// parts if it has jumped there.
+    pub(super) fn may_divide(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let file = self.layout.file_of(block);
+        let first = self.layout.blocks_of(file).next().unwrap_or(block);
+        if block == first || self.parts.has(file) || self.is_foreseen(block) {
+            return;
+        }
+        let behind = BlockId(block.0 - 1);
+        let follows = self.residency.is_in(behind, RAM) || self.residency.is_fetching(behind);
+        if !follows && !self.has_room_for_all() {
+            if self.parts.files.len() == FILES_MAX
+                && let Some((&first, _)) = self.parts.files.first_key_value()
+            {
+                self.join_parts(first, actions);
+            }
+            self.parts.files.insert(file, Runs::default());
+            actions.push(Action::InParts { file, on: true });
+        }
+    }
+
+    /// A part of a block has been asked for.
+    pub(super) fn part(
+        &mut self,
+        block: BlockId,
+        task: u32,
+        pages: PageRange,
+        actions: &mut Vec<Action>,
+    ) {
+        let file = self.layout.file_of(block);
+        self.reads_for_sure(task, file, actions);
+        self.pass(block, task, actions);
+        self.counters.parts += 1;
+        self.counters.source_bytes += pages.bytes();
+        let first = self.layout.blocks_of(file).next().unwrap_or(block);
+        let page = u64::from(block.0 - first.0) * BLOCK_PAGES + u64::from(pages.first);
+        let runs = self.parts.files.get_mut(&file);
+        let run = runs.map_or(0, |runs| runs.read(page, pages.count.into()));
+        let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
+        let bytes = if there { 0 } else { self.parts.add(block, pages) };
+        if run >= BLOCK_PAGES || self.is_foreseen(block) {
+            self.join_parts(file, actions);
+            self.try_stage(BlockId(block.0 + 1), actions);
+        } else if 2 * bytes >= self.layout.pages_bytes(block) && 2 * run < BLOCK_PAGES {
+            self.complete(block, actions);
+        }
+    }
+
+    /// A file is read by whole blocks again.
+    pub(super) fn join_parts(&mut self, file: FileId, actions: &mut Vec<Action>) {
+        if self.parts.files.remove(&file).is_some() {
+            actions.push(Action::InParts { file, on: false });
+        }
+    }
+
+    /// Whether an order that is followed has the block.
+    fn is_foreseen(&self, block: BlockId) -> bool {
+        let has = |stream: &Stream| stream.is_following() && stream.contains(block);
+        self.streams.iter().flatten().any(has)
+    }
+
+    /// Whether RAM or a tier below has room for all the data.
+    fn has_room_for_all(&self) -> bool {
+        let all = self.layout.pages_bytes_of_all();
+        self.mirrored || all + self.window <= self.settings.tiers[RAM].capacity
+    }
+
+    /// Brings the rest of a block, if a tier has room to keep it.
+    fn complete(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if self.settings.prefetch && self.residency.place(block).is_none() {
+            self.wanted(&[block]);
+            self.warm(actions);
+        }
+    }
+
+    /// Has parts go as long as they take more than is left of RAM.
+    pub(super) fn fit_parts(&mut self, actions: &mut Vec<Action>) {
+        let capacity = self.settings.tiers[RAM].capacity;
+        while self.parts.bytes > 0
+            && self.residency.kept[RAM] + self.residency.staged + self.parts.bytes > capacity
+            && let Some(block) = self.parts.oldest()
+        {
+            self.drop_parts(block, actions);
+        }
+    }
+
+    /// Drops the parts of a block.
+    fn drop_parts(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if self.parts.forget(block) {
+            self.counters.dropped += 1;
+            self.residency.start_drop(block, self.layout.pages_bytes(block));
+            actions.push(Action::Drop { block });
+        }
+    }
+}

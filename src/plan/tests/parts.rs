@@ -1,0 +1,111 @@
+//! Large files that are read at random.
+
+use super::*;
+
+/// A dataset of one file of so many blocks, and RAM for so many.
+fn world(blocks: u64, ram: u64) -> World {
+    let mut world = World::new(settings(ram * BLOCK_BYTES, None, PolicyKind::Auto));
+    world.layout = Arc::new(Layout::new([blocks * BLOCK_BYTES]));
+    world.planner = Planner::new(world.planner.settings.clone(), world.layout.clone());
+    world
+}
+
+const FILE: FileId = FileId(0);
+
+fn arrive_all(world: &mut World) {
+    while !world.fetching.is_empty() {
+        world.arrive(0, false);
+    }
+    while !world.dropping.is_empty() || !world.placing.is_empty() {
+        world.finish(true);
+    }
+}
+
+#[test]
+fn a_jump_divides_a_file_that_ram_cannot_hold() {
+    for (ram, divided) in [(8, true), (32, false)] {
+        let mut world = world(16, ram);
+        world.miss(BlockId(0), 1);
+        world.miss(BlockId(1), 1);
+        assert!(world.in_parts.is_empty(), "it goes on where it was");
+        world.miss(BlockId(9), 1);
+        assert_eq!(world.in_parts.contains(&FILE), divided, "RAM for {ram}");
+    }
+}
+
+#[test]
+fn an_order_that_is_followed_has_its_blocks_fetched_whole() {
+    let mut world = world(16, 8);
+    let order = Order::listed("test", vec![vec![0].into()], SampleTable::Files).unwrap();
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world.miss(BlockId(9), 1);
+    assert!(world.in_parts.is_empty());
+}
+
+/// Rows of four pages of a file of 16 blocks, twice over, where RAM has room for half of it.
+#[test]
+fn random_rows_cost_their_own_bytes() {
+    let mut world = world(16, 8);
+    world.miss(BlockId(9), 1);
+    arrive_all(&mut world);
+    let rows = randperm(16 * 64, &mut generator(1));
+    let (mut asked, mut fetched) = (0, 0);
+    for _ in 0..2 {
+        for row in &rows {
+            let (block, first) = (BlockId(row / 64), row % 64 * 4);
+            let has = |page: &u16| world.parts.get(&block).is_some_and(|set| set.contains(page));
+            asked += 4;
+            if world.pages.contains(&block) || (first as u16..first as u16 + 4).all(|p| has(&p)) {
+                continue;
+            }
+            fetched += 4;
+            world.read_part(block, 1, first as u16, 4);
+            arrive_all(&mut world);
+            world.check();
+        }
+    }
+    let whole = world.fetched * 256;
+    assert!(fetched + whole < asked, "{fetched} pages and {whole} in blocks, of {asked}");
+}
+
+#[test]
+fn reads_that_follow_each_other_end_it() {
+    let mut world = world(16, 8);
+    world.miss(BlockId(9), 1);
+    for piece in 0..8u16 {
+        assert!(world.in_parts.contains(&FILE), "{piece}");
+        // Of two readers.
+        world.read_part(BlockId(2), 1, 32 * piece, 32);
+        world.read_part(BlockId(5), 2, 16 * piece, 8);
+    }
+    assert!(world.in_parts.is_empty());
+    assert!(world.fetching.contains(&BlockId(3)), "what follows is fetched");
+}
+
+#[test]
+fn parts_give_way_the_oldest_block_first() {
+    let mut world = world(16, 2);
+    world.planner.settings.prefetch = false;
+    world.miss(BlockId(9), 1);
+    world.tell(Event::Failed { block: BlockId(9) });
+    world.fetching.clear();
+    for block in 0..4 {
+        world.read_part(BlockId(block), 1, 0, 100);
+        world.read_part(BlockId(block), 1, 120, 80);
+    }
+    let left: Vec<u32> = world.parts.keys().map(|block| block.0).collect();
+    assert_eq!(left, [2, 3]);
+    world.check();
+}
+
+#[test]
+fn a_block_of_which_half_has_come_is_fetched_whole_if_it_can_be_kept() {
+    let mut world = world(16, 8);
+    world.miss(BlockId(9), 1);
+    arrive_all(&mut world);
+    world.read_part(BlockId(2), 1, 0, 100);
+    assert!(world.fetching.is_empty());
+    world.read_part(BlockId(2), 1, 200, 28);
+    assert!(world.fetching.contains(&BlockId(2)) && world.parts.is_empty());
+    world.check();
+}

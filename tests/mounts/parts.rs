@@ -1,0 +1,115 @@
+//! Random reads in files that RAM cannot hold.
+//!
+//! Goal: they cost the source about what they ask for, every byte is right, and what was asked for stays in
+//! RAM no longer than its budget allows. Method: rows read here and there, from one descriptor and through a
+//! map, over a filesystem that counts what is read of it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use crate::ground::{Choice, Ground, content, wait_until};
+use crate::mounted::{Mounted, Slow};
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes of the file and of a row, which no page boundary agrees with.
+const BYTES: u64 = 48 * MIB;
+const ROW: usize = 8_000;
+
+const ROWS: u64 = 1500;
+
+/// What may be read besides: whole blocks until the reads are known to jump, and what the kernel reads
+/// around a row.
+const BESIDES: u64 = 6 * MIB;
+
+struct Stand {
+    whole: Vec<u8>,
+    slow: Slow,
+    mounted: Mounted,
+    ground: Ground,
+}
+
+impl Stand {
+    fn new() -> Self {
+        let ground = Ground::new();
+        let whole = content(3, BYTES as usize);
+        ground.plant("data/rows.bin", &whole);
+        let slow = Slow::new(&ground, &[]);
+        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &["--ram", "16MiB"]);
+        Stand { whole, slow, mounted, ground }
+    }
+
+    /// Reads rows, and says what that cost.
+    fn read_rows(&self, seed: u64) -> u64 {
+        let before = self.slow.count("bytes");
+        let file = File::open(self.mounted.path("data/rows.bin")).unwrap();
+        let (mut choice, mut row) = (Choice(seed), vec![0; ROW]);
+        for _ in 0..ROWS {
+            let at = choice.below(BYTES - ROW as u64) as usize;
+            file.read_exact_at(&mut row, at as u64).unwrap();
+            assert!(row == self.whole[at..][..ROW], "row at {at}");
+        }
+        self.slow.count("bytes") - before
+    }
+}
+
+#[test]
+fn rows_of_a_large_file_cost_their_own_pages() {
+    let stand = Stand::new();
+    let pages = ROWS * (ROW as u64 + 2 * 4096);
+    for epoch in 0..2 {
+        let cost = stand.read_rows(epoch);
+        assert!(cost <= pages + BESIDES, "epoch {epoch}: {cost} bytes for {pages}");
+    }
+    assert!(stand.mounted.count("/parts") > ROWS / 2);
+    wait_until("RAM has no more than it may", || {
+        let held = ["/ram/kept", "/staged", "/parts_bytes"].map(|key| stand.mounted.count(key));
+        held.iter().sum::<u64>() <= 16 * MIB
+    });
+    assert!(fs::read(stand.mounted.path("data/rows.bin")).unwrap() == stand.whole);
+    stand.mounted.umount();
+}
+
+#[test]
+fn a_file_that_is_replaced_is_read_anew() {
+    let stand = Stand::new();
+    stand.read_rows(1);
+    let other = content(4, BYTES as usize);
+    stand.ground.plant("other.bin", &other);
+    fs::rename(stand.ground.source("other.bin"), stand.ground.source("data/rows.bin")).unwrap();
+    wait_until("a new open reads the new bytes", || {
+        let mut row = vec![0; ROW];
+        let file = File::open(stand.mounted.path("data/rows.bin")).unwrap();
+        let at = (7 * MIB + 11) as usize;
+        // Who opens it before the change shows may be refused the rest of the old file.
+        let read = file.read_exact_at(&mut row, at as u64).is_ok();
+        assert!(!read || [&stand.whole, &other].iter().any(|of| of[at..][..ROW] == row));
+        read && other[at..][..ROW] == row
+    });
+    stand.mounted.umount();
+}
+
+/// A map reads by faults, and its pages are in use as long as it lasts.
+#[test]
+fn rows_of_a_map_are_right_and_leave_ram_again() {
+    let stand = Stand::new();
+    let path = stand.mounted.path("data/rows.bin");
+    let script = format!(
+        "import mmap, random, sys\n\
+         whole = open({:?}, 'rb').read()\n\
+         file = open({:?}, 'rb')\n\
+         rows = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n\
+         random.seed(1)\n\
+         for _ in range(3000):\n    \
+             at = random.randrange(len(whole) - {ROW})\n    \
+             assert rows[at:at + {ROW}] == whole[at:at + {ROW}], at\n",
+        stand.ground.source("data/rows.bin"),
+        path,
+    );
+    let output = Command::new("/usr/bin/python3").arg("-c").arg(script).output().unwrap();
+    assert!(output.status.success(), "{}", crate::ground::said(&output));
+    assert!(stand.mounted.count("/parts") > 0);
+    wait_until("RAM has no more than it may", || stand.mounted.count("/parts_bytes") <= 16 * MIB);
+    stand.mounted.umount();
+}
