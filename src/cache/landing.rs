@@ -96,11 +96,12 @@ impl Cache {
         urgency: Urgency,
     ) {
         let (bytes, node) = (Arc::new(bytes), located.node);
-        if !self.catalog.hand_out(node) {
+        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let sum = whole.then(|| crc32c::crc32c(&bytes));
+        if !self.catalog.hand_out(node, sum) {
             return self.fail((block, node), ReadFailure::PastVersion);
         }
         let Some(fetching) = self.take_off((block, node), &bytes) else { return };
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(self), Arc::clone(&bytes));
             Arc::new(Push(Some(Pushing { cache, block, located, bytes, from })))
