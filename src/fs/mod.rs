@@ -61,7 +61,7 @@ pub struct NotFound {
     /// The error.
     pub errno: Errno,
     /// What the name stood for when the source told it last; none if the source says for certain that
-    /// there is nothing to be had, or has never told.
+    /// there is nothing to be had, if it has never told, and for files of several names.
     pub known: Option<Attr>,
 }
 
@@ -260,7 +260,9 @@ impl Dataset {
             let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
-                return Ok(Err(NotFound { errno, known: known().ok() }));
+                // Of several names one may be known to be still the same, and another may not.
+                let is_only = |attr: &Attr| !dataset.catalog.is_shared(attr.node);
+                return Ok(Err(NotFound { errno, known: known().ok().filter(is_only) }));
             }
             let result = checked.and_then(|()| known());
             dataset.looked_up(&result, task);
