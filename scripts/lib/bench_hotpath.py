@@ -6,6 +6,9 @@ then the same files are read there and locally in turns, in the order that belad
 that times each sample.  A figure is the median over the turns of the ratio of the medians (p50), one reader, unless it
 says otherwise.  x_ext4 is over the faster of two local fills: files just written, and files evicted and read again.
 The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
+Beside a figure stands how contiguous the pages of each side are, as the share that has the file's next page right
+behind it in memory (for root): scattered pages are copied several times more slowly, on any filesystem, and whether
+pages are scattered hangs on the age of the host's memory.
 What of a figure is the kernel's own, whatever a userspace filesystem does, is measured beside it: `open` (and fstat and
 close) and `pages` (only read) of files whose pages are there, of which nothing is asked; tmpfs, whose files are in
 single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.  In a
@@ -42,6 +45,11 @@ def sides(found):
     return " ".join(f"{way} {figure:,}" for way, figure in found.get("medians", {}).items())
 
 
+def contiguity(found):
+    """The shares of pages that lie right before their next page, of both sides."""
+    return " ".join(f"{way} {share:.2f}" for way, share in found.get("neighbours", {}).items())
+
+
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
@@ -50,10 +58,11 @@ class Bench(Parts):
             "python.x_ext4": 1.2, "requests_per_sample": .1, "shard.push.x_ext4": .33,
             "shard.passthrough.x_ext4": .95, "push.x_pread": .3}
     AT_LEAST = ("shard.push.x_ext4", "shard.passthrough.x_ext4", "push.x_pread")
-    COLUMNS = (*Parts.COLUMNS, ("medians", 66, sides))
+    COLUMNS = (*Parts.COLUMNS, ("medians", 66, sides), ("neighbours", 50, contiguity))
 
     def __init__(self, *args):
         super().__init__(*args)
+        self.neighbours = {}         # of the pages of what is being read, by way
         self.tmpfs = f"/dev/shm/belady-bench-{os.getpid()}" if os.path.isdir("/dev/shm") else None
 
     def shape(self, name, files, size, folders):
@@ -64,6 +73,8 @@ class Bench(Parts):
         middles = {way: statistics.median(map(figure, found[way])) for way in ("reread", "written")}
         best = quicker(middles, key=middles.get)
         pairs = zip(map(figure, found["belady"]), map(figure, found[best]))
+        if self.neighbours:
+            more["neighbours"] = {way: share for way, share in self.neighbours.items() if way in found}
         self.add(name, [a / b for a, b in pairs], baseline=best, **more,
                  medians={way: round(statistics.median(map(figure, runs))) for way, runs in found.items()})
 
@@ -83,11 +94,17 @@ class Bench(Parts):
             with site.mount("--order", ORDER) as mount:
                 wait_until_staged(mount)
                 turns = Turns(site, mount)
-                found = self.guarded(lambda: turns.reads(self.pairs), mount)
+                found = self.guarded(lambda: self.read(turns), mount)
                 self.ratio(f"{name}.x_ext4", found, files=site.shape.files)
                 self.guarded(lambda: self.parts_of(name, turns, parts), mount)
         finally:
             site.clean()
+
+    def read(self, turns):
+        """Reads in turns, and notes how the pages of each side lie."""
+        found = turns.reads(self.pairs)
+        self.neighbours = turns.neighbours()
+        return found
 
     def parts_of(self, name, turns, parts):
         """What parts of a sample's reading cost by themselves, in the order that belady expects."""
@@ -127,6 +144,7 @@ class Bench(Parts):
             return found
         found = turns.in_order(self.pairs, counted)
         mode = mount.status()["mode"]
+        self.neighbours = turns.neighbours()
         self.ratio("110k.x_ext4", found, files=site.shape.files, mode=mode)
         self.parts_of("110k", turns, ["open", "pages"])
         self.add("requests_per_sample", [readers for readers, _ in counts], "")
@@ -176,7 +194,7 @@ class Bench(Parts):
         turns = Turns(site, mount)
         turns.ways.pop("tmpfs", None)
         turns.reads(1)
-        self.ratio("110k.watch.x_ext4", turns.reads(self.pairs), mode=mount.status()["mode"])
+        self.ratio("110k.watch.x_ext4", self.read(turns), mode=mount.status()["mode"])
         self.polling("110k.watch", lambda: turns.reads(self.pairs))
 
     def pushed(self, site):
@@ -251,6 +269,7 @@ class Bench(Parts):
         for shape in ("shard-seq", "shard-random"):
             found = self.guarded(lambda shape=shape: turns.run(
                 self.pairs, lambda top: time_reads(shape, os.path.join(top, name))), mount)
+            self.neighbours = turns.neighbours()
             random_too = "" if shape == "shard-seq" else "random."
             self.ratio(f"shard.{kind}.{random_too}x_ext4", found, rate, max, mode=mode)
 

@@ -29,6 +29,16 @@ def time_reads(mode, path, readers=1, seed=0):
     return json.loads(done.stdout)
 
 
+def count_neighbours(path):
+    """Of the pages of listed files, which must be cached, the share that has the file's next page right behind it in
+    memory; None for files of one page, and where we may not know."""
+    done = subprocess.run([binary("hotpath"), "neighbours", path], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RunError(f"`hotpath neighbours` gave {done.returncode}: {done.stderr.strip()}")
+    found = json.loads(done.stdout)
+    return round(found["side_by_side"] / found["pairs"], 3) if found["pairs"] else None
+
+
 def read_by_open(path):
     with open(path, "rb") as f:
         return len(f.read())

@@ -14,7 +14,7 @@ import time
 from driver import RunError
 from hotdata import MIB, evict_and_read, fitting, names_of, pages, write_files
 from mounts import Belady, binary, fresh_dir, say
-from readers import time_reads, write_list
+from readers import count_neighbours, time_reads, write_list
 
 ORDER = "torch-random:seed=7,index=path"
 STAGED_WITHIN = 240          # seconds
@@ -135,6 +135,14 @@ class Turns:
             for way, runs in self.run(1, lambda top, names=names: read(top, names), turn).items():
                 found[way] += runs
         return found
+
+    def neighbours(self):
+        """By way, which share of the pages of cached files has the file's next page right behind it in memory: scattered
+        pages are copied more slowly, whatever filesystem they are of.  Goes through the next epoch of the mount."""
+        names = self.site.order(self.epoch)
+        self.epoch += 1
+        shares = {way: count_neighbours(self.site.list(top, names)) for way, top in self.ways.items()}
+        return {way: share for way, share in shares.items() if share is not None}
 
     def reads(self, count, mode="read", readers=1):
         """in_order() with the compiled reader."""

@@ -116,12 +116,14 @@ impl Cache {
         urgency: Urgency,
     ) {
         let (bytes, Key { block, node, pages }) = (Arc::new(bytes), key);
-        if !self.catalog.hand_out(node) {
+        let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let whole = pages.is_none() && is_file;
+        let sum = whole.then(|| crc32c::crc32c(&bytes));
+        if !self.catalog.hand_out(node, sum) {
             return self.fail(key, ReadFailure::PastVersion);
         }
         let Some(fetching) = self.take_off(key, &bytes) else { return };
         let at = pages.map_or(0, PageRange::offset);
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(self), Arc::clone(&bytes));
             Arc::new(Push(Some(Pushing { cache, block, located, bytes, from })))

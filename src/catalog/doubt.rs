@@ -198,15 +198,29 @@ mod tests {
                 assert_eq!(catalog.served(node).unwrap().0, third);
                 assert_eq!(catalog.served_attr(node).unwrap().stat.size, 12);
             }
-            assert!(!catalog.hand_out(before), "bytes that have come too late");
-            assert!(catalog.hand_out(third));
+            assert!(!catalog.hand_out(before, Some(1)), "bytes that have come too late");
+            assert!(catalog.hand_out(third, Some(3)));
             let fourth = change("fourth bytes", 4);
+            assert!(catalog.hand_out(fourth, Some(4)));
             for past in [before, second, third] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
-                assert!(catalog.hand_out(past), "who has read of it may go on");
+                assert!(catalog.hand_out(past, Some(3)), "who has read of it may go on");
             }
-            let mut past = fourth;
-            for (number, text) in [(5, "one that has grown"), (6, "a short one")] {
+            // Only its time has changed, twice.
+            let same = [5, 6].map(|number| change("fourth bytes", number))[1];
+            for node in [fourth, same] {
+                assert_eq!(catalog.served(node).unwrap().0, same, "it may be the same");
+            }
+            assert!(catalog.hand_out(same, Some(4)));
+            assert_eq!(catalog.served(fourth).unwrap().0, same, "it is the same");
+            let other = change("other bytes!", 7);
+            assert_eq!(catalog.served(fourth).unwrap().0, other);
+            assert!(catalog.hand_out(other, Some(5)));
+            for past in [fourth, same] {
+                assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "it is another");
+            }
+            let mut past = other;
+            for (number, text) in [(8, "one that has grown"), (9, "a short one")] {
                 let resized = change(text, number);
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "{text}");
                 assert_eq!(catalog.served(resized).unwrap().2, text.len() as u64);

@@ -26,6 +26,7 @@ mod row;
 mod saved;
 mod scan;
 mod served;
+mod sums;
 mod sweep;
 mod tree;
 
@@ -47,7 +48,7 @@ pub use files::{Leading, Links};
 pub use node::NodeId;
 use refresh::Turns;
 use scan::Progress;
-pub use scan::{ScanStatus, give_back};
+pub use scan::{ScanStatus, give_back, is_certain};
 use tree::{Clock, Tables, Tree};
 
 /// A row as the kernel is told of it.

@@ -17,6 +17,7 @@ use super::names::Names;
 use super::node::NodeId;
 use super::row::{Class, Row, State};
 use super::scan::Found;
+use super::sums::Sums;
 use super::{Bits, TICK};
 use crate::ids::FileId;
 use crate::plan::Layout;
@@ -116,9 +117,13 @@ pub(super) struct Tree {
     links: HashMap<(u64, u64), FileId>,
     /// Files of whose present version something was handed out.
     pub(super) handed_out: Bits,
-    /// The first version whose node gives the present version's bytes, where that is an earlier one:
-    /// nothing was handed out of those in between.
+    /// The first version whose node gives the present version's bytes, where that is an earlier one.
     pub(super) oldest: HashMap<FileId, u16>,
+    /// Files of which bytes of an earlier version were handed out, and it is not known yet whether
+    /// those of the present one are the same.
+    pub(super) doubtful: Bits,
+    /// Checksums of what was handed out.
+    pub(super) sums: Sums,
     /// Whether the source is taken never to change.
     pub(super) immutable: bool,
     /// Rows of the further names of a file.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Directory, Findings, Kernel};
+use super::{Directory, Findings, Kernel, system};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
@@ -44,15 +44,15 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(check: &'static str, result: Verdict, found: impl Into<String>) -> Self {
+    pub(super) fn new(check: &'static str, result: Verdict, found: impl Into<String>) -> Self {
         Row { check, result, found: found.into(), fix: None, kind: ErrorKind::Mount }
     }
 
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+    pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
         Self::new(check, Verdict::Ok, found)
     }
 
-    fn note(check: &'static str, found: impl Into<String>) -> Self {
+    pub(super) fn note(check: &'static str, found: impl Into<String>) -> Self {
         Self::new(check, Verdict::Note, found)
     }
 
@@ -60,7 +60,7 @@ impl Row {
         Self::new(check, Verdict::Missing, found)
     }
 
-    fn fix(mut self, fix: impl Into<String>) -> Self {
+    pub(super) fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self
     }
@@ -82,6 +82,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
     rows.extend(idle(findings));
     rows.extend(reclaim(findings));
+    rows.extend(system::rows(&findings.system));
     match &findings.source {
         Some(Ok(source)) => rows.extend([self::source(source), over_mount(source, findings.root)]),
         Some(Err(why)) => rows.push(Row {

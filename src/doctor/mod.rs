@@ -5,11 +5,13 @@
 
 mod filesystem;
 mod judge;
+mod system;
 #[cfg(test)]
 mod tests;
 
 pub use filesystem::Filesystem;
 pub use judge::{Row, Verdict, judge, missing};
+pub use system::{Deadlock, System, hazards};
 
 /// Everything that was found. An `Err` says in words what stood in the way.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub struct Findings {
     /// Where the kernel takes pages back that were not touched for a while, though memory is free: what
     /// switches that off.
     pub reclaim: Option<String>,
+    /// The kernel, and what it may do to a mount.
+    pub system: System,
     /// Memory.
     pub memory: Memory,
     /// The directory of control sockets.

@@ -38,6 +38,13 @@ fn best() -> Findings {
         can_abort: true,
         halt_poll_ns: Some(200_000),
         reclaim: None,
+        system: System {
+            release: "6.18.44".into(),
+            build: "#1 SMP".into(),
+            can_spare: true,
+            drops_names: Some(0),
+            timeouts: [0, 0],
+        },
         open_files: 1 << 20,
         processes: u64::MAX,
         memory: Memory {
@@ -109,11 +116,15 @@ fn what_belady_cannot_do_without_is_missing() {
 
 #[test]
 fn what_only_makes_it_better_is_a_note() {
-    let cases: [(&str, Harm); 13] = [
+    let cases: [(&str, Harm); 17] = [
         ("mounts for other users", |f| f.user_allow_other = false),
         ("cachestat", |f| f.cachestat = Err("not implemented".into())),
         ("idle processors", |f| f.halt_poll_ns = Some(0)),
         ("proactive reclaim", |f| f.reclaim = Some("echo off > state".into())),
+        ("readahead deadlock", |f| f.system.release = "6.18.2".into()),
+        ("readahead deadlock", |f| f.system.release = "6.8.0-45-generic".into()),
+        ("expired names", |f| f.system.drops_names = Some(60)),
+        ("request timeouts", |f| f.system.timeouts = [0, 600]),
         ("open files", |f| f.open_files = 256),
         ("threads", |f| f.processes = 100),
         ("memory", |f| f.memory.budget = 1 << 20),

@@ -229,6 +229,19 @@ impl Dataset {
         });
     }
 
+    /// Attributes of a file, whose name is checked at the source first.
+    pub(super) fn check_name(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        self.ask(self.place(node), task, reply, move |dataset| {
+            dataset.check_now(node)?;
+            dataset.attr(node).or_else(|_| dataset.catalog.served_attr(node))
+        });
+    }
+
     /// Nothing is to be checked of a version that is past.
     fn check_now(&self, node: NodeId) -> Result<(), Errno> {
         let Ok(path) = self.catalog.path(node) else { return Ok(()) };

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 
 use crate::cache::store::Lent;
 use crate::cache::{Cache, Inbox};
-use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId};
+use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, is_certain};
 use crate::plan::Event;
 use crate::source::{Crew, Kind};
 pub use rights::Rights;
@@ -54,6 +54,22 @@ const PEEK_THREADS: usize = 4;
 
 /// One that takes longer is held up: a page may be locked as long as the source takes.
 const PEEK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a name is not found.
+#[derive(Clone, Copy, Debug)]
+pub struct NotFound {
+    /// The error.
+    pub errno: Errno,
+    /// What the name stood for when the source told it last; none if the source says for certain that
+    /// there is nothing to be had, if it has never told, and for files of several names.
+    pub known: Option<Attr>,
+}
+
+impl From<Errno> for NotFound {
+    fn from(errno: Errno) -> Self {
+        NotFound { errno, known: None }
+    }
+}
 
 /// Takes what checks at the source bring to light.
 type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
@@ -219,32 +235,38 @@ impl Dataset {
         parent: NodeId,
         name: &OsStr,
         task: Option<u32>,
-        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+        reply: impl FnOnce(Result<Attr, NotFound>) + Send + 'static,
     ) {
         if name.len() > self.name_max {
-            return reply(Err(Errno::ENAMETOOLONG));
+            return reply(Err(Errno::ENAMETOOLONG.into()));
         }
         if matches!(parent, CONTROL_NODE | VIEWS_NODE) {
             // Nothing is mounted there.
-            return reply(Err(Errno::ENOENT));
+            return reply(Err(Errno::ENOENT.into()));
         }
         if parent == NodeId::ROOT && name == CONTROL_NAME {
-            return reply(self.attr(CONTROL_NODE));
+            return reply(self.attr(CONTROL_NODE).map_err(NotFound::from));
         }
         if parent == NodeId::ROOT && name == VIEWS_NAME && self.views.load(Ordering::Relaxed) {
-            return reply(self.attr(VIEWS_NODE));
+            return reply(self.attr(VIEWS_NODE).map_err(NotFound::from));
         }
         if let Some(result) = self.catalog.lookup(parent, name, task.is_none()) {
             self.looked_up(&result, task);
-            return reply(result);
+            return reply(result.map_err(NotFound::from));
         }
         let name = name.to_os_string();
-        self.ask(Place::Directory(parent), task, reply, move |dataset| {
+        let answer = |answer: Result<_, Errno>| reply(answer.unwrap_or_else(|e| Err(e.into())));
+        self.ask(Place::Directory(parent), task, answer, move |dataset| {
             let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
+            if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
+                // Of several names one may be known to be still the same, and another may not.
+                let is_only = |attr: &Attr| !dataset.catalog.is_shared(attr.node);
+                return Ok(Err(NotFound { errno, known: known().ok().filter(is_only) }));
+            }
             let result = checked.and_then(|()| known());
             dataset.looked_up(&result, task);
-            result
+            Ok(result.map_err(NotFound::from))
         });
     }
 
@@ -258,11 +280,13 @@ impl Dataset {
         }
     }
 
-    /// Attributes of a node; those of a directory not older than the period allows.
+    /// Attributes of a node; those of a directory not older than the period allows, and those of a
+    /// file neither if it is `in_doubt`.
     pub fn getattr(
         self: &Arc<Self>,
         node: NodeId,
         task: Option<u32>,
+        in_doubt: bool,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
         match self.attr(node) {
@@ -277,6 +301,9 @@ impl Dataset {
                     dataset.checked(dataset.catalog.refresh_directory(node))?;
                     dataset.attr(node)
                 });
+            }
+            Ok(attr) if in_doubt && attr.valid.is_zero() && task.is_some() => {
+                self.check_name(node, task, reply);
             }
             // An open file may have become another version of which it gives the bytes.
             result => reply(result.or_else(|_| self.catalog.served_attr(node))),

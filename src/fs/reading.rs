@@ -1,7 +1,7 @@
 //! One read: which version of its file it gets, and where its bytes come from.
 //!
 //! A reader that has seen nothing of a version that is past gets the present one instead. So a file that
-//! turns out to have changed is read again, unless bytes of the past version were handed out.
+//! turns out to have changed is read again, unless other bytes of the past version were handed out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Dataset {
                 let dataset = Arc::clone(self);
                 peeks.submit(Urgency::Demand, node, move || {
                     match dataset.cache.peek(node, &part.range) {
-                        Some(bytes) => reader.answer(Ok(&bytes)),
+                        Some(bytes) => dataset.came(node, Ok(&bytes), reader),
                         None => dataset.missed(part, reader),
                     }
                 });
@@ -104,7 +104,7 @@ impl Dataset {
             .collect();
         let task = reader.task;
         let dataset = Arc::clone(self);
-        let done = move |result: Result<&[u8], ReadFailure>| dataset.came(result, reader);
+        let done = move |result: Result<&[u8], ReadFailure>| dataset.came(node, result, reader);
         if let [(block, asked)] = asked.as_slice() {
             let waiter = move |result: Result<Landed, ReadFailure>| match result {
                 Ok(bytes) => done(Ok(&bytes)),
@@ -142,9 +142,14 @@ impl Dataset {
         }
     }
 
-    /// A read has come to its end, or begins anew.
-    fn came(self: &Arc<Self>, result: Result<&[u8], ReadFailure>, reader: Reader) {
+    /// A read has got its bytes, which are a node's, or begins anew.
+    fn came(self: &Arc<Self>, node: NodeId, result: Result<&[u8], ReadFailure>, reader: Reader) {
         match result {
+            // They have turned out to be others than those that its reader may have read before.
+            Ok(_) if node != reader.node && self.catalog.served(reader.node).is_err() => {
+                self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
+                reader.answer(Err(Errno::ESTALE));
+            }
             Ok(bytes) => reader.answer(Ok(bytes)),
             Err(ReadFailure::Errno(errno)) => reader.answer(Err(errno)),
             Err(ReadFailure::PastVersion) if reader.retries > 0 => {

@@ -21,6 +21,8 @@ struct Lookups {
     version: u16,
     /// Whether it opens the file without asking, by the last of them.
     trusts: bool,
+    /// Whether the source could not say what the name stands for when it was asked last.
+    in_doubt: bool,
 }
 
 /// What the kernel knows: one version of each row in a table, what else there is in a map.
@@ -87,6 +89,18 @@ impl Known {
         }
     }
 
+    /// Notes whether the source could say what the name of a node stands for.
+    pub(super) fn doubt(&self, node: NodeId, in_doubt: bool) {
+        if let Some(lookups) = self.lock().find(node) {
+            lookups.in_doubt = in_doubt;
+        }
+    }
+
+    /// Whether the source could not say what the name of a node stands for.
+    pub(super) fn is_in_doubt(&self, node: NodeId) -> bool {
+        self.lock().find(node).is_some_and(|lookups| lookups.in_doubt)
+    }
+
     /// Whether the kernel opens the file without asking; from now on it is taken to ask.
     pub(super) fn expire(&self, node: NodeId) -> bool {
         self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.trusts))
@@ -116,6 +130,26 @@ impl Known {
 mod tests {
     use super::*;
     use crate::ids::FileId;
+
+    #[test]
+    fn a_doubt_lasts_until_it_is_settled_or_the_node_is_forgotten() {
+        let (known, node) = (Known::default(), NodeId::new(FileId(3), 0));
+        known.doubt(node, true);
+        assert!(!known.is_in_doubt(node), "it is not known");
+        let renew = || {
+            known.looked_up(node, false);
+            known.doubt(node, true);
+            known.looked_up(node, true);
+            assert!(known.is_in_doubt(node), "our own threads look up what is in doubt");
+        };
+        renew();
+        known.doubt(node, false);
+        assert!(!known.is_in_doubt(node));
+        renew();
+        known.forgotten(node, u64::MAX);
+        known.looked_up(node, false);
+        assert!(!known.is_in_doubt(node));
+    }
 
     #[test]
     fn a_node_is_known_until_all_its_lookups_are_forgotten() {

@@ -14,6 +14,7 @@ mod connections;
 mod control;
 mod convert;
 mod direct;
+mod entries;
 mod guard;
 mod inside;
 mod known;

@@ -14,12 +14,13 @@ use fuser::{
 
 use super::convert;
 use super::direct::Direct;
+use super::entries::{entry_valid, reply_attr, reply_entry};
 use super::known::Known;
 use super::listings::{Listing, Listings, index_of};
 use super::own::OwnThreads;
 use super::pass::Passing;
 use super::requests::{Kind, Requests};
-use crate::catalog::{Attr, NodeId};
+use crate::catalog::NodeId;
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
 
@@ -30,9 +31,6 @@ const PASSED: u64 = 2;
 
 /// Requests that the kernel may have under way in the background.
 const BACKGROUND_MAX: u16 = 512;
-
-/// For how long a file is opened without asking where the kernel cannot be made to ask again.
-const TRUST_MAX: Duration = Duration::from_secs(5);
 
 /// Rows above which listing a directory does not make the kernel know every one of them.
 const PRIMED_MAX: u64 = 2_000_000;
@@ -119,35 +117,6 @@ fn node(ino: INodeNo) -> NodeId {
     NodeId(ino.0)
 }
 
-/// For how long the kernel may believe a name. Where it could not be made to ask again, a file
-/// is opened without asking for a short while only.
-fn entry_valid(dataset: &Dataset, known: &Known, attr: &Attr) -> Duration {
-    let valid = dataset.entry_valid(attr);
-    let bounded = !dataset.sees_opens() && attr.stat.kind == SourceKind::File && !known.expires();
-    if bounded { valid.min(TRUST_MAX) } else { valid }
-}
-
-/// An answer about a name: the kernel knows the node from then on.
-fn reply_entry(
-    dataset: &Dataset,
-    known: &Known,
-    reply: ReplyEntry,
-    result: Result<Attr, nix::errno::Errno>,
-) {
-    match result {
-        Ok(attr) => {
-            // Noted before it is decided, so that a file which is taken back meanwhile is told.
-            known.looked_up(attr.node, true);
-            let (entry, attrs) = (entry_valid(dataset, known, &attr), Dataset::attr_valid(&attr));
-            if entry.is_zero() {
-                known.expire(attr.node);
-            }
-            reply.entry_with_ttls(&attrs, &entry, &convert::attr(&attr), Generation(0));
-        }
-        Err(errno) => reply.error(convert::errno(errno)),
-    }
-}
-
 fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, nix::errno::Errno>) {
     match result {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -210,12 +179,9 @@ impl Filesystem for DatasetOps {
         self.known.forgotten(node(ino), lookups);
     }
 
-    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
         self.requests.count(kind(req, Kind::Getattr));
-        self.dataset.getattr(node(ino), reader(req), move |result| match result {
-            Ok(attr) => reply.attr(&Dataset::attr_valid(&attr), &convert::attr(&attr)),
-            Err(errno) => reply.error(convert::errno(errno)),
-        });
+        reply_attr(&self.dataset, &self.known, ino, fh.is_some(), reader(req), reply);
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {

@@ -7,6 +7,7 @@
 
 mod access;
 pub mod host;
+mod kernel;
 mod point;
 mod probe;
 mod signals;
@@ -76,6 +77,8 @@ pub struct Ready {
 pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
+    // Before there are other threads.
+    let notes = [plan.settings.decisions.clone(), kernel::guard(&plan.settings)].concat();
     let guarded = plan.settings.mount.allow_other && !plan.settings.mount.force_allow_other;
     if guarded {
         access::check(&plan.source)?;
@@ -91,7 +94,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         false => Ok(()),
     };
     let watcher = Arc::new(start_watcher());
-    let served = checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, ready));
+    let served =
+        checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, notes, ready));
     // A mount that is in use when a signal comes is taken away all the same.
     let attached = engine.attached();
     let unmounted = engine.unmount(true);
@@ -131,9 +135,9 @@ fn serve(
     directory: &MountDirectory,
     watcher: &Arc<Option<Watcher>>,
     identity: (u64, u64),
+    mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
-    let mut notes = plan.settings.decisions.clone();
     notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
     notes.extend(engine.moved_disk());

@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
-use super::host;
+use super::{host, kernel};
 use crate::cache::store::home;
 use crate::config::{Budget, Config};
 use crate::control;
@@ -56,6 +56,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
         processes: limit(Resource::RLIMIT_NPROC),
         halt_poll_ns: halt_poll_ns(),
         reclaim: reclaim(),
+        system: kernel::examine(),
         memory: memory(),
         runtime: control::runtime()
             .map(|path| path.display().to_string())

@@ -51,7 +51,7 @@ fn mount(ground: &Ground, options: &[&str]) -> Mounted {
 
 /// Waits for new opens to give this version; those before it may come until then.
 #[track_caller]
-fn wait_for_version(path: &Path, wanted: u32) {
+pub(crate) fn wait_for_version(path: &Path, wanted: u32) {
     wait_until("the new version", || match read_version(path) {
         Ok(version) => {
             assert!(version <= wanted);
@@ -133,7 +133,7 @@ fn an_open_file_stays_one_version_or_fails() {
 }
 
 /// Sets a flag at its end.
-struct Ends<'a>(&'a AtomicBool);
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

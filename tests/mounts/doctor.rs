@@ -134,6 +134,44 @@ fn a_user_without_rights_is_told_too() {
     }
 }
 
+/// Has a kernel that deadlocks, with a limit to the time of requests where kernels have one.
+const BAD_KERNEL: &str = r#"
+echo 6.18.2 > "$GROUND/release"
+mount --bind "$GROUND/release" /proc/sys/kernel/osrelease
+echo 30 > "$GROUND/limit"
+if [ -e /proc/sys/fs/fuse/max_request_timeout ]; then
+  mount --bind "$GROUND/limit" /proc/sys/fs/fuse/max_request_timeout
+fi
+"#;
+
+#[test]
+fn what_the_kernel_may_do_is_told_by_the_doctor_and_by_a_mount() {
+    let ground = Ground::new();
+    ground.plant_many("d", 3, 10_000);
+    ground.plant_belady();
+    let limits = fs::exists("/proc/sys/fs/fuse/max_request_timeout").unwrap();
+    let run = |script: &str| {
+        let mut command = in_namespace(&ground, &[BAD_KERNEL, script].concat());
+        command.env("XDG_RUNTIME_DIR", ground.path("run"));
+        command.stdin(std::process::Stdio::null()).output().unwrap()
+    };
+    let (value, code) = told(&run(r#""$GROUND/belady" doctor --json"#));
+    assert_eq!((code, result(&value, "readahead deadlock")), (0, "note"), "{value}");
+    assert_eq!(result(&value, "request timeouts"), if limits { "note" } else { "ok" }, "{value}");
+    for (mode, deadlocks) in [("push", true), ("keep-cache", false)] {
+        let script = format!(
+            r#""$GROUND/belady" mount "$GROUND/source" "$GROUND/mount" --set mount.mode={mode}
+            "$GROUND/belady" umount "$GROUND/mount""#
+        );
+        let output = run(&script);
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        // Some root users may keep out of it.
+        assert!(!text.contains("readahead deadlock") || deadlocks, "{text}");
+        assert_eq!(text.contains("warning: request timeouts"), limits, "{text}");
+    }
+}
+
 /// Runs the doctor as such a user, with a program that mounts of this mode on a PATH of its own, and with
 /// this line as the configuration of such programs.
 const HELPED: &str = r#"

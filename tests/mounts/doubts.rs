@@ -6,7 +6,7 @@
 //! the mount and their first read.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -135,6 +135,31 @@ fn a_file_replaced_before_its_first_read_is_read_as_it_is_now() {
         }
         let is_told = mounted.status()["consistency"].as_str().unwrap().contains("warning");
         assert_eq!(is_told, mode.contains("immutable"));
+        mounted.umount();
+    }
+}
+
+/// Of a large file it is not known whether what was handed out before a change is what there is now.
+#[test]
+fn a_large_file_that_has_changed_is_read_again_from_the_next_open_on() {
+    for mode in MODES {
+        let ground = Ground::new();
+        ground.plant("file", &version(1, LENGTH));
+        let mounted = Mounted::new(&ground, &[&["--set", mode], &ON_DEMAND[..]].concat());
+        let path = mounted.path("file");
+        let mut bytes = [0; 8];
+        File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        let file = File::options().write(true).open(ground.source("file")).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+        let last = LENGTH as u64 - 8;
+        fails(File::open(&path).unwrap().read_exact_at(&mut bytes, last), libc::ESTALE);
+        wait_until("the new version", || match fs::read(&path) {
+            Ok(bytes) => bytes == version(1, LENGTH),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+                false
+            }
+        });
         mounted.umount();
     }
 }

@@ -62,6 +62,7 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
     for (fault, errno) in [("eio", libc::EIO), ("estale", libc::ESTALE)] {
         let (_ground, slow, mounted) = over_slow(6, &[], &revalidate);
         check_many(&mounted.path(""), "d", 6, 10_000);
+        let reads = mounted.count("/reads");
         slow.ctl(&["fault", fault, "*", "ops=lookup,getattr"]);
         let path = mounted.path("d/0001");
         wait_until("the errors", || {
@@ -81,8 +82,15 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
         // The mount is not taken for a dead one.
         assert!(fs::metadata(mounted.path("")).unwrap().is_dir());
         assert_eq!(mounted.count("/changed_files"), 0);
+        for number in 0..6 {
+            if let Err(error) = fs::read(mounted.path(format!("d/{number:04}"))) {
+                assert_eq!(error.raw_os_error(), Some(errno), "{error}");
+            }
+        }
         slow.ctl(&["fault", "clear"]);
         check_many(&mounted.path(""), "d", 6, 10_000);
+        // The kernel may take single pages back at any time; else all files would be read again.
+        assert!(mounted.count("/reads") < reads + 6, "the pages are gone");
         mounted.umount();
     }
     let (_ground, slow, mounted) = over_slow(6, &[], &["--set", "source.consistency=immutable"]);

@@ -31,6 +31,7 @@ mod limits;
 mod links;
 mod loader;
 mod memory;
+mod metadata;
 mod modes;
 mod mounted;
 mod order;

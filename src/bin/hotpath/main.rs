@@ -5,6 +5,7 @@
 //! the time of the whole, and the CPU that this process used for it. With one reader the process
 //! has one thread, as a loader's worker has.
 
+mod neighbours;
 mod reads;
 
 use std::io;
@@ -55,6 +56,9 @@ enum Mode {
     ShardSeq,
     /// 128 KiB pieces of one file, shuffled.
     ShardRandom,
+    /// Nothing is timed: which share of the pages of cached files lies right before the next page of
+    /// the file in memory. Only root may know.
+    Neighbours,
 }
 
 /// What one reader measured.
@@ -111,6 +115,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> io::Result<Value> {
+    if cli.mode == Mode::Neighbours {
+        return neighbours::measure(&reads::paths(&cli.path)?);
+    }
     let samples = Samples::find(cli.mode, &cli.path, cli.seed)?;
     let readers = usize::try_from(cli.readers).unwrap_or(1);
     let cpu_before = cpu_us()?;
@@ -184,6 +191,22 @@ mod tests {
             }
         }
         assert_eq!(measured(Mode::Walk, data, 1)["samples"], 5);
+    }
+
+    #[test]
+    fn neighbours_are_counted_by_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (data, list) = (dir.path().join("data"), dir.path().join("list"));
+        fs::write(&data, vec![7; 10 * 4096 + 1]).expect("a file");
+        fs::write(dir.path().join("none"), "").expect("a file");
+        let lines =
+            ["data", "data", "none"].map(|name| dir.path().join(name).display().to_string());
+        fs::write(&list, lines.join("\n")).expect("a list");
+        let found = measured(Mode::Neighbours, list, 1);
+        // Who is not root is told nothing.
+        let pairs = found["pairs"].as_u64().expect("a number");
+        assert_eq!(pairs, if nix::unistd::geteuid().is_root() { 20 } else { 0 });
+        assert!(found["side_by_side"].as_u64() <= Some(pairs));
     }
 
     #[test]

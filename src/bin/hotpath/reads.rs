@@ -20,7 +20,7 @@ use super::{Mode, Timings};
 
 /// What a read of a shard asks for.
 const PIECE: usize = 128 << 10;
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// The samples of a run.
 pub(super) enum Samples {
@@ -45,10 +45,7 @@ impl Samples {
                 }
                 Ok(Samples::Pieces { shard, offsets })
             }
-            Mode::Read | Mode::Mmap | Mode::Open | Mode::Pages | Mode::Isatty => {
-                let list = fs::read_to_string(path)?;
-                Ok(Samples::Files { paths: list.lines().map(PathBuf::from).collect(), mode })
-            }
+            _ => Ok(Samples::Files { paths: paths(path)?, mode }),
         }
     }
 
@@ -76,6 +73,11 @@ impl Samples {
         }
         Ok(timings)
     }
+}
+
+/// The paths that a list has, one a line.
+pub(super) fn paths(list: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(fs::read_to_string(list)?.lines().map(PathBuf::from).collect())
 }
 
 /// All directories at and below `top`, found before anything is timed.
@@ -133,10 +135,18 @@ fn read_to_end(file: &mut File, buffer: &mut [u8]) -> io::Result<u64> {
 
 /// Maps a file and touches its pages, and gives its bytes.
 fn map_file(path: &Path) -> io::Result<u64> {
+    with_pages(path, |_, length| Ok(length as u64))
+}
+
+/// What `then` makes of the address and the length of a mapping of a file whose pages were touched.
+pub(super) fn with_pages<T: Default>(
+    path: &Path,
+    then: impl FnOnce(usize, usize) -> io::Result<T>,
+) -> io::Result<T> {
     let file = File::open(path)?;
-    let size = fstat(&file)?.st_size as u64;
+    let size = fstat(&file)?.st_size;
     let Some(length) = usize::try_from(size).ok().and_then(NonZeroUsize::new) else {
-        return Ok(0);
+        return Ok(T::default());
     };
     let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
     // SAFETY: a new mapping of an open file, at an address of the kernel's choice.
@@ -151,11 +161,12 @@ fn map_file(path: &Path) -> io::Result<u64> {
         // SAFETY: inside the mapping, which lives until the end of this function.
         std::hint::black_box(unsafe { mapped.add(at).read_volatile() });
     }
+    let result = then(address as usize, length.get());
     // SAFETY: exactly what was mapped above, and nothing points into it any more.
     if unsafe { libc::munmap(address, length.get()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(size)
+    result
 }
 
 /// Lists a directory with the attributes of its entries, and counts them.

@@ -145,7 +145,7 @@ impl Work {
 
 /// Whether an error says for certain that there is nothing to be had: a name that is gone, or that
 /// we may not look at. Anything else may pass, and must not make samples vanish.
-pub(super) fn is_certain(errno: Errno) -> bool {
+pub fn is_certain(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
 }
 

@@ -1,0 +1,40 @@
+//! How contiguous the pages of cached files are in memory.
+//!
+//! Pages that lie side by side are copied several times faster than scattered ones, and which of the two a
+//! file gets hangs on how the free memory of the machine lies. So a figure that compares two caches says
+//! little without it. The measure is the share of pages that have the file's next page right behind them.
+//! `/proc/self/pagemap` tells where the pages of a mapping are.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::reads::{PAGE, with_pages};
+
+/// The bits of an entry of the map that are the page's number.
+const NUMBER: u64 = (1 << 55) - 1;
+
+/// Counts over files: pairs of pages that follow each other in a file, and those of them that follow each
+/// other in memory.
+pub(super) fn measure(paths: &[PathBuf]) -> io::Result<Value> {
+    let map = File::open("/proc/self/pagemap")?;
+    let (mut pairs, mut side_by_side) = (0, 0);
+    for path in paths {
+        let numbers = with_pages(path, |address, length| {
+            let mut entries = vec![0; length.div_ceil(PAGE) * 8];
+            map.read_exact_at(&mut entries, (address / PAGE * 8) as u64)?;
+            let entries = entries.as_chunks::<8>().0.iter();
+            Ok(entries.map(|entry| u64::from_ne_bytes(*entry) & NUMBER).collect::<Vec<_>>())
+        })?;
+        // Who may not know is told that each is page 0.
+        let known = |pair: &&[u64]| pair.iter().all(|number| *number != 0);
+        for pair in numbers.windows(2).filter(known) {
+            pairs += 1;
+            side_by_side += u64::from(pair[1] == pair[0] + 1);
+        }
+    }
+    Ok(json!({ "pairs": pairs, "side_by_side": side_by_side }))
+}
