@@ -63,7 +63,18 @@ impl Loader {
             (Finding::Seed { seed, target }, Purpose::Epoch { keys, hypotheses, .. }) => {
                 let Some(&(index, skip)) = keys.get(*target as usize) else { return false };
                 let origin = Origin::Draw { seed: *seed, skip };
-                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
+                let told = (index, origin, Law::Unknown);
+                self.try_origin(running, told, SURE + hypotheses, shared, out)
+            }
+            (
+                Finding::Drawn { seed, target, default, at, after },
+                Purpose::Epoch { keys, hypotheses, .. },
+            ) => {
+                let Some(&(index, skip)) = keys.get(*target as usize) else { return false };
+                let origin = Origin::Draw { seed: *seed, skip };
+                let values = Arc::clone(after);
+                let law = Law::Drawn { outputs: Outputs { seed: *default, from: at + 1, values } };
+                self.try_origin(running, (index, origin, law), SURE + hypotheses, shared, out)
             }
             (
                 Finding::Library { sampler, epoch, view },
@@ -71,7 +82,8 @@ impl Loader {
             ) => {
                 let Some(&(index, _)) = keys.get(*view as usize) else { return false };
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
-                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
+                let told = (index, origin, Law::Sampler);
+                self.try_origin(running, told, SURE + hypotheses, shared, out)
             }
             _ => false,
         }
@@ -80,7 +92,7 @@ impl Loader {
     fn try_origin(
         &mut self,
         running: &Running,
-        (index, origin): (usize, Origin),
+        (index, origin, law): (usize, Origin, Law),
         needed: f64,
         shared: &mut Shared,
         out: &mut Vec<Decision>,
@@ -100,24 +112,24 @@ impl Loader {
         if weight.bits < needed {
             if here && weight.bits > 0.0 {
                 let n = sequence.len();
-                let suspect = Suspect::whole(Some(index), origin, sequence);
+                let suspect = Suspect::whole(Some(index), origin, law, sequence);
                 let need = (rung, needed);
                 self.keep_lead(Lead { bits: weight.bits, suspect, need }, n);
             }
             return false;
         }
         if here {
-            let told = (Some(index), origin.clone(), origin.own_law());
+            let told = (Some(index), origin.clone(), law.clone());
             let grounds = (rung, weight.bits, needed);
             if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
+                let suspect = Suspect::whole(Some(index), origin, law, Arc::clone(&sequence));
                 let need = (rung, needed);
                 self.keep_lead(Lead { bits: weight.bits, suspect, need }, sequence.len());
                 return false;
             }
         } else if self.follow.is_none() {
             // Of an epoch that is over by now; the next ones may follow from it.
-            let law = match origin.own_law() {
+            let law = match law {
                 Law::Unknown => self.infer(Some(index), &origin, shared),
                 law => law,
             };
@@ -152,7 +164,7 @@ mod tests {
         let sequence = Arc::new(Sequence::new(order.clone().into()));
         let lead = |bits, needed| {
             let origin = Origin::Draw { seed: 7, skip: 0 };
-            let suspect = Suspect::whole(Some(0), origin, Arc::clone(&sequence));
+            let suspect = Suspect::whole(Some(0), origin, Law::Unknown, Arc::clone(&sequence));
             Lead { bits, suspect, need: (Rung::Cracked, needed) }
         };
         for sample in &order[..4] {

@@ -130,6 +130,9 @@ pub(super) enum Law {
     Counting,
     /// The same generator goes on, after this many further outputs.
     Continued { gap: u64 },
+    /// The seeds are outputs of torch's default generator: this epoch's is the one before these, and
+    /// it is not known which of them is the next epoch's.
+    Drawn { outputs: Outputs },
     /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
     /// this epoch's is output `at`.
     Default { outputs: Outputs, at: u64, stride: u64 },
@@ -192,15 +195,10 @@ impl Origin {
         positions
     }
 
-    /// What is known of the law from the origin alone.
-    pub(super) fn own_law(&self) -> Law {
-        if matches!(self, Origin::Sampler { .. }) { Law::Sampler } else { Law::Unknown }
-    }
-
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
     pub(super) fn after(&self, law: &Law, n: u32) -> Option<(Origin, Law)> {
         let next = match (self, law) {
-            (_, Law::Unknown) => return None,
+            (_, Law::Unknown | Law::Drawn { .. }) => return None,
             (origin, Law::Same) => origin.clone(),
             (&Origin::Draw { seed, skip }, Law::Counting) => {
                 Origin::Draw { seed: seed.wrapping_add(1), skip }
@@ -308,6 +306,11 @@ impl fmt::Display for Law {
             Law::Same => f.write_str("every epoch the same"),
             Law::Counting => f.write_str("the seed counts up"),
             Law::Continued { .. } => f.write_str("one generator for all epochs"),
+            Law::Drawn { outputs } => {
+                let seed = outputs.seed;
+                write!(f, "seed drawn by torch's default generator of seed {seed}, ")?;
+                f.write_str("the next epoch's is not known")
+            }
             Law::Default { outputs, .. } => {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }

@@ -90,8 +90,7 @@ impl Sources<'_> {
         let others = others.filter(|other| matches!(other.now.1, Origin::Draw { .. }));
         for other in others.clone() {
             let (index, origin, law) = other.now.clone();
-            let whole = Suspect::whole(index, origin, Arc::clone(&other.sequence));
-            suspects.push(Suspect { law, ..whole });
+            suspects.push(Suspect::whole(index, origin, law, Arc::clone(&other.sequence)));
         }
         for other in others {
             if let (Some(index), origin) = other.first.clone() {
@@ -100,16 +99,15 @@ impl Sources<'_> {
         }
         for (index, found) in self.indexes.iter().enumerate() {
             let (origin, sequence) = (Origin::Sequential, Arc::clone(&found.sequence));
-            let whole = Suspect::whole(Some(index), origin, sequence);
-            suspects.push(Suspect { law: Law::Same, ..whole });
+            suspects.push(Suspect::whole(Some(index), origin, Law::Same, sequence));
             for sampler in self.samplers {
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: 0 };
                 suspects.extend(self.head(index, origin, Law::Sampler, HEAD));
             }
         }
         if let Some(recorded) = self.recorded {
-            let whole = Suspect::whole(None, Origin::Recorded, Arc::clone(recorded));
-            suspects.push(Suspect { law: Law::Same, ..whole });
+            let sequence = Arc::clone(recorded);
+            suspects.push(Suspect::whole(None, Origin::Recorded, Law::Same, sequence));
         }
         suspects
     }
@@ -135,8 +133,13 @@ impl Sources<'_> {
             }
         }
         // Where the law is known, they are in it.
-        for (outputs, epoch) in self.defaults.iter().filter(|_| past.law == Law::Unknown) {
-            let epochs = self.epoch.saturating_sub(*epoch).max(1);
+        let unknown = self.defaults.iter().filter(|_| past.law == Law::Unknown);
+        let drawn = match &past.law {
+            Law::Drawn { outputs } => Some((outputs, past.epoch)),
+            _ => None,
+        };
+        for (outputs, epoch) in unknown.map(|(outputs, epoch)| (outputs, *epoch)).chain(drawn) {
+            let epochs = self.epoch.saturating_sub(epoch).max(1);
             for (origin, law) in defaults(outputs, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
             }
@@ -166,9 +169,13 @@ impl Sources<'_> {
 
 impl Suspect {
     /// An order that is known whole.
-    pub(super) fn whole(index: Option<usize>, origin: Origin, sequence: Arc<Sequence>) -> Self {
-        let (law, rung) = (origin.own_law(), Rung::Derived);
-        Suspect { index, origin, law, rung, view: View::Whole(sequence) }
+    pub(super) fn whole(
+        index: Option<usize>,
+        origin: Origin,
+        law: Law,
+        sequence: Arc<Sequence>,
+    ) -> Self {
+        Suspect { index, origin, law, rung: Rung::Derived, view: View::Whole(sequence) }
     }
 
     /// An epoch as an earlier run read it. Only its beginning is looked at until it is believed:

@@ -3,6 +3,7 @@
 mod ranks;
 mod runs;
 mod scenes;
+mod seeded;
 mod shell;
 mod sim;
 mod trials;
