@@ -226,6 +226,12 @@ impl Origin {
         Some((next, law.clone()))
     }
 
+    /// The same after so many epochs.
+    pub(super) fn after_epochs(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
+        let now = (self.clone(), law.clone());
+        (0..epochs).try_fold(now, |(origin, law), _| origin.after(&law, n))
+    }
+
     /// The origin of the epoch that was so many before this one over `n` samples, and the law from
     /// there on, where the law leads back so far.
     pub(super) fn back(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {

@@ -124,12 +124,18 @@ impl Sources<'_> {
         let known = (past.law != Law::Unknown).then(|| past.law.clone());
         let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
         for law in known.into_iter().chain(laws) {
-            let mut next = Some((past.origin.clone(), law));
-            for _ in 0..epochs {
-                next = next.and_then(|(origin, law)| origin.after(&law, n));
-            }
-            if let Some((origin, law)) = next {
+            if let Some((origin, law)) = past.origin.after_epochs(&law, n, epochs) {
                 suspects.extend(self.head(index, origin, law, HEAD));
+            }
+        }
+        // As long as no law is known, its twins may be what was read.
+        let twins = twins(index, &past.origin, self.indexes).into_iter();
+        for (index, origin) in twins.filter(|_| past.law == Law::Unknown) {
+            let n = self.indexes[index].sequence.len();
+            for law in origin.laws(n) {
+                if let Some((origin, law)) = origin.after_epochs(&law, n, epochs) {
+                    suspects.extend(self.head(index, origin, law, HEAD));
+                }
             }
         }
         // Where the law is known, they are in it.
@@ -187,6 +193,14 @@ impl Suspect {
         Suspect { index: None, origin, law, rung, view: View::Head(head) }
     }
 
+    /// The orders that are nearly the same: see [`twins`].
+    pub(super) fn twins(&self, indexes: &[Index]) -> Vec<(usize, Origin, Law)> {
+        let index = self.index.filter(|_| self.law == Law::Unknown);
+        let twins = index.map(|index| twins(index, &self.origin, indexes));
+        let told = |(index, origin)| (index, origin, self.law.clone());
+        twins.into_iter().flatten().map(told).collect()
+    }
+
     pub(super) fn weigh<'r>(
         &self,
         readers: impl Iterator<Item = &'r [u32]> + Clone,
@@ -237,6 +251,20 @@ pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Opt
         return Some(Arc::clone(&index.sequence));
     }
     Some(Arc::new(Sequence::new(index.epoch(origin, &shared.generators)?)))
+}
+
+/// Orders that differ from a permutation in two samples only: of two samples fewer, two outputs of
+/// the generator later, or of two more, two outputs earlier. At the first of these two outputs a
+/// loader that has a generator of its own begins its epochs.
+pub(super) fn twins(index: usize, origin: &Origin, indexes: &[Index]) -> Vec<(usize, Origin)> {
+    let Origin::Draw { seed, skip } = *origin else { return Vec::new() };
+    let n = u64::from(indexes[index].sequence.len());
+    let twin = |(other, of): (usize, &Index)| {
+        let skip = (n + skip).checked_sub(of.sequence.len().into())?;
+        let is_twin = n.abs_diff(of.sequence.len().into()) == 2;
+        is_twin.then_some((other, Origin::Draw { seed, skip }))
+    };
+    indexes.iter().enumerate().filter_map(twin).collect()
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first

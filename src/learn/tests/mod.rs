@@ -7,3 +7,4 @@ mod seeded;
 mod shell;
 mod sim;
 mod trials;
+mod twins;
