@@ -99,7 +99,8 @@ impl Loader {
             Finding::Library { sampler, epoch, view } => {
                 let &(index, _) = keys.get(*view as usize)?;
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
-                (index, origin, Law::Sampler)
+                let law = origin.own_law();
+                (index, origin, law)
             }
             Finding::Output { .. } => return None,
         };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rand_mt::Mt;
 
-use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Head, generator, randperm, randperm_draws};
+use crate::order::samplers::{Epochs, Positions, Sampler, Shuffle};
 
 /// The steps between the seeds of two epochs that are tried, in outputs of torch's default
 /// generator. An epoch draws a base seed and a sampler's seed, of two outputs each; each further
@@ -18,6 +18,9 @@ pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
 /// From how many outputs on a generator is worth keeping, and how many are.
 const MUCH: u64 = 1 << 12;
 const GENERATORS_MAX: usize = 16;
+
+/// How many samplers that draw one epoch after the other are kept: each may have a list.
+const SAMPLERS_MAX: usize = 4;
 
 /// Where the order of one epoch comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,12 +86,22 @@ impl Outputs {
     }
 }
 
+/// A sampler over `n` samples before its epoch `next`.
+#[derive(Clone, Debug)]
+struct Kept {
+    sampler: Sampler,
+    n: u32,
+    next: u32,
+    positions: Positions,
+}
+
 /// Generators that have drawn much, to go on from there: where one generator draws all epochs, each
 /// would else cost all before it.
 #[derive(Debug, Default)]
 pub(super) struct Generators {
     /// Each with its seed and how many outputs it has given, the latest at the end.
     kept: RefCell<VecDeque<(u32, u64, Mt)>>,
+    samplers: RefCell<VecDeque<Kept>>,
     #[cfg(test)]
     drawn: std::cell::Cell<u64>,
 }
@@ -98,6 +111,32 @@ impl Generators {
     #[cfg(test)]
     pub(super) fn drawn(&self) -> u64 {
         self.drawn.get()
+    }
+
+    /// Epoch `epoch` of a sampler over `n` samples.
+    fn epoch(&self, sampler: &Sampler, n: u32, epoch: u32) -> Option<Vec<u32>> {
+        if sampler.draws_before(n, epoch) < MUCH {
+            return sampler.epochs(n, epoch).next();
+        }
+        let mut kept = self.samplers.borrow_mut();
+        let may_be = |kept: &&Kept| kept.sampler == *sampler && kept.n == n && kept.next <= epoch;
+        let nearest = kept.iter().filter(may_be).max_by_key(|kept| kept.next).cloned();
+        let is_it = nearest.as_ref().is_some_and(|kept| kept.next == epoch);
+        let mut positions = match nearest {
+            Some(Kept { next, mut positions, .. }) => {
+                positions.skip_epochs(u64::from(epoch - next));
+                positions
+            }
+            None => sampler.epochs(n, epoch),
+        };
+        if !is_it {
+            if kept.len() == SAMPLERS_MAX {
+                kept.pop_front();
+            }
+            let (sampler, positions) = (sampler.clone(), positions.clone());
+            kept.push_back(Kept { sampler, n, next: epoch, positions });
+        }
+        positions.next()
     }
 
     /// The generator with a seed after `skip` of its outputs.
@@ -138,6 +177,8 @@ pub(super) enum Law {
     Default { outputs: Outputs, at: u64, stride: u64 },
     /// A sampler's own epochs.
     Sampler,
+    /// What a script shuffled, it shuffles in this way before each further epoch.
+    Shuffled(Epochs),
     /// The epochs of an earlier run.
     Listed,
 }
@@ -160,7 +201,7 @@ impl Origin {
         match *self {
             Origin::Sequential => Some((0..n).collect()),
             Origin::Draw { seed, skip } => Some(randperm(n, &mut generators.after(seed, skip))),
-            Origin::Sampler { ref sampler, epoch } => sampler.epochs(n, epoch).next(),
+            Origin::Sampler { ref sampler, epoch } => generators.epoch(sampler, n, epoch),
             Origin::Recorded | Origin::Listed { .. } => None,
         }
     }
@@ -195,6 +236,23 @@ impl Origin {
         positions
     }
 
+    /// The list, if this is the first epoch of one that a script shuffles: it is the same whatever
+    /// is done before the epochs after it.
+    fn first_shuffle(&self) -> Option<&Shuffle> {
+        match self {
+            Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 0 } => {
+                (list.epochs == Epochs::Same).then_some(list)
+            }
+            _ => None,
+        }
+    }
+
+    /// What is known of the law from the origin alone.
+    pub(super) fn own_law(&self) -> Law {
+        let own = matches!(self, Origin::Sampler { .. }) && self.first_shuffle().is_none();
+        if own { Law::Sampler } else { Law::Unknown }
+    }
+
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
     pub(super) fn after(&self, law: &Law, n: u32) -> Option<(Origin, Law)> {
         let next = match (self, law) {
@@ -214,6 +272,11 @@ impl Origin {
             }
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
                 Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
+            }
+            (Origin::Sampler { .. }, Law::Shuffled(epochs)) => {
+                let list = Shuffle { epochs: *epochs, ..self.first_shuffle()?.clone() };
+                let next = Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 1 };
+                return Some((next, Law::Sampler));
             }
             (Origin::Listed { lists, at }, Law::Listed) => {
                 // A run of one list reads it again and again.
@@ -271,6 +334,10 @@ impl Origin {
                 let continued = gaps.map(|gap| Law::Continued { gap });
                 [Law::Same, Law::Counting].into_iter().chain(continued).collect()
             }
+            Origin::Sampler { .. } if self.first_shuffle().is_some() => {
+                let anew = [Epochs::Again, Epochs::Fresh, Epochs::Reseed].map(Law::Shuffled);
+                std::iter::once(Law::Same).chain(anew).collect()
+            }
             Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
             Origin::Listed { .. } => vec![Law::Listed, Law::Same],
             // These are tried anyway, and harder.
@@ -321,6 +388,8 @@ impl fmt::Display for Law {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
+            Law::Shuffled(Epochs::Same) => f.write_str("shuffled once"),
+            Law::Shuffled(_) => f.write_str("shuffled anew for each epoch"),
             Law::Listed => f.write_str("epoch after epoch of that run"),
         }
     }
@@ -329,6 +398,7 @@ impl fmt::Display for Law {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::samplers::Algorithm;
     use crate::order::samplers::torch::{Distributed, Random};
 
     #[test]
@@ -395,6 +465,20 @@ mod tests {
         let suspects: Vec<Origin> = defaults(&outputs, 100).map(|(origin, _)| origin).collect();
         let at = |half: u32| Origin::Draw { seed: 200 * half - 1, skip: 0 };
         assert_eq!(suspects, (1..=20).map(at).collect::<Vec<Origin>>());
+    }
+
+    #[test]
+    fn samplers_go_on_from_where_they_were() {
+        let generators = Generators::default();
+        let list = Shuffle::new(Algorithm::Python);
+        let lists = [Epochs::Fresh, Epochs::Again].map(|epochs| Shuffle { epochs, ..list.clone() });
+        for epoch in [0, 1, 2, 2, 40, 41, 39, 3] {
+            for sampler in lists.clone().map(Sampler::Shuffle) {
+                let expected = sampler.epochs(5_000, epoch).next();
+                assert_eq!(generators.epoch(&sampler, 5_000, epoch), expected, "{sampler} {epoch}");
+            }
+        }
+        assert_eq!(generators.samplers.borrow().len(), SAMPLERS_MAX);
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Op
             LawHeader::Drawn { seed: *seed, from: *from, values: number(values) }
         }
         Law::Sampler => LawHeader::Sampler,
-        Law::Unknown | Law::Listed => LawHeader::Unknown,
+        Law::Unknown | Law::Shuffled(_) | Law::Listed => LawHeader::Unknown,
     };
     Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, sampler, law })
 }

@@ -1,5 +1,6 @@
 //! Tests of the learner against simulated loaders.
 
+mod lists;
 mod ranks;
 mod runs;
 mod scenes;
