@@ -76,7 +76,8 @@ impl Loader {
         if let Some(best) = leads.first().filter(|lead| lead.is_sure()) {
             let twins = best.suspect.twins(&shared.indexes).into_iter();
             let twins = twins.filter_map(|told| self.lead_of(running, told, best.need.1, shared));
-            let better = twins.filter(|twin| twin.is_sure() && twin.bits > best.bits).next_back();
+            let better = twins.filter(|twin| twin.is_sure() && twin.bits > best.bits);
+            let better = better.max_by(|one, other| one.bits.total_cmp(&other.bits));
             leads.splice(0..0, better);
         }
         leads.into_iter().any(|lead| self.try_lead(running, lead, shared, out))

@@ -57,7 +57,8 @@ pub(super) struct Loader {
     pub(super) defaults: Vec<(Outputs, u32)>,
     /// What is compared with the attempt, and of which state of the knowledge about others it is.
     pub(super) suspects: Option<(Vec<Suspect>, u32)>,
-    /// The drawn orders of this epoch that were followed and turned out to be wrong, the latest.
+    /// The orders of this epoch that were followed and turned out to be wrong, or to be a part of it,
+    /// the latest: none that may be read part by part.
     diverged: VecDeque<(Option<usize>, Origin)>,
     /// What searches have found for the attempt, what spoke for most first.
     pub(super) leads: Vec<Lead>,
@@ -177,6 +178,9 @@ impl Loader {
     /// Takes an open that no order explains.
     pub(super) fn wonder(&mut self, open: &Open, shared: &mut Shared, out: &mut Vec<Decision>) {
         self.last_ms = open.at_ms;
+        if let Some(follow) = &mut self.follow {
+            follow.note_lack(open.sample);
+        }
         let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
             if self.whole && over.log().len() >= RECORDED_MIN {
@@ -269,7 +273,7 @@ impl Loader {
             || follow.is_at_end()
     }
 
-    /// Whether the loader was followed in this drawn order in this epoch, and read something else.
+    /// Whether the order turned out to be wrong in this epoch.
     pub(super) fn has_diverged(&self, suspect: &Suspect) -> bool {
         let is_it = |(index, origin): &(_, _)| (*index, origin) == (suspect.index, &suspect.origin);
         self.diverged.iter().any(is_it)
@@ -393,7 +397,11 @@ impl Loader {
     /// Stops following an order that is not read any more.
     fn give_up(&mut self, shared: &Shared, out: &mut Vec<Decision>) {
         let Some(follow) = self.follow.take_if(|follow| follow.is_lost()) else { return };
-        let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
+        let why = match () {
+            () if follow.is_surpassed() => Why::Surpassed,
+            () if follow.is_over() => Why::EpochOver,
+            () => Why::Diverged,
+        };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
             self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
@@ -401,7 +409,7 @@ impl Loader {
         } else {
             self.history.leave(&follow);
             // Parts of what is not drawn may be read one by one: a directory's files, say.
-            if follow.origin.is_drawn() {
+            if follow.origin.is_drawn() || why == Why::Surpassed {
                 self.diverged.truncate(DIVERGED_MAX - 1);
                 self.diverged.push_front((follow.index, follow.origin.clone()));
             }

@@ -39,12 +39,17 @@ pub(super) enum Origin {
 
 /// Epochs as a run read them, one after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lists(pub(super) Arc<[Arc<[u32]>]>);
+pub(super) struct Lists {
+    pub(super) all: Arc<[Arc<[u32]>]>,
+    /// Whether the last one may have gone on after what is known of it: the run has ended there.
+    pub(super) is_cut: bool,
+}
 
 impl PartialEq for Lists {
     /// Without a look at every sample, where both are of one run.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+        let same = Arc::ptr_eq(&self.all, &other.all) || self.all == other.all;
+        same && self.is_cut == other.is_cut
     }
 }
 
@@ -209,8 +214,16 @@ impl Origin {
     /// The samples of an epoch that an earlier run read.
     pub(super) fn listed(&self) -> Option<&Arc<[u32]>> {
         match self {
-            Origin::Listed { lists, at } => lists.0.get(*at as usize),
+            Origin::Listed { lists, at } => lists.all.get(*at as usize),
             _ => None,
+        }
+    }
+
+    /// Whether it may go on after what is known of it.
+    pub(super) fn is_cut(&self) -> bool {
+        match self {
+            Origin::Listed { lists, at } => lists.is_cut && *at as usize + 1 == lists.all.len(),
+            _ => false,
         }
     }
 
@@ -279,9 +292,12 @@ impl Origin {
                 return Some((next, Law::Sampler));
             }
             (Origin::Listed { lists, at }, Law::Listed) => {
+                if self.is_cut() {
+                    return None;
+                }
                 // A run of one list reads it again and again.
-                let at = if lists.0.len() == 1 { 0 } else { at + 1 };
-                lists.0.get(at as usize)?;
+                let at = if lists.all.len() == 1 { 0 } else { at + 1 };
+                lists.all.get(at as usize)?;
                 Origin::Listed { lists: lists.clone(), at }
             }
             _ => return None,

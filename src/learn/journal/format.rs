@@ -28,6 +28,9 @@ struct RunHeader {
     made: Vec<MadeHeader>,
     /// Numbers of its lists.
     lists: Vec<usize>,
+    /// Whether the last of them may break off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,7 +93,8 @@ impl Journal {
         let mut runs = Vec::new();
         for run in &self.runs {
             let made = run.made.iter().filter_map(|made| made_header(made, &mut number)).collect();
-            runs.push(RunHeader { made, lists: run.lists.0.iter().map(&mut number).collect() });
+            let lists = run.lists.all.iter().map(&mut number).collect();
+            runs.push(RunHeader { made, lists, cut: run.lists.is_cut });
         }
         let numbering = format!("{numbering:032x}");
         let header = Header { numbering, runs, lists: lists.iter().map(|l| l.len()).collect() };
@@ -126,7 +130,8 @@ impl Journal {
             let made = run.made.iter().take(MADE_MAX + 2).filter_map(|made| read(made, &lists));
             let made = made.collect();
             let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
-            let lists = Lists(found.filter(|list| !list.is_empty()).collect());
+            let all = found.filter(|list| !list.is_empty()).collect();
+            let lists = Lists { all, is_cut: run.cut };
             journal.runs.push(Run { made, lists, loader: None });
         }
         journal.bound();
@@ -218,7 +223,8 @@ mod tests {
         let continued = Law::Continued { gap: 51 };
         let laws = [Law::Unknown, Law::Same, Law::Counting, continued, drawn, default];
         let drawn = Run { made: laws.map(made).into(), ..Run::default() };
-        let lists = Lists([Arc::from([3, 1, 2]), (0..100).rev().collect()].into());
+        let all = [Arc::from([3, 1, 2]), (0..100).rev().collect()].into();
+        let lists = Lists { all, is_cut: true };
         Journal { runs: vec![drawn, Run { lists, ..Run::default() }] }
     }
 
@@ -256,7 +262,7 @@ mod tests {
         }
         assert!(changed("[40,3,100]", "[40,3,18446744073709551615]").is_err());
         assert_eq!(
-            changed("\"lists\":[1,2]", "\"lists\":[1,7]").unwrap().0.runs[1].lists.0.len(),
+            changed("\"lists\":[1,2]", "\"lists\":[1,7]").unwrap().0.runs[1].lists.all.len(),
             1
         );
         assert!(changed("counting", "guessing").is_err());
