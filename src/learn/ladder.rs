@@ -240,6 +240,7 @@ impl Loader {
     pub(super) fn exhausted(&mut self, running: &Running) {
         if let Purpose::Epoch { stage, .. } = running.purpose {
             self.searching = None;
+            self.sought = true;
             self.failed += u32::from(stage == Stage::All);
         }
     }

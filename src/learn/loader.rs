@@ -72,6 +72,8 @@ pub(super) struct Loader {
     pub(super) stage: Stage,
     /// Searches of all seeds that found nothing.
     pub(super) failed: u32,
+    /// Whether some search for an epoch's order has found nothing.
+    pub(super) sought: bool,
     pub(super) searching: Option<SearchId>,
     pub(super) asked_default: bool,
     /// Searches for samplers of other libraries.
@@ -109,6 +111,7 @@ impl Loader {
             serial: 0,
             stage: Stage::Start,
             failed: 0,
+            sought: false,
             searching: None,
             asked_default: false,
             libraries: 0,

@@ -9,3 +9,4 @@ mod shell;
 mod sim;
 mod trials;
 mod twins;
+mod words;
