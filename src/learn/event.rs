@@ -132,6 +132,8 @@ pub struct Known {
 pub enum Why {
     /// The reader opens something else.
     Diverged,
+    /// It was a record of an earlier epoch, and this one has other samples, or more.
+    Surpassed,
     /// The epoch is over, and the next one's order does not follow from it.
     EpochOver,
     /// The reader has ended, or is forgotten for others.

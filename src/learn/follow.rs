@@ -16,6 +16,10 @@ const OUTSIDE_MAX: f64 = 32.0;
 /// Bits that an open counts for or against the order at most.
 const BITS_MAX: f64 = 4.0;
 
+/// At the end of an order as it was read before, the samples that it lacks which show that the epoch
+/// goes on.
+const LACKED_MIN: u32 = 4;
+
 /// How many samples the workers of a loader may have ahead of the slowest, of one rank's: two
 /// batches of 64 of 8 workers.
 const AHEAD: u32 = 1024;
@@ -70,6 +74,8 @@ pub(super) struct Follow {
     steps: Steps,
     outside: f64,
     again: u32,
+    /// Of an order as it was read before: samples that it lacks.
+    lacked: u32,
     strays: u32,
     share: Share,
     /// How many places it was told from.
@@ -108,6 +114,7 @@ impl Follow {
             steps: weight.steps.clone(),
             outside: 0.0,
             again: 0,
+            lacked: 0,
             strays: 0,
             share: Share::WHOLE,
             shared: 0,
@@ -214,7 +221,7 @@ impl Follow {
         self.outside = (self.outside + against).max(0.0);
         self.strays += u32::from(against > 0.0);
         if self.outside == 0.0 {
-            (self.again, self.strays) = (0, 0);
+            (self.again, self.lacked, self.strays) = (0, 0, 0);
         }
         self.read.insert(place);
         self.matched += 1;
@@ -225,6 +232,15 @@ impl Follow {
         let at = self.tasks.entry(task).or_insert(Place { last: place, only });
         *at = Place { last: at.last.max(place), only };
         Seen::Next
+    }
+
+    /// The loader opened one of its samples: counts it where an order as it was read before lacks it.
+    pub(super) fn note_lack(&mut self, sample: u32) {
+        if self.origin.is_as_seen() && self.sequence.place(sample).is_none() {
+            self.outside += 1.0;
+            self.lacked += 1;
+            self.strays += 1;
+        }
     }
 
     /// The open before, if it was the task's first and has been taken for one of the order: the
@@ -253,7 +269,13 @@ impl Follow {
 
     /// Whether too much is opened that is not where the order has it.
     pub(super) fn is_lost(&self) -> bool {
-        self.outside >= OUTSIDE_MAX
+        self.outside >= OUTSIDE_MAX || self.lacked >= LACKED_MIN && self.is_at_end()
+    }
+
+    /// Whether it is an order as it was read before, of an epoch that goes on after it or has other
+    /// samples, too.
+    pub(super) fn is_surpassed(&self) -> bool {
+        2 * self.lacked > self.strays && 8 * self.again < self.strays
     }
 
     /// Whether half as much is.

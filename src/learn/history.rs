@@ -23,6 +23,8 @@ pub struct Epoch {
     pub(super) read: Read,
     learnt: bool,
     over: bool,
+    /// Whether it may have gone on after what is known of it.
+    pub(super) is_cut: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -152,7 +154,7 @@ impl History {
     /// The epoch of an unknown order is over.
     pub(super) fn seen(&mut self, number: u32, log: &[u32]) {
         if let Some(epoch) = self.unknown(number, log, true) {
-            self.push(epoch);
+            self.push(Epoch { is_cut: false, ..epoch });
         }
     }
 
@@ -177,7 +179,7 @@ impl History {
             false => samples.filter(|sample| known.insert(*sample)).collect(),
         };
         let read = Read::Seen(samples);
-        let epoch = Epoch { number, read, learnt: false, over };
+        let epoch = Epoch { number, read, learnt: false, over, is_cut: true };
         (!epoch.is_empty()).then_some(epoch)
     }
 }
@@ -192,7 +194,8 @@ fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch 
         },
         None => Read::Seen(Arc::clone(follow.sequence.samples())),
     };
-    Epoch { number, read, learnt: true, over }
+    let is_cut = !over && follow.origin.is_cut();
+    Epoch { number, read, learnt: true, over, is_cut }
 }
 
 impl Loader {
@@ -205,7 +208,11 @@ impl Loader {
         let number = self.epoch();
         epochs.extend(match &self.follow {
             Some(follow) => Some(followed(number, follow, shared, false)),
-            None => self.history.unknown(number, self.attempt.log(), self.attempt.is_left()),
+            None => {
+                let log = self.attempt.log();
+                let epoch = self.history.unknown(number, log, self.attempt.is_left());
+                epoch.map(|epoch| Epoch { is_cut: !shared.has_whole(&epoch.read), ..epoch })
+            }
         });
         Some(Record { loader: self.id, group: self.group, epochs })
     }
@@ -226,7 +233,7 @@ mod tests {
             let origin = Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 };
             let (index, law, share) = (shared.indexes[0].clone(), Law::Unknown, Share::WHOLE);
             let read = Read::Made { index, origin, law, share };
-            Epoch { number, read, learnt: true, over: true }
+            Epoch { number, read, learnt: true, over: true, is_cut: false }
         };
         let epochs: Vec<Epoch> = (0..100).map(epoch).collect();
         let mut read = samples(&epochs);

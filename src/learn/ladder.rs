@@ -1,6 +1,6 @@
-//! What is searched for an order that nothing known explains: the smallest seeds first, then samplers
-//! of other libraries, more small seeds, small ones of an epoch that did not begin where it was first
-//! seen, and all seeds.
+//! What is searched for an order that nothing known explains: the smallest seeds first, then those
+//! that torch's default generator draws first, samplers of other libraries, more small seeds, small
+//! ones of an epoch that did not begin where it was first seen, and all seeds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ const SERIALS_MAX: u32 = 8;
 /// The smallest seeds are below.
 const SMALLEST: u64 = 1 << 12;
 
-/// For how many epochs of a loader samplers of other libraries are tried.
+/// For how many epochs of a loader the first seeds of default generators and samplers of other
+/// libraries are tried.
 const LIBRARIES_MAX: u32 = 4;
 
 /// Samples drawn by a search for an epoch's middle.
@@ -50,6 +51,8 @@ pub(super) enum Stage {
     Start,
     /// The smallest seeds, at the epoch's beginning.
     Smallest,
+    /// The first that torch's default generator draws, at the epoch's beginning.
+    Drawn,
     /// Samplers of other libraries than torch.
     Library,
     /// Small seeds, at the epoch's beginning.
@@ -101,7 +104,8 @@ impl Loader {
             self.stage = match self.stage {
                 _ if self.serial > SERIALS_MAX && self.past.is_none() => Stage::Done,
                 Stage::Start => Stage::Smallest,
-                Stage::Smallest => Stage::Library,
+                Stage::Smallest => Stage::Drawn,
+                Stage::Drawn => Stage::Library,
                 Stage::Library => Stage::Popular,
                 Stage::Popular => Stage::Anywhere,
                 Stage::Anywhere if self.may_crack(shared) => Stage::All,
@@ -143,7 +147,11 @@ impl Loader {
     fn next_search(&mut self, shared: &Shared) -> Option<(Search, Vec<(usize, u64)>)> {
         match self.stage {
             Stage::Done => None,
-            Stage::Library if self.libraries >= LIBRARIES_MAX || self.is_understood() => None,
+            Stage::Drawn | Stage::Library
+                if self.libraries >= LIBRARIES_MAX || self.is_understood() =>
+            {
+                None
+            }
             Stage::Library => {
                 self.libraries += 1;
                 let (views, keys) = self.views(shared);
@@ -232,6 +240,7 @@ impl Loader {
     pub(super) fn exhausted(&mut self, running: &Running) {
         if let Purpose::Epoch { stage, .. } = running.purpose {
             self.searching = None;
+            self.sought = true;
             self.failed += u32::from(stage == Stage::All);
         }
     }
@@ -266,14 +275,18 @@ impl Loader {
     fn targets(&self, most: u32, shared: &Shared) -> (Vec<Target>, Vec<(usize, u64)>) {
         let (mut targets, mut keys) = (Vec::new(), Vec::new());
         let newest: Vec<&Reader> = self.attempt.readers().iter().rev().take(READERS).collect();
-        for skip in [0, 2] {
+        // The default generator draws seeds for generators that then draw nothing else.
+        let skips: &[u32] = if self.stage == Stage::Drawn { &[0] } else { &[0, 2] };
+        for &skip in skips {
             for (at, index) in shared.indexes.iter().enumerate() {
                 let n = index.sequence.len();
                 let places = match (self.stage, skip) {
                     (Stage::Smallest | Stage::Popular, 0) => RANKS.min(n / 8).max(1),
                     (Stage::Smallest | Stage::Popular, _) => RANKS_OWN.min(n / 8).max(1),
                     (Stage::All, _) if n < shared.settings.crack_from => 0,
-                    (Stage::All, _) => most,
+                    // In small datasets much fits by chance.
+                    (Stage::Drawn, _) if n < shared.settings.crack_from => 1,
+                    (Stage::All | Stage::Drawn, _) => most,
                     _ => 1,
                 };
                 for reader in &newest {
@@ -310,6 +323,7 @@ impl Loader {
         match self.stage {
             Stage::All => Search::beginning(targets, 1 << 32),
             Stage::Smallest => Search::beginning(targets, SMALLEST),
+            Stage::Drawn => Search::drawn(targets),
             Stage::Anywhere => {
                 let drawn: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
                 Search::anywhere(targets, (DRAWN_MAX / drawn.max(1)).clamp(64, 1 << 12))

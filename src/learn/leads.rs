@@ -26,6 +26,13 @@ pub(super) struct Lead {
     need: (Rung, f64),
 }
 
+impl Lead {
+    /// Whether as much speaks for it as is asked for.
+    fn is_sure(&self) -> bool {
+        self.bits >= self.need.1
+    }
+}
+
 impl Loader {
     /// Keeps what a search found until more speaks for it, or for another.
     fn keep_lead(&mut self, lead: Lead, n: u32) {
@@ -38,90 +45,134 @@ impl Loader {
     /// The lead for which most speaks, of those for which as much does as is asked for.
     pub(super) fn best_lead(&self, indexes: &[Index]) -> Option<(&Suspect, Weight, (Rung, f64))> {
         let read = self.attempt.log().len() as u32;
-        let weighed = self.leads.iter().map(|Lead { suspect, need, .. }| {
+        let leads = self.leads.iter().filter(|lead| !self.has_diverged(&lead.suspect));
+        let weighed = leads.map(|Lead { suspect, need, .. }| {
             (suspect, suspect.weigh(self.attempt.samples(), read, indexes), *need)
         });
         let sure = weighed.filter(|(_, weight, (_, needed))| weight.bits >= *needed);
         sure.max_by(|(_, one, _), (_, other, _)| one.bits.total_cmp(&other.bits))
     }
 
-    /// Takes what a search found. Says whether that ends the search.
+    /// Takes what a search found at once. Says whether that ends the search.
     pub(super) fn find(
         &mut self,
         running: &Running,
-        finding: &Finding,
+        findings: &[Finding],
         shared: &mut Shared,
         out: &mut Vec<Decision>,
     ) -> bool {
-        match (finding, &running.purpose) {
-            (Finding::Output { seed, at, after }, Purpose::Default) => {
+        for finding in findings {
+            if let (Finding::Output { seed, at, after }, Purpose::Default) =
+                (finding, &running.purpose)
+            {
                 let outputs = Outputs { seed: *seed, from: at + 1, values: Arc::clone(after) };
                 self.defaults.push((outputs, running.epoch));
                 self.suspects = None;
-                false
             }
-            (Finding::Seed { seed, target }, Purpose::Epoch { keys, hypotheses, .. }) => {
-                let Some(&(index, skip)) = keys.get(*target as usize) else { return false };
-                let origin = Origin::Draw { seed: *seed, skip };
-                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
-            }
-            (
-                Finding::Library { sampler, epoch, view },
-                Purpose::Epoch { keys, hypotheses, .. },
-            ) => {
-                let Some(&(index, _)) = keys.get(*view as usize) else { return false };
-                let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
-                self.try_origin(running, (index, origin), SURE + hypotheses, shared, out)
-            }
-            _ => false,
         }
+        let leads = findings.iter().filter_map(|finding| self.lead(running, finding, shared));
+        let mut leads: Vec<Lead> = leads.filter(|lead| lead.bits > 0.0).collect();
+        leads.sort_by(|one, other| other.bits.total_cmp(&one.bits));
+        if let Some(best) = leads.first().filter(|lead| lead.is_sure()) {
+            let twins = best.suspect.twins(&shared.indexes).into_iter();
+            let twins = twins.filter_map(|told| self.lead_of(running, told, best.need.1, shared));
+            let better = twins.filter(|twin| twin.is_sure() && twin.bits > best.bits);
+            let better = better.max_by(|one, other| one.bits.total_cmp(&other.bits));
+            leads.splice(0..0, better);
+        }
+        leads.into_iter().any(|lead| self.try_lead(running, lead, shared, out))
     }
 
-    fn try_origin(
+    /// What a finding is worth to the loader.
+    fn lead(&self, running: &Running, finding: &Finding, shared: &Shared) -> Option<Lead> {
+        let Purpose::Epoch { keys, hypotheses, .. } = &running.purpose else { return None };
+        let told = match finding {
+            Finding::Seed { seed, target } => {
+                let &(index, skip) = keys.get(*target as usize)?;
+                (index, Origin::Draw { seed: *seed, skip }, Law::Unknown)
+            }
+            Finding::Drawn { seed, target, default, at, after } => {
+                let &(index, skip) = keys.get(*target as usize)?;
+                let values = Arc::clone(after);
+                let outputs = Outputs { seed: *default, from: at + 1, values };
+                (index, Origin::Draw { seed: *seed, skip }, Law::Drawn { outputs })
+            }
+            Finding::Library { sampler, epoch, view } => {
+                let &(index, _) = keys.get(*view as usize)?;
+                let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
+                let law = origin.own_law();
+                (index, origin, law)
+            }
+            Finding::Output { .. } => return None,
+        };
+        self.lead_of(running, told, SURE + hypotheses, shared)
+    }
+
+    fn lead_of(
+        &self,
+        running: &Running,
+        (index, origin, law): (usize, Origin, Law),
+        needed: f64,
+        shared: &Shared,
+    ) -> Option<Lead> {
+        let Purpose::Epoch { readers, read, stage, .. } = &running.purpose else { return None };
+        let sequence = sequence_of(&origin, index, shared)?;
+        let place = |sample| sequence.place(sample);
+        // The opens that are weighed were made before most of the log.
+        let unread = sequence.len().saturating_sub(*read);
+        let weight = if self.is_here(running) {
+            weigh(self.attempt.samples(), unread, place)
+        } else {
+            weigh(readers.iter().map(Vec::as_slice), unread, place)
+        };
+        let rung = if *stage == Stage::All { Rung::Cracked } else { Rung::Dictionary };
+        let suspect = Suspect::whole(Some(index), origin, law, sequence);
+        if self.is_here(running) && self.has_diverged(&suspect) {
+            return None;
+        }
+        Some(Lead { bits: weight.bits, suspect, need: (rung, needed) })
+    }
+
+    /// Whether what is searched for is what the loader reads now.
+    fn is_here(&self, running: &Running) -> bool {
+        running.serial == self.serial && self.follow.is_none()
+    }
+
+    /// Believes a lead for which enough speaks, else keeps it. Says whether that ends the search.
+    fn try_lead(
         &mut self,
         running: &Running,
-        (index, origin): (usize, Origin),
-        needed: f64,
+        lead: Lead,
         shared: &mut Shared,
         out: &mut Vec<Decision>,
     ) -> bool {
-        let Purpose::Epoch { readers, read, stage, .. } = &running.purpose else { return false };
-        let Some(sequence) = sequence_of(&origin, index, shared) else { return false };
-        let here = running.serial == self.serial && self.follow.is_none();
-        let place = |sample| sequence.place(sample);
-        let unread = |read: u32| sequence.len().saturating_sub(read);
-        let weight = if here {
-            // The opens that are weighed were made before most of the log.
-            weigh(self.attempt.samples(), unread(*read), place)
-        } else {
-            weigh(readers.iter().map(Vec::as_slice), unread(*read), place)
-        };
-        let rung = if *stage == Stage::All { Rung::Cracked } else { Rung::Dictionary };
-        if weight.bits < needed {
-            if here && weight.bits > 0.0 {
-                let n = sequence.len();
-                let suspect = Suspect::whole(Some(index), origin, sequence);
-                let need = (rung, needed);
-                self.keep_lead(Lead { bits: weight.bits, suspect, need }, n);
+        let Some(sequence) = lead.suspect.sequence(shared) else { return false };
+        let here = self.is_here(running);
+        let n = sequence.len();
+        let Suspect { index, origin, law, .. } = &lead.suspect;
+        if !lead.is_sure() {
+            if here {
+                self.keep_lead(lead, n);
             }
             return false;
         }
         if here {
-            let told = (Some(index), origin.clone(), origin.own_law());
-            let grounds = (rung, weight.bits, needed);
-            if !self.commit(Arc::clone(&sequence), told, grounds, shared, out) {
-                let suspect = Suspect::whole(Some(index), origin, Arc::clone(&sequence));
-                let need = (rung, needed);
-                self.keep_lead(Lead { bits: weight.bits, suspect, need }, sequence.len());
-                return false;
+            let told = (*index, origin.clone(), law.clone());
+            let grounds = (lead.need.0, lead.bits, lead.need.1);
+            let begun = self.commit(sequence, told, grounds, shared, out);
+            if !begun {
+                self.keep_lead(lead, n);
             }
-        } else if self.follow.is_none() {
+            return begun;
+        }
+        if self.follow.is_none() {
             // Of an epoch that is over by now; the next ones may follow from it.
-            let law = match origin.own_law() {
-                Law::Unknown => self.infer(Some(index), &origin, shared),
-                law => law,
+            let (index, origin) = (*index, origin.clone());
+            let law = match law {
+                Law::Unknown => self.infer(index, &origin, shared),
+                law => law.clone(),
             };
-            self.past = Some(Past { index: Some(index), origin, law, epoch: running.epoch });
+            self.past = Some(Past { index, origin, law, epoch: running.epoch });
             self.scope = Some(sequence);
             self.suspects = None;
             self.reconsider(shared, out);
@@ -152,7 +203,7 @@ mod tests {
         let sequence = Arc::new(Sequence::new(order.clone().into()));
         let lead = |bits, needed| {
             let origin = Origin::Draw { seed: 7, skip: 0 };
-            let suspect = Suspect::whole(Some(0), origin, Arc::clone(&sequence));
+            let suspect = Suspect::whole(Some(0), origin, Law::Unknown, Arc::clone(&sequence));
             Lead { bits, suspect, need: (Rung::Cracked, needed) }
         };
         for sample in &order[..4] {

@@ -1,5 +1,6 @@
 //! What is known of one loader, and what is done to know more.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::attempt::Attempt;
@@ -29,6 +30,9 @@ const STREAK_MIN: u32 = 3;
 /// A recorded epoch this short says nothing about the next.
 const RECORDED_MIN: usize = 16;
 
+/// How many orders that turned out to be wrong are remembered for their epoch.
+const DIVERGED_MAX: usize = 16;
+
 /// What is known of one loader.
 #[derive(Debug)]
 pub(super) struct Loader {
@@ -53,6 +57,9 @@ pub(super) struct Loader {
     pub(super) defaults: Vec<(Outputs, u32)>,
     /// What is compared with the attempt, and of which state of the knowledge about others it is.
     pub(super) suspects: Option<(Vec<Suspect>, u32)>,
+    /// The orders of this epoch that were followed and turned out to be wrong, or to be a part of it,
+    /// the latest: none that may be read part by part.
+    diverged: VecDeque<(Option<usize>, Origin)>,
     /// What searches have found for the attempt, what spoke for most first.
     pub(super) leads: Vec<Lead>,
     pub(super) epoch: u32,
@@ -65,6 +72,8 @@ pub(super) struct Loader {
     pub(super) stage: Stage,
     /// Searches of all seeds that found nothing.
     pub(super) failed: u32,
+    /// Whether some search for an epoch's order has found nothing.
+    pub(super) sought: bool,
     pub(super) searching: Option<SearchId>,
     pub(super) asked_default: bool,
     /// Searches for samplers of other libraries.
@@ -94,6 +103,7 @@ impl Loader {
             share: None,
             defaults: Vec::new(),
             suspects: None,
+            diverged: VecDeque::new(),
             leads: Vec::new(),
             epoch: 0,
             last_ms: 0,
@@ -101,6 +111,7 @@ impl Loader {
             serial: 0,
             stage: Stage::Start,
             failed: 0,
+            sought: false,
             searching: None,
             asked_default: false,
             libraries: 0,
@@ -170,6 +181,9 @@ impl Loader {
     /// Takes an open that no order explains.
     pub(super) fn wonder(&mut self, open: &Open, shared: &mut Shared, out: &mut Vec<Decision>) {
         self.last_ms = open.at_ms;
+        if let Some(follow) = &mut self.follow {
+            follow.note_lack(open.sample);
+        }
         let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
             if self.whole && over.log().len() >= RECORDED_MIN {
@@ -200,6 +214,7 @@ impl Loader {
     fn begin_epoch(&mut self) {
         self.epoch += 1;
         self.whole = true;
+        self.diverged.clear();
         self.begin_attempt();
     }
 
@@ -220,7 +235,8 @@ impl Loader {
         let read = self.attempt.log().len() as u32;
         let readers = || self.attempt.samples();
         let needed = SURE + (suspects.len().max(1) as f64).log2();
-        let derived = best(suspects.iter(), &shared.indexes, read, readers)
+        let may_be = suspects.iter().filter(|suspect| !self.has_diverged(suspect));
+        let derived = best(may_be, &shared.indexes, read, readers)
             .map(|(suspect, weight)| (suspect, weight, (suspect.rung, needed)));
         let derived = derived.filter(|(_, weight, (_, needed))| weight.bits >= *needed);
         let lead = self.best_lead(&shared.indexes);
@@ -258,6 +274,12 @@ impl Loader {
         follow.index == index && next().as_ref() == Some(origin)
             || follow.is_half_lost()
             || follow.is_at_end()
+    }
+
+    /// Whether the order turned out to be wrong in this epoch.
+    pub(super) fn has_diverged(&self, suspect: &Suspect) -> bool {
+        let is_it = |(index, origin): &(_, _)| (*index, origin) == (suspect.index, &suspect.origin);
+        self.diverged.iter().any(is_it)
     }
 
     fn sources<'s>(&'s self, shared: &'s Shared) -> Sources<'s> {
@@ -302,7 +324,10 @@ impl Loader {
         if let Some(over) = &self.follow {
             self.history.follow_ended(self.epoch, over, self.attempt.log(), shared);
         }
-        self.epoch += u32::from(goes_on);
+        if goes_on {
+            self.epoch += 1;
+            self.diverged.clear();
+        }
         self.known_after = Some(self.attempt.opens());
         self.foreseen += u32::from(self.was_foretold(index, &origin, shared));
         let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
@@ -364,11 +389,8 @@ impl Loader {
         let past = self.past.as_ref().filter(|past| past.index == index);
         let epochs = past.map_or(0, |past| self.epoch.saturating_sub(past.epoch));
         let leads_here = |past: &Past, law: &Law| {
-            let mut at = Some(past.origin.clone());
-            for _ in 0..epochs {
-                at = at.and_then(|origin| origin.after(law, n)).map(|(origin, _)| origin);
-            }
-            epochs > 0 && at.as_ref() == Some(origin)
+            let then = past.origin.after_epochs(law, n, epochs);
+            epochs > 0 && then.is_some_and(|(then, _)| then == *origin)
         };
         let laws = past.map(|past| past.origin.laws(n)).unwrap_or_default();
         let found = laws.into_iter().find(|law| past.is_some_and(|past| leads_here(past, law)));
@@ -378,13 +400,22 @@ impl Loader {
     /// Stops following an order that is not read any more.
     fn give_up(&mut self, shared: &Shared, out: &mut Vec<Decision>) {
         let Some(follow) = self.follow.take_if(|follow| follow.is_lost()) else { return };
-        let why = if follow.is_over() { Why::EpochOver } else { Why::Diverged };
+        let why = match () {
+            () if follow.is_surpassed() => Why::Surpassed,
+            () if follow.is_over() => Why::EpochOver,
+            () => Why::Diverged,
+        };
         out.push(Decision::Withdrawn { loader: self.id, why });
         if why == Why::EpochOver {
             self.history.follow_ended(self.epoch, &follow, self.attempt.log(), shared);
             self.begin_epoch();
         } else {
             self.history.leave(&follow);
+            // Parts of what is not drawn may be read one by one: a directory's files, say.
+            if follow.origin.is_drawn() || why == Why::Surpassed {
+                self.diverged.truncate(DIVERGED_MAX - 1);
+                self.diverged.push_front((follow.index, follow.origin.clone()));
+            }
             if let Some(past) = &mut self.past {
                 past.law = Law::Unknown;
             }

@@ -266,8 +266,7 @@ impl Learner {
     fn found(&mut self, search: SearchId, findings: &[Finding], out: &mut Vec<Decision>) {
         let Some(running) = self.shared.searches.remove(&search) else { return };
         let Some(loader) = self.loaders.get_mut(&running.loader) else { return };
-        let ended =
-            findings.iter().any(|finding| loader.find(&running, finding, &mut self.shared, out));
+        let ended = loader.find(&running, findings, &mut self.shared, out);
         if !ended {
             self.shared.searches.insert(search, running);
         } else if loader.searching.take_if(|id| *id == search).is_some() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rand_mt::Mt;
 
-use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Head, generator, randperm, randperm_draws};
+use crate::order::samplers::{Epochs, Positions, Sampler, Shuffle};
 
 /// The steps between the seeds of two epochs that are tried, in outputs of torch's default
 /// generator. An epoch draws a base seed and a sampler's seed, of two outputs each; each further
@@ -18,6 +18,9 @@ pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
 /// From how many outputs on a generator is worth keeping, and how many are.
 const MUCH: u64 = 1 << 12;
 const GENERATORS_MAX: usize = 16;
+
+/// How many samplers that draw one epoch after the other are kept: each may have a list.
+const SAMPLERS_MAX: usize = 4;
 
 /// Where the order of one epoch comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +39,17 @@ pub(super) enum Origin {
 
 /// Epochs as a run read them, one after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lists(pub(super) Arc<[Arc<[u32]>]>);
+pub(super) struct Lists {
+    pub(super) all: Arc<[Arc<[u32]>]>,
+    /// Whether the last one may have gone on after what is known of it: the run has ended there.
+    pub(super) is_cut: bool,
+}
 
 impl PartialEq for Lists {
     /// Without a look at every sample, where both are of one run.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+        let same = Arc::ptr_eq(&self.all, &other.all) || self.all == other.all;
+        same && self.is_cut == other.is_cut
     }
 }
 
@@ -83,12 +91,22 @@ impl Outputs {
     }
 }
 
+/// A sampler over `n` samples before its epoch `next`.
+#[derive(Clone, Debug)]
+struct Kept {
+    sampler: Sampler,
+    n: u32,
+    next: u32,
+    positions: Positions,
+}
+
 /// Generators that have drawn much, to go on from there: where one generator draws all epochs, each
 /// would else cost all before it.
 #[derive(Debug, Default)]
 pub(super) struct Generators {
     /// Each with its seed and how many outputs it has given, the latest at the end.
     kept: RefCell<VecDeque<(u32, u64, Mt)>>,
+    samplers: RefCell<VecDeque<Kept>>,
     #[cfg(test)]
     drawn: std::cell::Cell<u64>,
 }
@@ -98,6 +116,32 @@ impl Generators {
     #[cfg(test)]
     pub(super) fn drawn(&self) -> u64 {
         self.drawn.get()
+    }
+
+    /// Epoch `epoch` of a sampler over `n` samples.
+    fn epoch(&self, sampler: &Sampler, n: u32, epoch: u32) -> Option<Vec<u32>> {
+        if sampler.draws_before(n, epoch) < MUCH {
+            return sampler.epochs(n, epoch).next();
+        }
+        let mut kept = self.samplers.borrow_mut();
+        let may_be = |kept: &&Kept| kept.sampler == *sampler && kept.n == n && kept.next <= epoch;
+        let nearest = kept.iter().filter(may_be).max_by_key(|kept| kept.next).cloned();
+        let is_it = nearest.as_ref().is_some_and(|kept| kept.next == epoch);
+        let mut positions = match nearest {
+            Some(Kept { next, mut positions, .. }) => {
+                positions.skip_epochs(u64::from(epoch - next));
+                positions
+            }
+            None => sampler.epochs(n, epoch),
+        };
+        if !is_it {
+            if kept.len() == SAMPLERS_MAX {
+                kept.pop_front();
+            }
+            let (sampler, positions) = (sampler.clone(), positions.clone());
+            kept.push_back(Kept { sampler, n, next: epoch, positions });
+        }
+        positions.next()
     }
 
     /// The generator with a seed after `skip` of its outputs.
@@ -130,11 +174,16 @@ pub(super) enum Law {
     Counting,
     /// The same generator goes on, after this many further outputs.
     Continued { gap: u64 },
+    /// The seeds are outputs of torch's default generator: this epoch's is the one before these, and
+    /// it is not known which of them is the next epoch's.
+    Drawn { outputs: Outputs },
     /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
     /// this epoch's is output `at`.
     Default { outputs: Outputs, at: u64, stride: u64 },
     /// A sampler's own epochs.
     Sampler,
+    /// What a script shuffled, it shuffles in this way before each further epoch.
+    Shuffled(Epochs),
     /// The epochs of an earlier run.
     Listed,
 }
@@ -157,7 +206,7 @@ impl Origin {
         match *self {
             Origin::Sequential => Some((0..n).collect()),
             Origin::Draw { seed, skip } => Some(randperm(n, &mut generators.after(seed, skip))),
-            Origin::Sampler { ref sampler, epoch } => sampler.epochs(n, epoch).next(),
+            Origin::Sampler { ref sampler, epoch } => generators.epoch(sampler, n, epoch),
             Origin::Recorded | Origin::Listed { .. } => None,
         }
     }
@@ -165,8 +214,16 @@ impl Origin {
     /// The samples of an epoch that an earlier run read.
     pub(super) fn listed(&self) -> Option<&Arc<[u32]>> {
         match self {
-            Origin::Listed { lists, at } => lists.0.get(*at as usize),
+            Origin::Listed { lists, at } => lists.all.get(*at as usize),
             _ => None,
+        }
+    }
+
+    /// Whether it may go on after what is known of it.
+    pub(super) fn is_cut(&self) -> bool {
+        match self {
+            Origin::Listed { lists, at } => lists.is_cut && *at as usize + 1 == lists.all.len(),
+            _ => false,
         }
     }
 
@@ -192,15 +249,27 @@ impl Origin {
         positions
     }
 
+    /// The list, if this is the first epoch of one that a script shuffles: it is the same whatever
+    /// is done before the epochs after it.
+    fn first_shuffle(&self) -> Option<&Shuffle> {
+        match self {
+            Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 0 } => {
+                (list.epochs == Epochs::Same).then_some(list)
+            }
+            _ => None,
+        }
+    }
+
     /// What is known of the law from the origin alone.
     pub(super) fn own_law(&self) -> Law {
-        if matches!(self, Origin::Sampler { .. }) { Law::Sampler } else { Law::Unknown }
+        let own = matches!(self, Origin::Sampler { .. }) && self.first_shuffle().is_none();
+        if own { Law::Sampler } else { Law::Unknown }
     }
 
     /// The origin of the epoch after this one over `n` samples, and the law from there on.
     pub(super) fn after(&self, law: &Law, n: u32) -> Option<(Origin, Law)> {
         let next = match (self, law) {
-            (_, Law::Unknown) => return None,
+            (_, Law::Unknown | Law::Drawn { .. }) => return None,
             (origin, Law::Same) => origin.clone(),
             (&Origin::Draw { seed, skip }, Law::Counting) => {
                 Origin::Draw { seed: seed.wrapping_add(1), skip }
@@ -217,15 +286,29 @@ impl Origin {
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
                 Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
             }
+            (Origin::Sampler { .. }, Law::Shuffled(epochs)) => {
+                let list = Shuffle { epochs: *epochs, ..self.first_shuffle()?.clone() };
+                let next = Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 1 };
+                return Some((next, Law::Sampler));
+            }
             (Origin::Listed { lists, at }, Law::Listed) => {
+                if self.is_cut() {
+                    return None;
+                }
                 // A run of one list reads it again and again.
-                let at = if lists.0.len() == 1 { 0 } else { at + 1 };
-                lists.0.get(at as usize)?;
+                let at = if lists.all.len() == 1 { 0 } else { at + 1 };
+                lists.all.get(at as usize)?;
                 Origin::Listed { lists: lists.clone(), at }
             }
             _ => return None,
         };
         Some((next, law.clone()))
+    }
+
+    /// The same after so many epochs.
+    pub(super) fn after_epochs(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
+        let now = (self.clone(), law.clone());
+        (0..epochs).try_fold(now, |(origin, law), _| origin.after(&law, n))
     }
 
     /// The origin of the epoch that was so many before this one over `n` samples, and the law from
@@ -266,6 +349,10 @@ impl Origin {
                 let gaps = [draws + 2, 0, 2, draws];
                 let continued = gaps.map(|gap| Law::Continued { gap });
                 [Law::Same, Law::Counting].into_iter().chain(continued).collect()
+            }
+            Origin::Sampler { .. } if self.first_shuffle().is_some() => {
+                let anew = [Epochs::Again, Epochs::Fresh, Epochs::Reseed].map(Law::Shuffled);
+                std::iter::once(Law::Same).chain(anew).collect()
             }
             Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
             Origin::Listed { .. } => vec![Law::Listed, Law::Same],
@@ -308,10 +395,17 @@ impl fmt::Display for Law {
             Law::Same => f.write_str("every epoch the same"),
             Law::Counting => f.write_str("the seed counts up"),
             Law::Continued { .. } => f.write_str("one generator for all epochs"),
+            Law::Drawn { outputs } => {
+                let seed = outputs.seed;
+                write!(f, "seed drawn by torch's default generator of seed {seed}, ")?;
+                f.write_str("the next epoch's is not known")
+            }
             Law::Default { outputs, .. } => {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
+            Law::Shuffled(Epochs::Same) => f.write_str("shuffled once"),
+            Law::Shuffled(_) => f.write_str("shuffled anew for each epoch"),
             Law::Listed => f.write_str("epoch after epoch of that run"),
         }
     }
@@ -320,6 +414,7 @@ impl fmt::Display for Law {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::samplers::Algorithm;
     use crate::order::samplers::torch::{Distributed, Random};
 
     #[test]
@@ -386,6 +481,20 @@ mod tests {
         let suspects: Vec<Origin> = defaults(&outputs, 100).map(|(origin, _)| origin).collect();
         let at = |half: u32| Origin::Draw { seed: 200 * half - 1, skip: 0 };
         assert_eq!(suspects, (1..=20).map(at).collect::<Vec<Origin>>());
+    }
+
+    #[test]
+    fn samplers_go_on_from_where_they_were() {
+        let generators = Generators::default();
+        let list = Shuffle::new(Algorithm::Python);
+        let lists = [Epochs::Fresh, Epochs::Again].map(|epochs| Shuffle { epochs, ..list.clone() });
+        for epoch in [0, 1, 2, 2, 40, 41, 39, 3] {
+            for sampler in lists.clone().map(Sampler::Shuffle) {
+                let expected = sampler.epochs(5_000, epoch).next();
+                assert_eq!(generators.epoch(&sampler, 5_000, epoch), expected, "{sampler} {epoch}");
+            }
+        }
+        assert_eq!(generators.samplers.borrow().len(), SAMPLERS_MAX);
     }
 
     #[test]

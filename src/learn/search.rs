@@ -1,9 +1,10 @@
 //! Searches that take longer than an observation may: for other threads, slice by slice.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::crack::{SeedSearch, Target};
+use super::crack::{Hit, SeedSearch, Target};
 use super::evidence::weigh;
 use super::libraries::samplers;
 use super::origin::{Generators, Origin};
@@ -22,6 +23,19 @@ const POPULAR: [u32; 40] = [
 /// Of the small seeds as many, and the years that are written for a seed.
 const SMALL: u32 = 50;
 const YEARS: Range<u32> = 2015..2031;
+
+/// Further seeds that scripts give to torch's default generator. To try them costs a thousandth of
+/// what it costs with the samplers of other libraries.
+const FURTHER: [u32; 20] = [
+    110, 122, 150, 300, 400, 500, 520, 600, 700, 800, 888, 900, 1009, 1314, 2000, 2333, 5555, 7777,
+    10_000, 19_260_817,
+];
+const FURTHER_SMALL: u32 = 100;
+const FURTHER_YEARS: Range<u32> = 1990..2015;
+
+/// From how many outputs of the default generator the first epoch's seed may be. A script that makes
+/// its model on the processor first draws millions.
+const DRAWN: usize = 4096;
 
 /// How many outputs are given after one that is found: the seeds of a thousand epochs as a rule.
 const AFTER: usize = 4096;
@@ -51,6 +65,8 @@ enum Kind {
     Anywhere(Vec<Target>),
     /// Samplers whose first epoch is read as the views say.
     Library { samplers: Arc<[Sampler]>, epochs: Vec<u32>, views: Vec<View> },
+    /// The same, of the seeds that torch's default generator draws first, by popular seeds of its own.
+    Drawn(SeedSearch),
     /// Outputs of torch's default generator that are this, by popular seeds.
     Output { value: u32, outputs: u64 },
 }
@@ -73,6 +89,19 @@ pub enum Finding {
         seed: u32,
         /// Number of the target.
         target: u32,
+    },
+    /// A seed that fits the search's target of this number, and that torch's default generator draws.
+    Drawn {
+        /// The seed.
+        seed: u32,
+        /// Number of the target.
+        target: u32,
+        /// What the default generator was seeded with.
+        default: u32,
+        /// Which of its outputs the seed is, counted from 0.
+        at: u64,
+        /// The outputs after it.
+        after: Arc<[u32]>,
     },
     /// A sampler of another library than torch.
     Library {
@@ -100,6 +129,13 @@ impl Search {
         Search { kind: Kind::Beginning(SeedSearch::new(targets)), units: seeds.min(1 << 32) }
     }
 
+    /// For seeds whose epoch begins as one of the targets, among the first that torch's default
+    /// generator draws.
+    pub(super) fn drawn(targets: Vec<Target>) -> Self {
+        let units = seeds_of_scripts().len() as u64;
+        Search { kind: Kind::Drawn(SeedSearch::new(targets)), units }
+    }
+
     /// For seeds below `seeds` whose epoch has a target's elements one after the other, wherever
     /// that is; the targets' own places are not looked at.
     pub(super) fn anywhere(targets: Vec<Target>, seeds: u64) -> Self {
@@ -119,7 +155,7 @@ impl Search {
         Search { kind: Kind::Output { value, outputs }, units: popular().len() as u64 }
     }
 
-    /// How many units there are, from 0; a unit is a seed, a sampler, or a popular seed with all its
+    /// How many units there are, from 0; a unit is a seed, a sampler, or a popular seed with its
     /// outputs.
     pub fn units(&self) -> u64 {
         self.units
@@ -140,6 +176,7 @@ impl Search {
                 let samples = samples * epochs.len() as u64;
                 (2_000_000 / samples.max(1)).max(1)
             }
+            Kind::Drawn(_) => 64,
             Kind::Output { .. } => 4,
         }
     }
@@ -148,6 +185,7 @@ impl Search {
     pub(super) fn orders_a_unit(&self) -> u64 {
         match &self.kind {
             Kind::Library { epochs, .. } => epochs.len() as u64,
+            Kind::Drawn(_) => DRAWN as u64,
             _ => 1,
         }
     }
@@ -163,8 +201,7 @@ impl Search {
         match &self.kind {
             Kind::Beginning(search) => {
                 let hits = search.run(units);
-                let finding =
-                    |hit: super::crack::Hit| Finding::Seed { seed: hit.seed, target: hit.target };
+                let finding = |Hit { seed, target }| Finding::Seed { seed, target };
                 hits.into_iter().map(finding).collect()
             }
             Kind::Anywhere(targets) => {
@@ -178,6 +215,10 @@ impl Search {
                 let samplers = samplers.iter().skip(units.start as usize).take(units.count());
                 let all = samplers.flat_map(|sampler| epochs.iter().map(move |&k| (sampler, k)));
                 all.flat_map(|(sampler, epoch)| fitting(sampler, epoch, views)).collect()
+            }
+            Kind::Drawn(search) => {
+                let seeds = seeds_of_scripts().into_iter().skip(units.start as usize);
+                seeds.take(units.count()).flat_map(|seed| drawn(search, seed)).collect()
             }
             Kind::Output { value, outputs } => {
                 let mut found = Vec::new();
@@ -198,6 +239,23 @@ impl Search {
 /// The popular seeds.
 fn popular() -> Vec<u32> {
     (0..SMALL).chain(YEARS).chain(POPULAR).collect()
+}
+
+/// All seeds that scripts are likely to give to torch's default generator.
+fn seeds_of_scripts() -> BTreeSet<u32> {
+    (0..FURTHER_SMALL).chain(FURTHER_YEARS).chain(FURTHER).chain(popular()).collect()
+}
+
+/// The seeds among the first outputs of the default generator that fit a target.
+fn drawn(search: &SeedSearch, default: u32) -> Vec<Finding> {
+    let mut rng = generator(u64::from(default));
+    let outputs: Vec<u32> = (0..DRAWN + AFTER).map(|_| rng.next_u32()).collect();
+    let finding = |Hit { seed, target }| {
+        let at = outputs.iter().position(|output| *output == seed)?;
+        let after = outputs[at + 1..][..AFTER.min(outputs.len() - at - 1)].into();
+        Some(Finding::Drawn { seed, target, default, at: at as u64, after })
+    };
+    search.among(&outputs[..DRAWN]).into_iter().filter_map(finding).collect()
 }
 
 /// Adds the targets whose elements come one after the other in the seed's permutation.

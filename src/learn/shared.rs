@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Candidate;
 use super::event::{SearchId, Settings};
+use super::history::Read;
 use super::journal::Journal;
 use super::ladder::Running;
 use super::origin::Generators;
@@ -14,6 +15,9 @@ use crate::order::SampleTable;
 
 /// Of how many loaders the orders are remembered.
 const OTHERS_MAX: usize = 16;
+
+/// One in so many samples of an epoch may not have been seen.
+const UNSEEN_PART: usize = 50;
 
 /// An open, as loaders see it.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +84,17 @@ impl Shared {
             self.indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
         }
         other
+    }
+
+    /// Whether samples are about all of some numbering: an epoch of these is at its end.
+    pub(super) fn has_whole(&self, read: &Read) -> bool {
+        let Read::Seen(samples) = read else { return true };
+        let is_whole = |Index { sequence, .. }: &Index| {
+            let (read, all) = (samples.len(), sequence.len() as usize);
+            let has = |sample: &u32| sequence.place(*sample).is_some();
+            read <= all && all - read <= all / UNSEEN_PART && samples.iter().all(has)
+        };
+        self.indexes.iter().any(is_whole)
     }
 
     /// A loader's order has become known.

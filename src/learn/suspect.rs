@@ -90,8 +90,7 @@ impl Sources<'_> {
         let others = others.filter(|other| matches!(other.now.1, Origin::Draw { .. }));
         for other in others.clone() {
             let (index, origin, law) = other.now.clone();
-            let whole = Suspect::whole(index, origin, Arc::clone(&other.sequence));
-            suspects.push(Suspect { law, ..whole });
+            suspects.push(Suspect::whole(index, origin, law, Arc::clone(&other.sequence)));
         }
         for other in others {
             if let (Some(index), origin) = other.first.clone() {
@@ -100,16 +99,15 @@ impl Sources<'_> {
         }
         for (index, found) in self.indexes.iter().enumerate() {
             let (origin, sequence) = (Origin::Sequential, Arc::clone(&found.sequence));
-            let whole = Suspect::whole(Some(index), origin, sequence);
-            suspects.push(Suspect { law: Law::Same, ..whole });
+            suspects.push(Suspect::whole(Some(index), origin, Law::Same, sequence));
             for sampler in self.samplers {
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: 0 };
                 suspects.extend(self.head(index, origin, Law::Sampler, HEAD));
             }
         }
         if let Some(recorded) = self.recorded {
-            let whole = Suspect::whole(None, Origin::Recorded, Arc::clone(recorded));
-            suspects.push(Suspect { law: Law::Same, ..whole });
+            let sequence = Arc::clone(recorded);
+            suspects.push(Suspect::whole(None, Origin::Recorded, Law::Same, sequence));
         }
         suspects
     }
@@ -126,17 +124,28 @@ impl Sources<'_> {
         let known = (past.law != Law::Unknown).then(|| past.law.clone());
         let laws = past.origin.laws(n).into_iter().filter(|law| *law != past.law);
         for law in known.into_iter().chain(laws) {
-            let mut next = Some((past.origin.clone(), law));
-            for _ in 0..epochs {
-                next = next.and_then(|(origin, law)| origin.after(&law, n));
-            }
-            if let Some((origin, law)) = next {
+            if let Some((origin, law)) = past.origin.after_epochs(&law, n, epochs) {
                 suspects.extend(self.head(index, origin, law, HEAD));
             }
         }
+        // As long as no law is known, its twins may be what was read.
+        let twins = twins(index, &past.origin, self.indexes).into_iter();
+        for (index, origin) in twins.filter(|_| past.law == Law::Unknown) {
+            let n = self.indexes[index].sequence.len();
+            for law in origin.laws(n) {
+                if let Some((origin, law)) = origin.after_epochs(&law, n, epochs) {
+                    suspects.extend(self.head(index, origin, law, HEAD));
+                }
+            }
+        }
         // Where the law is known, they are in it.
-        for (outputs, epoch) in self.defaults.iter().filter(|_| past.law == Law::Unknown) {
-            let epochs = self.epoch.saturating_sub(*epoch).max(1);
+        let unknown = self.defaults.iter().filter(|_| past.law == Law::Unknown);
+        let drawn = match &past.law {
+            Law::Drawn { outputs } => Some((outputs, past.epoch)),
+            _ => None,
+        };
+        for (outputs, epoch) in unknown.map(|(outputs, epoch)| (outputs, *epoch)).chain(drawn) {
+            let epochs = self.epoch.saturating_sub(epoch).max(1);
             for (origin, law) in defaults(outputs, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
             }
@@ -166,9 +175,13 @@ impl Sources<'_> {
 
 impl Suspect {
     /// An order that is known whole.
-    pub(super) fn whole(index: Option<usize>, origin: Origin, sequence: Arc<Sequence>) -> Self {
-        let (law, rung) = (origin.own_law(), Rung::Derived);
-        Suspect { index, origin, law, rung, view: View::Whole(sequence) }
+    pub(super) fn whole(
+        index: Option<usize>,
+        origin: Origin,
+        law: Law,
+        sequence: Arc<Sequence>,
+    ) -> Self {
+        Suspect { index, origin, law, rung: Rung::Derived, view: View::Whole(sequence) }
     }
 
     /// An epoch as an earlier run read it. Only its beginning is looked at until it is believed:
@@ -178,6 +191,14 @@ impl Suspect {
         head.sort_unstable();
         let (law, rung) = (Law::Listed, Rung::Replayed);
         Suspect { index: None, origin, law, rung, view: View::Head(head) }
+    }
+
+    /// The orders that are nearly the same: see [`twins`].
+    pub(super) fn twins(&self, indexes: &[Index]) -> Vec<(usize, Origin, Law)> {
+        let index = self.index.filter(|_| self.law == Law::Unknown);
+        let twins = index.map(|index| twins(index, &self.origin, indexes));
+        let told = |(index, origin)| (index, origin, self.law.clone());
+        twins.into_iter().flatten().map(told).collect()
     }
 
     pub(super) fn weigh<'r>(
@@ -230,6 +251,20 @@ pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Opt
         return Some(Arc::clone(&index.sequence));
     }
     Some(Arc::new(Sequence::new(index.epoch(origin, &shared.generators)?)))
+}
+
+/// Orders that differ from a permutation in two samples only: of two samples fewer, two outputs of
+/// the generator later, or of two more, two outputs earlier. At the first of these two outputs a
+/// loader that has a generator of its own begins its epochs.
+pub(super) fn twins(index: usize, origin: &Origin, indexes: &[Index]) -> Vec<(usize, Origin)> {
+    let Origin::Draw { seed, skip } = *origin else { return Vec::new() };
+    let n = u64::from(indexes[index].sequence.len());
+    let twin = |(other, of): (usize, &Index)| {
+        let skip = (n + skip).checked_sub(of.sequence.len().into())?;
+        let is_twin = n.abs_diff(of.sequence.len().into()) == 2;
+        is_twin.then_some((other, Origin::Draw { seed, skip }))
+    };
+    indexes.iter().enumerate().filter_map(twin).collect()
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first

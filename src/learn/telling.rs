@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Belief, Known, Rung};
 use super::follow::Follow;
-use super::ladder::Stage;
+use super::ladder::{Purpose, Stage};
 use super::loader::Loader;
 use super::share::Share;
 use super::shared::Shared;
@@ -39,6 +39,21 @@ impl Loader {
         format!("learnt: {}{index}{share}; {}", follow.origin, follow.law)
     }
 
+    /// What is searched for the order of the epoch, or was, in words.
+    fn seeks(&self, shared: &Shared) -> &'static str {
+        let running = self.searching.and_then(|id| shared.searches.get(&id));
+        match running.map(|running| &running.purpose) {
+            Some(Purpose::Epoch { stage: Stage::All, .. }) => "; all seeds are being searched",
+            Some(_) => "; popular seeds are being searched",
+            None if shared.spent.contains(&self.group) => {
+                "; nothing more is searched, order.learn-time is used up"
+            }
+            None if self.stage == Stage::Done && self.sought => "; no seed was found that gives it",
+            None if self.stage == Stage::Done => "; it reads no dataset that a seed could be of",
+            None => "",
+        }
+    }
+
     /// What is believed, in words.
     pub(super) fn belief(&self, shared: &Shared) -> Belief {
         let (rung, bits, needed, text) = match &self.follow {
@@ -54,15 +69,7 @@ impl Loader {
             }
             None => {
                 let rung = if self.attempt.repeats { Rung::Unknown } else { Rung::Unread };
-                let seeks = match (self.searching, self.stage) {
-                    (Some(_), Stage::All) => "; all seeds are being searched",
-                    (Some(_), _) => "; popular seeds are being searched",
-                    (None, _) if shared.spent.contains(&self.group) => {
-                        "; nothing more is searched, order.learn-time is used up"
-                    }
-                    (None, Stage::Done) => "; no seed was found that gives it",
-                    (None, _) => "",
-                };
+                let seeks = self.seeks(shared);
                 let text = format!("{rung}{seeks} ({} opens unexplained)", self.attempt.opens());
                 (rung, 0.0, 0.0, text)
             }

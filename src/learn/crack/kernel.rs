@@ -8,10 +8,62 @@
 use std::ops::Range;
 
 use super::Path;
-use super::lanes::Lanes;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::x86::{Avx2, Avx512};
+use super::lanes::{LONGEST, Lanes};
 use super::mt::{MIDDLE, MULTIPLIER, OUTPUTS_MAX, TWIST};
+
+/// Seeds that a pass goes through.
+pub(super) trait Seeds {
+    /// How many there are.
+    fn count(&self) -> u64;
+
+    /// Seed number `at`.
+    fn get(&self, at: u64) -> u32;
+
+    /// The seeds from number `at` on; past the last one, any.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`.
+    unsafe fn vector<V: Lanes>(&self, at: u64) -> V;
+}
+
+impl Seeds for Range<u64> {
+    fn count(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    #[inline(always)]
+    fn get(&self, at: u64) -> u32 {
+        (self.start + at) as u32
+    }
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(&self, at: u64) -> V {
+        // SAFETY: the caller says that the processor has the instructions.
+        unsafe { V::counting(self.get(at)) }
+    }
+}
+
+impl Seeds for &[u32] {
+    fn count(&self) -> u64 {
+        self.len() as u64
+    }
+
+    #[inline(always)]
+    fn get(&self, at: u64) -> u32 {
+        self[at as usize]
+    }
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(&self, at: u64) -> V {
+        let mut words = [0; LONGEST];
+        let rest = self.iter().skip(at as usize);
+        words.iter_mut().zip(rest).for_each(|(word, seed)| *word = *seed);
+        // SAFETY: the caller says that the processor has the instructions.
+        unsafe { V::load(&words) }
+    }
+}
 
 /// Of an output, one residue: which outputs have it is asked without a division.
 ///
@@ -84,10 +136,9 @@ impl Plan {
         chain + self.outputs.iter().map(each).sum::<u64>()
     }
 
-    /// Adds each seed of the range and the test that it passes to `found`. A path that this
-    /// processor does not have is the scalar one.
-    pub(super) fn run(&self, path: Path, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
-        let seeds = seeds.start..seeds.end.min(1 << 32);
+    /// Adds each of the seeds and the test that it passes to `found`. A path that this processor
+    /// does not have is the scalar one.
+    pub(super) fn run(&self, path: Path, seeds: &impl Seeds, found: &mut Vec<(u32, u32)>) {
         if self.outputs.is_empty() {
             return;
         }
@@ -99,23 +150,23 @@ impl Plan {
             // SAFETY: this processor has AVX-512F, which is all that the function is compiled for.
             Path::Avx512 if path.is_here() => unsafe { scan_avx512(self, seeds, found) },
             // SAFETY: one word at a time is what every processor has.
-            _ => unsafe { scan::<u32, 8>(self, seeds, found) },
+            _ => unsafe { scan::<u32, 8, _>(self, seeds, found) },
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn scan_avx2(plan: &Plan, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
+fn scan_avx2(plan: &Plan, seeds: &impl Seeds, found: &mut Vec<(u32, u32)>) {
     // SAFETY: to call this function at all takes a processor that has AVX2.
-    unsafe { scan::<Avx2, 8>(plan, seeds, found) }
+    unsafe { scan::<Avx2, 8, _>(plan, seeds, found) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn scan_avx512(plan: &Plan, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
+fn scan_avx512(plan: &Plan, seeds: &impl Seeds, found: &mut Vec<(u32, u32)>) {
     // SAFETY: to call this function at all takes a processor that has AVX-512F.
-    unsafe { scan::<Avx512, 16>(plan, seeds, found) }
+    unsafe { scan::<Avx512, 16, _>(plan, seeds, found) }
 }
 
 /// The pass in vectors of one kind, `ABREAST` of them at a time, so that the multiplications of one
@@ -125,18 +176,22 @@ fn scan_avx512(plan: &Plan, seeds: Range<u64>, found: &mut Vec<(u32, u32)>) {
 /// # Safety
 /// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn scan<V: Lanes, const ABREAST: usize>(
+unsafe fn scan<V: Lanes, const ABREAST: usize, S: Seeds>(
     plan: &Plan,
-    seeds: Range<u64>,
+    seeds: &S,
     found: &mut Vec<(u32, u32)>,
 ) {
     let block = u64::from(V::COUNT) * ABREAST as u64;
-    let mut from = seeds.start;
+    let mut from = 0;
     // SAFETY: the caller says that the processor has the instructions.
     unsafe {
         let mut kept = vec![[V::splat(0); ABREAST]; plan.stops.len()];
-        while from < seeds.end {
-            spread(from as u32, &plan.stops, &mut kept);
+        while from < seeds.count() {
+            let mut words = [V::splat(0); ABREAST];
+            for (at, word) in words.iter_mut().enumerate() {
+                *word = seeds.vector(from + at as u64 * u64::from(V::COUNT));
+            }
+            spread(words, &plan.stops, &mut kept);
             for output in &plan.outputs {
                 let [first, second, middle] = output.words;
                 let mut outputs = [V::splat(0); ABREAST];
@@ -150,9 +205,9 @@ unsafe fn scan<V: Lanes, const ABREAST: usize>(
                     }
                     for (at, lanes) in passed.into_iter().enumerate() {
                         for lane in (0..V::COUNT).filter(|lane| lanes >> lane & 1 == 1) {
-                            let seed = from + at as u64 * u64::from(V::COUNT) + u64::from(lane);
-                            if seed < seeds.end {
-                                found.push((seed as u32, test.number));
+                            let number = from + at as u64 * u64::from(V::COUNT) + u64::from(lane);
+                            if number < seeds.count() {
+                                found.push((seeds.get(number), test.number));
                             }
                         }
                     }
@@ -170,17 +225,13 @@ unsafe fn scan<V: Lanes, const ABREAST: usize>(
 /// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn spread<V: Lanes, const ABREAST: usize>(
-    from: u32,
+    mut words: [V; ABREAST],
     stops: &[u32],
     kept: &mut [[V; ABREAST]],
 ) {
     // SAFETY: the caller says that the processor has the instructions.
     unsafe {
         let (one, multiplier) = (V::splat(1), V::splat(MULTIPLIER));
-        let mut words = [one; ABREAST];
-        for (at, word) in words.iter_mut().enumerate() {
-            *word = V::counting(from.wrapping_add(at as u32 * V::COUNT));
-        }
         let (mut at, mut number) = (0, V::splat(0));
         for (kept, &stop) in kept.iter_mut().zip(stops) {
             while at < stop {

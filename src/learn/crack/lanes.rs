@@ -4,6 +4,9 @@
 //! where a kind of vector is chosen, [`Plan::run`](super::kernel::Plan::run), asks this processor for
 //! them ([`Path::is_here`](super::Path::is_here)).
 
+/// How many words the longest vector has.
+pub(super) const LONGEST: usize = 16;
+
 /// A vector of 32-bit words; all arithmetic is modulo 2^32, lane by lane.
 pub(super) trait Lanes: Copy {
     /// Number of words.
@@ -13,6 +16,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn splat(word: u32) -> Self;
     /// `from`, `from + 1`, ...
     unsafe fn counting(from: u32) -> Self;
+    /// The first of these words.
+    unsafe fn load(words: &[u32; LONGEST]) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
@@ -37,6 +42,10 @@ impl Lanes for u32 {
     #[inline(always)]
     unsafe fn counting(from: u32) -> Self {
         from
+    }
+    #[inline(always)]
+    unsafe fn load(words: &[u32; LONGEST]) -> Self {
+        words[0]
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
@@ -80,9 +89,9 @@ impl Lanes for u32 {
 pub(super) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Lanes;
+    use super::{LONGEST, Lanes};
 
-    const COUNTING: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    const COUNTING: [i32; LONGEST] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
     /// Eight words.
     #[derive(Clone, Copy)]
@@ -102,6 +111,12 @@ pub(super) mod x86 {
             // SAFETY: the array is longer than a vector, and need not be aligned.
             let counting = unsafe { _mm256_loadu_si256(COUNTING.as_ptr().cast()) };
             Avx2(_mm256_add_epi32(_mm256_set1_epi32(from as i32), counting))
+        }
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        unsafe fn load(words: &[u32; LONGEST]) -> Self {
+            // SAFETY: the array is longer than a vector, and need not be aligned.
+            Avx2(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) })
         }
         #[target_feature(enable = "avx2")]
         #[inline]
@@ -174,6 +189,12 @@ pub(super) mod x86 {
             // SAFETY: the array is as long as a vector, and need not be aligned.
             let counting = unsafe { _mm512_loadu_epi32(COUNTING.as_ptr()) };
             Avx512(_mm512_add_epi32(_mm512_set1_epi32(from as i32), counting))
+        }
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        unsafe fn load(words: &[u32; LONGEST]) -> Self {
+            // SAFETY: the array is as long as a vector, and need not be aligned.
+            Avx512(unsafe { _mm512_loadu_epi32(words.as_ptr().cast()) })
         }
         #[target_feature(enable = "avx512f")]
         #[inline]

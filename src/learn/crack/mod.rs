@@ -12,7 +12,7 @@ mod tests;
 
 use std::ops::Range;
 
-use kernel::{Plan, Test};
+use kernel::{Plan, Seeds, Test};
 use mt::{OUTPUTS_MAX, Outputs};
 
 /// How many elements after the first are compared.
@@ -203,6 +203,15 @@ impl SeedSearch {
 
     /// The same with the instructions of a path; with scalar ones where this processor lacks them.
     pub fn run_on(&self, path: Path, seeds: Range<u64>) -> Vec<Hit> {
+        self.hits(path, &(seeds.start..seeds.end.min(1 << 32)))
+    }
+
+    /// Those of these seeds that fit, ascending.
+    pub(super) fn among(&self, seeds: &[u32]) -> Vec<Hit> {
+        self.hits(Path::best(), &seeds)
+    }
+
+    fn hits(&self, path: Path, seeds: &impl Seeds) -> Vec<Hit> {
         let mut found = Vec::new();
         self.plan.run(path, seeds, &mut found);
         found.retain(|&(seed, target)| self.targets[target as usize].fits(seed));

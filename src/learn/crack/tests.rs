@@ -101,3 +101,17 @@ fn targets_that_say_nothing_are_never_hit() {
         assert!(!(0..100).any(|seed| target.fits(seed)), "{target:?}");
     }
 }
+
+#[test]
+fn of_a_list_those_that_fit_are_found() {
+    let target = target(5, 40, 0, 0, 1, 4);
+    let search = SeedSearch::new(vec![target.clone()]);
+    for many in [0, 1, 15, 300, 5_000] {
+        let seeds: Vec<u32> = (0..many).map(|at: u32| at.wrapping_mul(0x9e37_79b9)).collect();
+        let mut expected: Vec<u32> =
+            seeds.iter().copied().filter(|&seed| target.fits(seed)).collect();
+        expected.sort_unstable();
+        let hits: Vec<u32> = search.among(&seeds).iter().map(|hit| hit.seed).collect();
+        assert_eq!(hits, expected, "{many}");
+    }
+}

@@ -28,6 +28,9 @@ struct RunHeader {
     made: Vec<MadeHeader>,
     /// Numbers of its lists.
     lists: Vec<usize>,
+    /// Whether the last of them may break off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -60,6 +63,12 @@ enum LawHeader {
     Continued {
         gap: u64,
     },
+    Drawn {
+        seed: u32,
+        from: u64,
+        /// The list of the outputs.
+        values: usize,
+    },
     Default {
         seed: u32,
         from: u64,
@@ -84,7 +93,8 @@ impl Journal {
         let mut runs = Vec::new();
         for run in &self.runs {
             let made = run.made.iter().filter_map(|made| made_header(made, &mut number)).collect();
-            runs.push(RunHeader { made, lists: run.lists.0.iter().map(&mut number).collect() });
+            let lists = run.lists.all.iter().map(&mut number).collect();
+            runs.push(RunHeader { made, lists, cut: run.lists.is_cut });
         }
         let numbering = format!("{numbering:032x}");
         let header = Header { numbering, runs, lists: lists.iter().map(|l| l.len()).collect() };
@@ -120,7 +130,8 @@ impl Journal {
             let made = run.made.iter().take(MADE_MAX + 2).filter_map(|made| read(made, &lists));
             let made = made.collect();
             let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
-            let lists = Lists(found.filter(|list| !list.is_empty()).collect());
+            let all = found.filter(|list| !list.is_empty()).collect();
+            let lists = Lists { all, is_cut: run.cut };
             journal.runs.push(Run { made, lists, loader: None });
         }
         journal.bound();
@@ -146,8 +157,11 @@ fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Op
             let (seed, from, values) = (*seed, *from, number(values));
             LawHeader::Default { seed, from, values, at: *at, stride: *stride }
         }
+        Law::Drawn { outputs: Outputs { seed, from, values } } => {
+            LawHeader::Drawn { seed: *seed, from: *from, values: number(values) }
+        }
         Law::Sampler => LawHeader::Sampler,
-        Law::Unknown | Law::Listed => LawHeader::Unknown,
+        Law::Unknown | Law::Shuffled(_) | Law::Listed => LawHeader::Unknown,
     };
     Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, sampler, law })
 }
@@ -168,7 +182,11 @@ fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
             let values = Arc::clone(lists.get(values)?);
             Law::Default { outputs: Outputs { seed, from, values }, at, stride }
         }
-        LawHeader::Continued { .. } => return None,
+        LawHeader::Drawn { seed, from, values } if (1..=OUTPUTS_MAX).contains(&from) => {
+            let values = Arc::clone(lists.get(values)?);
+            Law::Drawn { outputs: Outputs { seed, from, values } }
+        }
+        LawHeader::Continued { .. } | LawHeader::Drawn { .. } => return None,
     };
     let origin = match &made.sampler {
         Some(header) => Origin::Sampler { sampler: sampler(header)?, epoch: header.epoch },
@@ -200,10 +218,13 @@ mod tests {
             origin: Origin::Draw { seed: 7, skip: 2 },
             law,
         };
+        let drawn = Law::Drawn { outputs: outputs.clone() };
         let default = Law::Default { outputs, at: 13, stride: 4 };
-        let laws = [Law::Unknown, Law::Same, Law::Counting, Law::Continued { gap: 51 }, default];
+        let continued = Law::Continued { gap: 51 };
+        let laws = [Law::Unknown, Law::Same, Law::Counting, continued, drawn, default];
         let drawn = Run { made: laws.map(made).into(), ..Run::default() };
-        let lists = Lists([Arc::from([3, 1, 2]), (0..100).rev().collect()].into());
+        let all = [Arc::from([3, 1, 2]), (0..100).rev().collect()].into();
+        let lists = Lists { all, is_cut: true };
         Journal { runs: vec![drawn, Run { lists, ..Run::default() }] }
     }
 
@@ -228,18 +249,20 @@ mod tests {
             Journal::decode(&bytes)
         };
         // What cannot be is left out.
-        for (from, to) in [
-            ("\"stride\":4", "\"stride\":1000000"),
-            ("\"gap\":51", "\"gap\":18446744073709551615"),
-            ("\"values\":0", "\"values\":99"),
-            ("\"at\":13", "\"at\":18446744073709551615"),
+        for (from, to, left) in [
+            ("\"stride\":4", "\"stride\":1000000", 5),
+            ("\"gap\":51", "\"gap\":18446744073709551615", 5),
+            ("\"values\":0", "\"values\":99", 4),
+            ("\"from\":11", "\"from\":18446744073709551615", 4),
+            ("\"from\":11", "\"from\":0", 5),
+            ("\"at\":13", "\"at\":18446744073709551615", 5),
         ] {
             let (read, _) = changed(from, to).unwrap();
-            assert_eq!(read.runs[0].made.len(), 4, "{to}");
+            assert_eq!(read.runs[0].made.len(), left, "{to}");
         }
         assert!(changed("[40,3,100]", "[40,3,18446744073709551615]").is_err());
         assert_eq!(
-            changed("\"lists\":[1,2]", "\"lists\":[1,7]").unwrap().0.runs[1].lists.0.len(),
+            changed("\"lists\":[1,2]", "\"lists\":[1,7]").unwrap().0.runs[1].lists.all.len(),
             1
         );
         assert!(changed("counting", "guessing").is_err());

@@ -98,7 +98,7 @@ impl Journal {
                 let left: Arc<[u32]> = list.iter().filter_map(|&sample| number(sample)).collect();
                 (2 * left.len() >= list.len()).then_some(left)
             };
-            run.lists = Lists(run.lists.0.iter().filter_map(renumber).collect());
+            run.lists.all = run.lists.all.iter().filter_map(renumber).collect();
         }
         self.bound();
         self
@@ -108,17 +108,17 @@ impl Journal {
     pub(super) fn bound(&mut self) {
         let mut left = SAMPLES_MAX;
         for run in self.runs.iter_mut().rev() {
-            let fitting = run.lists.0.iter().take_while(|list| {
+            let fitting = run.lists.all.iter().take_while(|list| {
                 let rest = left.checked_sub(list.len());
                 left = rest.unwrap_or(0);
                 rest.is_some()
             });
             let fitting: Vec<Arc<[u32]>> = fitting.cloned().collect();
-            if fitting.len() < run.lists.0.len() {
-                run.lists = Lists(fitting.into());
+            if fitting.len() < run.lists.all.len() {
+                run.lists = Lists { all: fitting.into(), is_cut: false };
             }
         }
-        self.runs.retain(|run| !run.made.is_empty() || !run.lists.0.is_empty());
+        self.runs.retain(|run| !run.made.is_empty() || !run.lists.all.is_empty());
         self.runs.drain(..self.runs.len().saturating_sub(RUNS_MAX));
     }
 
@@ -135,7 +135,7 @@ impl Journal {
         let mut samplers = 0;
         let runs = self.runs.iter().rev().filter(|run| run.loader != Some(loader));
         for run in runs {
-            for (at, list) in run.lists.0.iter().enumerate() {
+            for (at, list) in run.lists.all.iter().enumerate() {
                 let origin = Origin::Listed { lists: run.lists.clone(), at: at as u32 };
                 suspects.push(Suspect::listed(origin, list));
             }
@@ -170,15 +170,17 @@ impl Run {
         if made.is_empty() {
             let epochs = record.epochs.iter().filter(|epoch| epoch.is_over() || partial);
             let mut lists: Vec<Arc<[u32]>> = Vec::new();
+            let mut is_cut = false;
             for epoch in epochs {
                 let Read::Seen(list) = &epoch.read else { continue };
                 if list.len() >= LIST_MIN && !lists.contains(list) && lists.len() < LISTS_MAX {
                     lists.push(Arc::clone(list));
+                    is_cut = epoch.is_cut;
                 }
             }
-            let lists = Lists(lists.into());
+            let lists = Lists { all: lists.into(), is_cut };
             let run = Run { made: Vec::new(), lists, loader: Some(record.loader) };
-            return (!run.lists.0.is_empty()).then_some(run);
+            return (!run.lists.all.is_empty()).then_some(run);
         }
         let (number, last) = made.last()?;
         let mut kept: Vec<Made> = Vec::new();
@@ -204,7 +206,7 @@ impl Run {
             |run: &Run| run.made.first().map(|made| (made.index.clone(), made.origin.clone()));
         match (made(self), made(other)) {
             (Some(own), Some(others)) => own == others,
-            (None, None) => self.lists.0.first() == other.lists.0.first(),
+            (None, None) => self.lists.all.first() == other.lists.all.first(),
             _ => false,
         }
     }

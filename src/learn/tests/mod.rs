@@ -1,8 +1,12 @@
 //! Tests of the learner against simulated loaders.
 
+mod lists;
 mod ranks;
 mod runs;
 mod scenes;
+mod seeded;
 mod shell;
 mod sim;
 mod trials;
+mod twins;
+mod words;

@@ -139,7 +139,7 @@ fn a_sampler_of_another_library_is_known_again() {
 fn an_epoch_that_was_read_before_keeps_no_sampler_from_being_found() {
     let job = epochs(&Sampler::Keras(Keras { seed: Some(0), ..Keras::default() }), 0, 4);
     let list: Arc<[u32]> = job[0].iter().map(|position| position + N / 4).collect();
-    let first = Run { lists: Lists([list].into()), ..Run::default() };
+    let first = Run { lists: Lists { all: [list].into(), is_cut: false }, ..Run::default() };
     let (outcome, asked, _) = run(&mut Journal { runs: vec![first] }, job, &[], all);
     assert!(asked > 0 && outcome.opens.len() == 4 && outcome.foreseen >= 2, "{outcome:?}");
     assert!(outcome.titles.last().is_some_and(|title| title.contains("keras")), "{outcome:?}");
@@ -180,4 +180,53 @@ fn another_job_is_not_followed_in_what_is_remembered() {
         journal.renumbered(|sample| Some(sample + 7)).renumbered(|sample| sample.checked_sub(7));
     assert_eq!(back, before);
     assert!(back.renumbered(|sample| (sample % 3 == 0).then_some(sample)).is_empty());
+}
+
+/// The job is killed when so many samples are read.
+fn killed(after: usize) -> impl Fn(Vec<Step>) -> Vec<Step> {
+    move |mut steps| {
+        steps.truncate(after);
+        steps.extend([1_000, 1_001].map(|task| Step::Left { task }));
+        steps
+    }
+}
+
+#[test]
+fn a_record_that_breaks_off_is_left_at_its_end() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let one = unknowable(N, &mut rng);
+    let mut journal = Journal::default();
+    let (outcome, ..) = run(&mut journal, vec![one.clone()], &[], killed(N as usize * 41 / 100));
+    assert!(outcome.opens.is_empty() && journal.len() == 1);
+    let first = journal.clone();
+    let (outcome, _, rung) = run(&mut journal, vec![one.clone()], &[], begun);
+    assert!(outcome.opens[&0] <= 16, "{outcome:?}");
+    // Nothing is said of what comes after the record.
+    assert_eq!((outcome.withdrawn, outcome.foreseen, rung), (1, 0, Rung::Unread), "{outcome:?}");
+    // A job that goes on where that broke off has read a few of its last samples again.
+    let resumed = |steps: Vec<Step>| begun(steps)[N as usize * 38 / 100..].to_vec();
+    let (outcome, _, rung) = run(&mut first.clone(), vec![one.clone()], &[], resumed);
+    assert_eq!((outcome.withdrawn, rung), (1, Rung::Unread), "{outcome:?}");
+    // Once an epoch was read to its end it is known to its end.
+    run(&mut journal, vec![one.clone()], &[], all);
+    let (outcome, _, rung) = run(&mut journal, vec![one; 2], &[], all);
+    assert_eq!((outcome.withdrawn, rung), (0, Rung::Replayed), "{outcome:?}");
+    assert!(outcome.foreseen >= 1, "{outcome:?}");
+}
+
+#[test]
+fn a_record_is_left_where_other_samples_are_read() {
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    let one = unknowable(N, &mut rng);
+    let mut journal = Journal::default();
+    run(&mut journal, vec![one[..4_000].to_vec()], &[], killed(4_000));
+    let job = loader(vec![[&one[..1_000], &one[4_000..], &one[1_000..4_000]].concat()]);
+    let mut shell = Shell::new(learner(N), BTreeMap::new(), 60);
+    shell.learner.recall(journal);
+    let steps = job.run(1_000, &mut ChaCha8Rng::seed_from_u64(9));
+    let rung = |shell: &Shell| shell.learner.beliefs().next().map(|belief| belief.rung);
+    shell.run(&steps[..900]);
+    assert_eq!(rung(&shell), Some(Rung::Replayed));
+    shell.run(&steps[900..1_100]);
+    assert_eq!((rung(&shell), shell.outcomes[&GROUP].withdrawn), (Some(Rung::Unread), 1));
 }
