@@ -11,6 +11,8 @@ import os
 import subprocess
 import time
 
+import make_data
+from bound import BLOCK, fetched, pages, read_from
 from cgroup import MemoryGroup, PageCacheLimit
 from driver import RunError, files_of, run_program
 from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
@@ -18,6 +20,7 @@ from resident import resident
 
 JOBS = os.path.join(TOP, "scripts", "lib", "loaders")
 EPOCHS = 3
+IMAGES = 1_000
 SHARE = .5                   # of the data is the RAM of both sides
 NODE = 1_100                 # bytes of belady's RAM that the kernel takes for each file that it knows
 LATE_US = 50_000             # of slowpfs: later, and the run is repeated
@@ -25,18 +28,13 @@ LONGEST = 300                # seconds until a run counts as hung
 COUNTED = ("opens", "hits", "late", "source_bytes")
 
 
-def pages(size):
-    """A size in whole pages."""
-    return -(-size // 4096) * 4096
-
-
 class Data:
     """One set of data, in the page cache."""
 
     def __init__(self, top):
         self.top = top
-        sizes = [os.path.getsize(os.path.join(top, name)) for name in files_of(top)]
-        self.files, self.pages = len(sizes), sum(map(pages, sizes))
+        self.sizes = {name: os.path.getsize(os.path.join(top, name)) for name in files_of(top)}
+        self.files, self.pages = len(self.sizes), sum(map(pages, self.sizes.values()))
         self.room = int(self.pages * SHARE)
 
     def warm(self):
@@ -90,8 +88,7 @@ class Loading:
 
     def job(self, row, path, border, mounts, start=None, inside=None):
         """Runs the job over `path`; border(line) is called after each epoch."""
-        command = [os.path.join(JOBS, f"job_{row.job}.py"), path, row.kind, "--epochs", EPOCHS,
-                   "--workers", row.workers, "--log", self.log]
+        command = [os.path.join(JOBS, f"job_{row.job}.py"), path, row.kind, "--workers", row.workers, "--log", self.log]
         with Watchdog(LONGEST, mounts) as dog:
             done = run_program(command, border, start, inside, self.python)
         if dog.bitten or len(done) != EPOCHS:
@@ -158,11 +155,26 @@ class Loading:
                     return {**line, **found, "predicted": predicted.count(last)}
                 epochs = self.job(row, mount.mountpoint, border, [slow, mount])
                 run = Run(epochs, slow.stats()["held_late_us_max"])
-                run.loaders, run.resident = last["loaders"], resident(mount.mountpoint)
+                run.ready = run.sum("hits", 1) / max(run.sum("opens", 1), 1)
+                run.errors, run.belief = last["read_errors"], [loader["belief"] for loader in last["loaders"]]
+                run.orders = last["orders"]
+                run.resident = resident(mount.mountpoint)
                 return run
 
-    def ideal_bytes(self, row, data):
-        """Source bytes of an epoch after the first, by Bélády's rule, on the sequence that was read last."""
+    def ideal(self, row, data):
+        """(source bytes by Bélády's rule on the sequence that was read last, of the epochs from which on).
+
+        The simulated planner tells, which needs some room for what it fetches ahead.  It is no ideal of files of many
+        blocks and of samples that are read twice in an epoch: there the rule itself tells, over all epochs, as what an
+        epoch does not need of the cache is filled for the next one.
+        """
+        epochs = read_from(self.log)
+        if max(data.sizes.values()) > BLOCK or any(len(set(epoch)) < len(epoch) for epoch in epochs):
+            return sum(fetched(epochs, data.sizes, data.room)), 0
+        return self.simulated(row, data) * (EPOCHS - 1), 1
+
+    def simulated(self, row, data):
+        """Source bytes of an epoch after the first, as `belady simulate` has them."""
         command = [binary("belady"), "simulate", "--order", self.log, "--dataset", data.top, "--epochs", EPOCHS, "--cache",
                    data.room, "--policy", "belady", "--workers", row.workers, "--json"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
@@ -173,6 +185,8 @@ class Loading:
 
 def prepared(python, kind):
     """The data set of this name."""
+    if kind == "images":
+        return Data(make_data.ensure("imagenet-like", IMAGES))
     root = os.path.join(TARGET, "data")
     os.makedirs(root, exist_ok=True)
     subprocess.run([python, os.path.join(JOBS, "make_sets.py"), kind, root], check=True)

@@ -1,5 +1,13 @@
 #!/usr/bin/python3
-"""MosaicML's StreamingDataset over shards that lie in the dataset's directory."""
+"""MosaicML's StreamingDataset over shards that lie in the dataset's directory.
+
+shuffled   samples of all shards in random order
+ordered    one after the other
+"""
+
+import bisect
+import itertools
+import sys
 
 from streaming import StreamingDataset
 from torch.utils.data import DataLoader
@@ -16,12 +24,16 @@ class Rows(StreamingDataset):
 
 
 def main():
-    job = Job()
-    dataset = Rows(local=job.data, shuffle=True, batch_size=BATCH)
+    job = Job(shards=sys.argv[2] == "ordered")
+    dataset = Rows(local=job.data, shuffle=job.kind == "shuffled", batch_size=BATCH)
     loader = DataLoader(dataset, batch_size=BATCH, num_workers=job.workers)
+    ends = list(itertools.accumulate(dataset.samples_per_shard.tolist()))
     for _ in job.epochs():
         for numbers, wrong in loader:
-            job.handed(numbers.tolist(), wrong.sum())
+            names = numbers.tolist()
+            if job.shards:
+                names = (f"shard.{bisect.bisect(ends, number):05}.mds" for number in names)
+            job.handed(names, wrong.sum())
 
 
 if __name__ == "__main__":

@@ -5,16 +5,23 @@ Each sample begins with its number in eight digits, so that a wrong, torn or sta
 carries a marker file beside it.
 """
 
+import io
 import os
 import shutil
 import sys
+import tarfile
 
 import numpy as np
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import make_data                            # noqa: E402  (beside the directory of the jobs)
 
 ROWS, ROW = 2_000, (96, 96, 3)              # images as STL-10 has them: 27,648 bytes, in no step with pages
 WINDOW = 4_096                              # tokens of 16 bits: 8 KiB
 WINDOWS = 5_120
 VOLUMES, VOLUME = 64, 8_000_000
+IMAGES, SHARDS = 1_000, 20                  # files of 110 KB, and the files that shards of them are in
 VERSION = 1
 
 
@@ -65,6 +72,74 @@ def make_mds(out):
     with MDSWriter(out=out, columns=columns, size_limit=16 << 20) as writer:
         for i, row in enumerate(rows()):
             writer.write({"number": i, "row": row.tobytes()})
+
+
+def parts(sequence, count):
+    """A sequence in so many parts of the same length."""
+    size = len(sequence) // count
+    return [sequence[i * size:(i + 1) * size] for i in range(count)]
+
+
+def images():
+    """The images by name, in an order that no name tells."""
+    top = make_data.ensure("imagenet-like", IMAGES)
+    names = [f"{folder}/{name}" for folder in sorted(os.listdir(top)) for name in sorted(os.listdir(f"{top}/{folder}"))]
+    np.random.default_rng(3).shuffle(names)
+    for name in names:
+        with open(os.path.join(top, name), "rb") as f:
+            yield name, f.read()
+
+
+def make_wds(out):
+    """Tar files of WebDataset."""
+    for shard, found in enumerate(parts(list(images()), SHARDS)):
+        with tarfile.open(os.path.join(out, f"{shard:03}.tar"), "w") as tar:
+            for i, (_, data) in enumerate(found):
+                info = tarfile.TarInfo(f"{shard:03}{i:04}.jpg")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def make_tfrecord(out):
+    """Files of records: each begins with its file's number in three digits."""
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    import tensorflow
+    for shard, found in enumerate(parts(list(images()), SHARDS)):
+        with tensorflow.io.TFRecordWriter(os.path.join(out, f"{shard:03}.tfrecord")) as writer:
+            for _, data in found:
+                writer.write(b"%03d" % shard + data)
+
+
+def make_parquet(out):
+    """Parquet files of 100 rows, in row groups of 10."""
+    import pyarrow
+    import pyarrow.parquet
+    numbered = list(enumerate(rows()))
+    for shard, found in enumerate(parts(numbered, SHARDS)):
+        table = pyarrow.table({"number": [i for i, _ in found], "row": [row.tobytes() for _, row in found]})
+        pyarrow.parquet.write_table(table, os.path.join(out, f"{shard:03}.parquet"), compression="none", row_group_size=10)
+
+
+def make_arrow(out):
+    """A data set of Hugging Face's library."""
+    import datasets
+    found = rows()
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"number": range(ROWS), "row": [row.tobytes() for row in found]}).save_to_disk(
+        os.path.join(out, "rows"))
+
+
+def litdata_sample(number):
+    """One sample of litdata's chunks."""
+    row = np.random.default_rng(number).integers(0, 256, ROW, dtype=np.uint8)
+    row.reshape(-1)[:8] = np.frombuffer(b"%08d" % number, np.uint8)
+    return {"number": number, "row": row.tobytes()}
+
+
+def make_litdata(out):
+    """litdata's chunks, of 8 MB."""
+    import litdata
+    litdata.optimize(litdata_sample, list(range(ROWS)), out, chunk_bytes="8MB", num_workers=1)
 
 
 def ensure(kind, root):
