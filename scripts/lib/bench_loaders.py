@@ -16,7 +16,7 @@ A row whose order nobody tells and no popular seed gives is compared with belady
 import shutil
 import sys
 
-from driver import FAILURES, stopwatch
+from driver import FAILURES, RunError, stopwatch
 from loading import Loading, prepared, scratch
 from mounts import TARGET, TOP, say
 from parts import arguments
@@ -42,6 +42,8 @@ class Pair:
         self.belady = loading.belady(which, data)
         self.ideal, self.since = (None, 0) if which in LARGE else loading.ideal(which, data)
         self.direct = loading.direct(which, data)
+        if self.belady.sum("images") != self.direct.sum("images"):
+            raise RunError(f"{self.belady.sum('images'):.0f} samples through belady, {self.direct.sum('images'):.0f} directly")
         self.unread = loading.belady(which, data, "--set", "order.learn=off") if unread else None
 
     @property
