@@ -5,7 +5,7 @@ Method: small training jobs as the users of each library write them (scripts/lib
 three epochs each.  NAME.x_direct are the seconds of all epochs through belady over those of the same job on the source
 itself, whose page cache has as much memory.  From the second epoch on: NAME.pred is the share of the job's opens that
 belady predicted, NAME.ready the share that found their samples there, NAME.x_bytes what the source gave over what
-Bélády's rule takes on the sequence that was read (`belady simulate`, or the rule itself in all epochs where files have
+Bélády's rule takes on the sequence that was read (`belady simulate`, or in all epochs the rule itself where files have
 many blocks).  Of random reads in large files,
 NAME.x_direct_bytes are the source's bytes of all epochs over those of the job on the source itself.  NAME.x_ram is
 what the page cache has of the mount in the end over the RAM that belady was given: above one, belady had more memory
@@ -35,7 +35,7 @@ LESS_READY = .01             # than without learning
 
 
 class Pair:
-    """One run of a row through belady, one without, and one through belady that learns nothing where that is asked for."""
+    """One run of a row through belady, one without, and, with `unread`, one through belady that learns nothing."""
 
     def __init__(self, loading, which, data, unread):
         self.room = data.room
@@ -43,7 +43,8 @@ class Pair:
         self.ideal, self.since = (None, 0) if which in LARGE else loading.ideal(which, data)
         self.direct = loading.direct(which, data)
         if self.belady.sum("images") != self.direct.sum("images"):
-            raise RunError(f"{self.belady.sum('images'):.0f} samples through belady, {self.direct.sum('images'):.0f} directly")
+            raise RunError(f"{self.belady.sum('images'):.0f} samples through belady, "
+                           f"{self.direct.sum('images'):.0f} directly")
         self.unread = loading.belady(which, data, "--set", "order.learn=off") if unread else None
 
     @property
@@ -84,9 +85,9 @@ class Bench:
 
     def measure(self, which):
         """One pair of a row, or a note where that fails. Gives whether it did not."""
-        first = not self.pairs[which]
+        unread = not self.pairs[which] and not which.known and which not in LARGE
         try:
-            pair = Pair(self.loading, which, prepared(sys.executable, which.data), first and not which.known and which not in LARGE)
+            pair = Pair(self.loading, which, prepared(sys.executable, which.data), unread)
         except FAILURES as e:
             self.notes.append(f"{which.name} failed: {e}".replace(TARGET, "target"))
             say(f"{self.elapsed():5.0f} s  {which.name} FAILED: {e}")
@@ -114,11 +115,12 @@ class Bench:
         for which, pairs in self.pairs.items():
             if pairs:
                 self.report_of(which, pairs)
-        slowest = max((each for each in self.rows if each["name"].endswith(".x_direct")), key=lambda each: each["value"], default=None)
-        if slowest:
+        times = [each for each in self.rows if each["name"].endswith(".x_direct")]
+        if times:
+            slowest = max(times, key=lambda each: each["value"])
             self.add("worst", "x_direct", [slowest["value"]], SLOWEST, note=slowest["name"])
-        self.add("all", "errors", [pair.belady.errors for pairs in self.pairs.values() for pair in pairs], 0,
-                 value=sum(pair.belady.errors for pairs in self.pairs.values() for pair in pairs),
+        errors = [pair.belady.errors for pairs in self.pairs.values() for pair in pairs]
+        self.add("all", "errors", errors, 0, value=sum(errors),
                  note="reads that belady answered with an error; wrong samples end a row")
 
     def report_of(self, which, pairs):
@@ -133,7 +135,8 @@ class Bench:
             self.add(of, "x_direct_bytes", values("x_direct_bytes"), MOST_DIRECT_BYTES)
             return
         self.add(of, "x_bytes", values("x_bytes"), MOST_BYTES if which.known else None, ideal=one.ideal)
-        self.add(of, "pred", values("predicted"), PREDICTED if which.known else None, at_least=True, belief=one.belady.belief, orders=one.belady.orders)
+        self.add(of, "pred", values("predicted"), PREDICTED if which.known else None, at_least=True,
+                 belief=one.belady.belief, orders=one.belady.orders)
         unread = values("unread_ready")
         self.add(of, "ready", values("ready"), round(unread[0] - LESS_READY, 4) if unread else None, at_least=True)
 
@@ -145,7 +148,8 @@ def main():
     args = arguments(__doc__, "the same: all rows are always measured", "each row once", [which.name for which in ROWS])
     work = scratch()
     try:
-        bench = Bench(Loading(sys.executable, work), [which for which in ROWS if not args.part or which.name in args.part])
+        chosen = [which for which in ROWS if not args.part or which.name in args.part]
+        bench = Bench(Loading(sys.executable, work), chosen)
         ran = bench.run(1 if args.quick else PAIRS)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -175,8 +175,8 @@ class Loading:
 
     def simulated(self, row, data):
         """Source bytes of an epoch after the first, as `belady simulate` has them."""
-        command = [binary("belady"), "simulate", "--order", self.log, "--dataset", data.top, "--epochs", EPOCHS, "--cache",
-                   data.room, "--policy", "belady", "--workers", row.workers, "--json"]
+        command = [binary("belady"), "simulate", "--order", self.log, "--dataset", data.top, "--epochs", EPOCHS,
+                   "--cache", data.room, "--policy", "belady", "--workers", row.workers, "--json"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             raise RunError(f"{row.name}: belady simulate gave {done.returncode}: {done.stderr.strip()}")

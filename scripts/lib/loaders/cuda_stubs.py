@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-NO_DEVICE = {"cuInit", "cuDeviceGetCount", "cuDriverGetVersion", "cudaDriverGetVersion", "cudaGetDevice", "cudaGetDeviceCount",
-             "cudaGetLastError", "cudaPeekAtLastError", "cudaRuntimeGetVersion", "cudaSetDevice"}
+NO_DEVICE = {"cuInit", "cuDeviceGetCount", "cuDriverGetVersion", "cudaDriverGetVersion", "cudaGetDevice",
+             "cudaGetDeviceCount", "cudaGetLastError", "cudaPeekAtLastError", "cudaRuntimeGetVersion", "cudaSetDevice"}
 A_PLACE = {"__cudaRegisterFatBinary"}
 CUDA_NAME = re.compile(r"_*cu[a-zA-Z]|p?nccl|nvtx|nv[jJ]it|nvrtc|nvshmem|NVSHMEM|__nv|_Z\w*nvshmem")
 
@@ -47,7 +47,8 @@ def symbols_of(library):
 def missing(directory):
     """(libraries that nobody has, symbols with their versions that these should define)."""
     libraries = [path for path in glob.glob(f"{directory}/*.so*") if not is_stub(path)]
-    have = {os.path.basename(path) for path in libraries} | {line.split()[0] for line in lines_of("/sbin/ldconfig", "-p")[1:]}
+    have = {os.path.basename(path) for path in libraries}
+    have |= {line.split()[0] for line in lines_of("/sbin/ldconfig", "-p")[1:]}
     wanted = {name for path in libraries for name in needed_by(path)} - have
     undefined, defined = {}, set()
     for path in libraries:
@@ -92,8 +93,8 @@ def main():
             with open(path, "w") as f:
                 f.write(text)
         for library in libraries:
-            subprocess.run(["gcc", "-shared", "-nostdlib", "-o", os.path.join(directory, library), f"-Wl,-soname,{library}",
-                            f"-Wl,--version-script={script}", program], check=True)
+            subprocess.run(["gcc", "-shared", "-nostdlib", "-o", os.path.join(directory, library),
+                            f"-Wl,-soname,{library}", f"-Wl,--version-script={script}", program], check=True)
     print(f"{len(libraries)} stand-ins with {len(symbols)} symbols: {' '.join(libraries)}", file=sys.stderr)
 
 

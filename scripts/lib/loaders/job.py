@@ -60,7 +60,8 @@ class Job:
         if self.shards:
             self.read = list(dict.fromkeys(self.read))
         self.write()
-        print(f"epoch {self.epoch} images {images} reads {len(self.read)} seconds {seconds:.4f} wrong {self.wrong}", flush=True)
+        print(f"epoch {self.epoch} images {images} reads {len(self.read)} seconds {seconds:.4f} wrong {self.wrong}",
+              flush=True)
         if self.args.sync:
             sys.stdin.readline()
 

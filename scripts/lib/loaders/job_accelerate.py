@@ -16,7 +16,8 @@ from job import BATCH, Job, read_image
 def main():
     job = Job()
     set_seed(42)
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=job.kind == "seedable"))
+    config = DataLoaderConfiguration(use_seedable_sampler=job.kind == "seedable")
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
     dataset = ImageFolder(job.data, loader=read_image)
     loader = accelerator.prepare(DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers))
     for epoch in job.epochs():

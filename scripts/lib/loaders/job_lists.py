@@ -39,10 +39,10 @@ def main():
     random.seed(42)
     np.random.seed(42)
     rng = np.random.default_rng(42)
-    shuffle = {"random": random.shuffle, "opencv": random.shuffle, "numpy": np.random.shuffle, "rng": rng.shuffle}[job.kind]
+    shuffles = {"random": random.shuffle, "opencv": random.shuffle, "numpy": np.random.shuffle, "rng": rng.shuffle}
     paths = images_below(job.data)
     for _ in job.epochs():
-        shuffle(paths)
+        shuffles[job.kind](paths)
         dataset = Listed(job.data, paths, job.kind == "opencv")
         for names, wrong in DataLoader(dataset, batch_size=BATCH, num_workers=job.workers):
             job.handed(names, wrong.sum())

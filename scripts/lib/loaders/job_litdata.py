@@ -22,7 +22,8 @@ def main():
     job = Job(shards=True)
     with open(job.path("index.json")) as f:
         chunks = json.load(f)["chunks"]
-    names, ends = [chunk["filename"] for chunk in chunks], list(itertools.accumulate(chunk["chunk_size"] for chunk in chunks))
+    names = [chunk["filename"] for chunk in chunks]
+    ends = list(itertools.accumulate(chunk["chunk_size"] for chunk in chunks))
     loader = StreamingDataLoader(Rows(job.data, shuffle=True, seed=42), batch_size=BATCH, num_workers=job.workers)
     for _ in job.epochs():
         for numbers, wrong in loader:

@@ -53,9 +53,9 @@ def main():
     dataset = Images(job.data)
     names = [path[len(job.data):].lstrip("/") for path in dataset.paths]
     with tempfile.TemporaryDirectory() as out:
-        args = TrainingArguments(out, per_device_train_batch_size=BATCH, num_train_epochs=EPOCHS, use_cpu=True, report_to=[],
-                                 dataloader_num_workers=job.workers, save_strategy="no", logging_strategy="no",
-                                 disable_tqdm=True, remove_unused_columns=False)
+        args = TrainingArguments(out, per_device_train_batch_size=BATCH, num_train_epochs=EPOCHS, use_cpu=True,
+                                 report_to=[], dataloader_num_workers=job.workers, save_strategy="no",
+                                 logging_strategy="no", disable_tqdm=True, remove_unused_columns=False)
         Trainer(Model(job, names), args, train_dataset=dataset, callbacks=[Borders(job)]).train()
 
 

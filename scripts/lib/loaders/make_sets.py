@@ -83,7 +83,8 @@ def parts(sequence, count):
 def images():
     """The images by name, in an order that no name tells."""
     top = make_data.ensure("imagenet-like", IMAGES)
-    names = [f"{folder}/{name}" for folder in sorted(os.listdir(top)) for name in sorted(os.listdir(f"{top}/{folder}"))]
+    folders = sorted(os.listdir(top))
+    names = [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(f"{top}/{folder}"))]
     np.random.default_rng(3).shuffle(names)
     for name in names:
         with open(os.path.join(top, name), "rb") as f:
@@ -117,7 +118,8 @@ def make_parquet(out):
     numbered = list(enumerate(rows()))
     for shard, found in enumerate(parts(numbered, SHARDS)):
         table = pyarrow.table({"number": [i for i, _ in found], "row": [row.tobytes() for _, row in found]})
-        pyarrow.parquet.write_table(table, os.path.join(out, f"{shard:03}.parquet"), compression="none", row_group_size=10)
+        path = os.path.join(out, f"{shard:03}.parquet")
+        pyarrow.parquet.write_table(table, path, compression="none", row_group_size=10)
 
 
 def make_arrow(out):
