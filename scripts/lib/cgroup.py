@@ -4,6 +4,7 @@ Works with cgroup v1's memory controller and with v2; where neither can be used,
 """
 
 import os
+import threading
 import time
 
 
@@ -60,13 +61,38 @@ class MemoryGroup:
         with open(self.peak_file) as f:
             return int(f.read())
 
+    @property
+    def is_v2(self):
+        return self.peak_file.endswith("memory.peak")
+
+    def charged(self):
+        """The bytes that are charged now."""
+        with open(os.path.join(self.path, "memory.current" if self.is_v2 else "memory.usage_in_bytes")) as f:
+            return int(f.read())
+
+    def page_cache(self):
+        """Of these, the pages of files, which the kernel may take back."""
+        with open(os.path.join(self.path, "memory.stat")) as f:
+            found = dict(line.split() for line in f)
+        cache, shared = ("file", "shmem") if self.is_v2 else ("total_cache", "total_shmem")
+        return int(found[cache]) - int(found[shared])
+
+    def limit(self, size):
+        """From now on at most `size` bytes."""
+        with open(os.path.join(self.path, "memory.max" if self.is_v2 else "memory.limit_in_bytes"), "w") as f:
+            f.write(str(size))
+
     def limit_more(self, more):
         """From now on at most `more` bytes beyond what is charged now."""
-        is_v2 = self.peak_file.endswith("memory.peak")
-        with open(os.path.join(self.path, "memory.current" if is_v2 else "memory.usage_in_bytes")) as f:
-            charged = int(f.read())
-        with open(os.path.join(self.path, "memory.max" if is_v2 else "memory.limit_in_bytes"), "w") as f:
-            f.write(str(charged + more))
+        self.limit(self.charged() + more)
+
+    def wait_for_memory(self):
+        """Processes that find no memory wait for a higher limit instead of being killed, where the kernel can do that."""
+        try:
+            with open(os.path.join(self.path, "memory.oom_control"), "w") as f:
+                f.write("1")
+        except OSError:
+            pass
 
     def remove(self):
         """Removes the group once its processes have ended."""
@@ -78,3 +104,28 @@ class MemoryGroup:
                 return
             except OSError:
                 time.sleep(0.1)
+
+
+class PageCacheLimit(threading.Thread):
+    """Keeps the page cache of a group at `room` bytes, whatever its processes take for themselves."""
+
+    LOOK = .05                               # seconds between two looks
+
+    def __init__(self, group, room):
+        super().__init__(daemon=True)
+        self.group, self.room, self.over = group, room, threading.Event()
+        group.wait_for_memory()
+
+    def run(self):
+        while not self.over.wait(self.LOOK):
+            try:
+                self.group.limit(self.group.charged() - self.group.page_cache() + self.room)
+            except OSError:
+                continue                     # more is charged than that, and not all of it was given back yet
+
+    def end(self):
+        """No limit from now on."""
+        self.over.set()
+        if self.ident:
+            self.join()
+        self.group.limit(1 << 60)

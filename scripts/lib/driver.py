@@ -47,16 +47,16 @@ def close_pipes(process):
             pass
 
 
-def run_program(command, at_border, at_start=None, inside=None):
+def run_program(command, at_border, at_start=None, inside=None, python=PYTHON):
     """Runs `command`; calls at_border(fields) for each epoch line while the program waits.
 
     at_start is called when the program says "ready", that is, when its imports are done; inside in the new process
-    before it becomes the program.
+    before it becomes the program, which `python` runs.
     Returns what at_border returned, in order.
     """
     results = []
     errors = tempfile.TemporaryFile("w+")       # a file: a full pipe would stop the program
-    process = subprocess.Popen([PYTHON, *map(str, command), "--sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    process = subprocess.Popen([python, *map(str, command), "--sync"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=errors, text=True, start_new_session=True, preexec_fn=inside,
                                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     try:

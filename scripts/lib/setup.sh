@@ -45,6 +45,21 @@ install_tensorflow() {
     echo "$wanted" >"$venv/installed"
 }
 
+# Installs the libraries whose loaders are measured, once: some 4.5 GB, outside of the checkout. LOADERS is the environment.
+install_loaders() {
+    local jobs=$ROOT/scripts/lib/loaders
+    local wanted=$jobs/requirements.txt
+    LOADERS=${XDG_CACHE_HOME:-$HOME/.cache}/belady/loaders
+    ! cmp -s "$wanted" "$LOADERS/installed" || return 0
+    echo "installing the loaders' libraries in $LOADERS" >&2
+    rm -rf "$LOADERS"
+    "$PYTHON" -m venv "$LOADERS" &&
+        patiently "$LOADERS/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps -r "$wanted" >&2 ||
+        die "the loaders' libraries could not be installed with pip"
+    "$LOADERS/bin/python" "$jobs/cuda_stubs.py" "$LOADERS" || die "no stand-ins of the CUDA libraries could be made"
+    cp "$wanted" "$LOADERS/installed"
+}
+
 # Builds the release binaries.
 build_binaries() {
     command -v cargo >/dev/null || die "cargo is not on PATH; install Rust first"

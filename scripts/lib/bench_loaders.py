@@ -1,0 +1,163 @@
+"""Real loaders of many libraries, each with and without belady, at half the data's size of RAM.
+
+Goal: tell what belady does for loaders that it was not made with, and where it costs something.
+Method: small training jobs as the users of each library write them (scripts/lib/loaders), over `slowpfs --preset busy`,
+three epochs each.  NAME.x_direct are the seconds of all epochs through belady over those of the same job on the source
+itself, whose page cache has as much memory.  From the second epoch on: NAME.pred is the share of the job's opens that
+belady predicted, NAME.ready the share that found their samples there, NAME.x_bytes what the source gave over what
+Bélády's rule takes on the sequence that was read (`belady simulate`, or in all epochs the rule itself where files have
+many blocks).  Of random reads in large files,
+NAME.x_direct_bytes are the source's bytes of all epochs over those of the job on the source itself.  NAME.x_ram is
+what the page cache has of the mount in the end over the RAM that belady was given: above one, belady had more memory
+than the other side, and the row's other figures say little.  A row whose x_direct is above 0.9 is measured five times.
+A row whose order nobody tells and no popular seed gives is compared with belady that learns nothing.
+"""
+
+import shutil
+import sys
+
+from driver import FAILURES, RunError, stopwatch
+from loading import Loading, prepared, scratch
+from mounts import TARGET, TOP, say
+from parts import arguments
+from report import publish, row
+
+sys.path.append(f"{TOP}/scripts/lib/loaders")
+
+from matrix import LARGE, ROWS          # noqa: E402  (beside the jobs)
+
+LIMIT = 24 * 60              # seconds after which no row is measured again
+NEAR = .9                    # x_direct above which one pair is not enough
+PAIRS = 5
+SLOWEST, MOST_BYTES, MOST_DIRECT_BYTES, MOST_RAM = 1.03, 1.03, 1.1, 1.1
+MOST_OF = {"unet3d": 1.1}    # x_bytes of rows that have no other bar
+PREDICTED = .99
+LESS_READY = .01             # than without learning
+
+
+class Pair:
+    """One run of a row through belady, one without, and, with `unread`, one through belady that learns nothing."""
+
+    def __init__(self, loading, which, data, unread):
+        self.room = data.room
+        self.belady = loading.belady(which, data)
+        self.ideal, self.since = (None, 0) if which in LARGE else loading.ideal(which, data)
+        self.direct = loading.direct(which, data)
+        if self.belady.sum("images") != self.direct.sum("images"):
+            raise RunError(f"{self.belady.sum('images'):.0f} samples through belady, "
+                           f"{self.direct.sum('images'):.0f} directly")
+        self.unread = loading.belady(which, data, "--set", "order.learn=off") if unread else None
+
+    @property
+    def x_direct(self):
+        return self.belady.seconds / self.direct.seconds
+
+    @property
+    def x_direct_bytes(self):
+        return self.belady.sum("source_bytes") / self.direct.sum("source_bytes")
+
+    @property
+    def x_bytes(self):
+        return self.belady.sum("source_bytes", self.since) / self.ideal if self.ideal else None
+
+    @property
+    def x_ram(self):
+        return None if self.belady.resident is None else self.belady.resident / self.room
+
+    @property
+    def predicted(self):
+        return self.belady.sum("predicted", 1) / self.belady.sum("reads", 1)
+
+    @property
+    def ready(self):
+        return self.belady.ready
+
+    @property
+    def unread_ready(self):
+        return self.unread.ready if self.unread else None
+
+
+class Bench:
+    """The pairs of each row, and the rows that are made of them."""
+
+    def __init__(self, loading, chosen):
+        self.loading, self.chosen = loading, chosen
+        self.pairs, self.rows, self.notes, self.elapsed = {which: [] for which in chosen}, [], [], stopwatch()
+
+    def measure(self, which):
+        """One pair of a row, or a note where that fails. Gives whether it did not."""
+        unread = not self.pairs[which] and not which.known and which not in LARGE
+        try:
+            pair = Pair(self.loading, which, prepared(sys.executable, which.data), unread)
+        except FAILURES as e:
+            self.notes.append(f"{which.name} failed: {e}".replace(TARGET, "target"))
+            say(f"{self.elapsed():5.0f} s  {which.name} FAILED: {e}")
+            return False
+        self.pairs[which].append(pair)
+        say(f"{self.elapsed():5.0f} s  {which.name:26} x_direct {pair.x_direct:.3f}  ready {pair.ready:.3f}  "
+            f"predicted {pair.predicted:.3f}")
+        return True
+
+    def run(self, most):
+        """All rows once, then those near the source's time up to `most` times. Gives whether none failed."""
+        ran = all([self.measure(which) for which in self.chosen])
+        for count in range(1, most):
+            for which in self.chosen:
+                pairs = self.pairs[which]
+                if len(pairs) == count and pairs[0].x_direct > NEAR:
+                    if self.elapsed() > LIMIT:
+                        self.notes.append(f"{which.name} was measured only {count} times, for lack of time")
+                    else:
+                        ran = self.measure(which) and ran
+        return ran
+
+    def report(self):
+        """Makes the rows."""
+        for which, pairs in self.pairs.items():
+            if pairs:
+                self.report_of(which, pairs)
+        times = [each for each in self.rows if each["name"].endswith(".x_direct")]
+        if times:
+            slowest = max(times, key=lambda each: each["value"])
+            self.add("worst", "x_direct", [slowest["value"]], SLOWEST, note=slowest["name"])
+        errors = [pair.belady.errors for pairs in self.pairs.values() for pair in pairs]
+        self.add("all", "errors", errors, 0, value=sum(errors),
+                 note="reads that belady answered with an error; wrong samples end a row")
+
+    def report_of(self, which, pairs):
+        """The figures of a row."""
+        def values(name):
+            return [value for value in (getattr(pair, name) for pair in pairs) if value is not None]
+        one, of = pairs[0], which.name
+        self.add(of, "x_direct", values("x_direct"), SLOWEST, epochs=one.belady.epochs, direct_epochs=one.direct.epochs,
+                 held_late_us_max=max(pair.belady.held_late_us for pair in pairs))
+        self.add(of, "x_ram", values("x_ram"), MOST_RAM)
+        if which in LARGE:
+            self.add(of, "x_direct_bytes", values("x_direct_bytes"), MOST_DIRECT_BYTES)
+            return
+        self.add(of, "x_bytes", values("x_bytes"), MOST_BYTES if which.known else MOST_OF.get(of), ideal=one.ideal)
+        self.add(of, "pred", values("predicted"), PREDICTED if which.known else None, at_least=True,
+                 belief=one.belady.belief, orders=one.belady.orders)
+        unread = values("unread_ready")
+        self.add(of, "ready", values("ready"), round(unread[0] - LESS_READY, 4) if unread else None, at_least=True)
+
+    def add(self, name, figure, runs, bar=None, **more):
+        self.rows.append(row(f"{name}.{figure}", runs, "x" if figure.startswith("x") else "", bar, **more))
+
+
+def main():
+    args = arguments(__doc__, "the same: all rows are always measured", "each row once", [which.name for which in ROWS])
+    work = scratch()
+    try:
+        chosen = [which for which in ROWS if not args.part or which.name in args.part]
+        bench = Bench(Loading(sys.executable, work), chosen)
+        ran = bench.run(1 if args.quick else PAIRS)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    bench.report()
+    publish("loaders", bench.rows, bench.notes, args.json, keep=not args.part and not args.quick)
+    sys.exit(0 if ran else 1)
+
+
+if __name__ == "__main__":
+    main()

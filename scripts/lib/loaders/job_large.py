@@ -1,0 +1,73 @@
+#!/usr/bin/python3
+"""Random reads in large files: rows of a memory map, windows of a map of tokens, rows of an HDF5 data set.
+
+memmap   numpy.load(mmap_mode="r"), a row a sample, shuffled
+tokens   numpy.memmap of 16 bit tokens, windows of 8 KiB, shuffled, as GPT trainers read their tokens
+h5py     an HDF5 data set opened by each worker, a row a sample, shuffled
+"""
+
+import os
+
+import h5py
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from job import BATCH, Job, check_row
+from make_sets import WINDOW
+
+
+class Memmap(Dataset):
+    """Rows of an array that is mapped."""
+
+    def __init__(self, data):
+        self.rows = np.load(os.path.join(data, "rows.npy"), mmap_mode="r")
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return i, check_row(np.array(self.rows[i]), i)
+
+
+class Tokens(Dataset):
+    """Windows of a mapped file of tokens."""
+
+    def __init__(self, data):
+        self.tokens = np.memmap(os.path.join(data, "train.bin"), np.uint16, "r")
+
+    def __len__(self):
+        return len(self.tokens) // WINDOW
+
+    def __getitem__(self, i):
+        window = self.tokens[i * WINDOW:(i + 1) * WINDOW].astype(np.int64)
+        return i, check_row(window.astype(np.uint16), i)
+
+
+class Hdf5(Dataset):
+    """Rows of an HDF5 data set; each worker opens the file for itself."""
+
+    def __init__(self, data):
+        self.path, self.file = os.path.join(data, "rows.h5"), None
+        with h5py.File(self.path, "r") as f:
+            self.count = len(f["rows"])
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if self.file is None:
+            self.file = h5py.File(self.path, "r")
+        return i, check_row(self.file["rows"][i], i)
+
+
+def main():
+    job = Job()
+    dataset = {"memmap": Memmap, "tokens": Tokens, "h5py": Hdf5}[job.kind](job.data)
+    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers)
+    for _ in job.epochs():
+        for numbers, wrong in loader:
+            job.handed(numbers.tolist(), wrong.sum())
+
+
+if __name__ == "__main__":
+    main()

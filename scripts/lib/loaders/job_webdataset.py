@@ -1,0 +1,36 @@
+#!/usr/bin/python3
+"""WebDataset over tar files.
+
+shuffled   shards and samples shuffled anew in each epoch
+ordered    neither
+"""
+
+import glob
+import os
+
+import webdataset
+from torch.utils.data import DataLoader
+
+from job import BATCH, Job, check_file
+
+
+def sample(found):
+    """Which shard a sample is of, and whether it is wrong."""
+    return os.path.basename(found["__url__"]), check_file(found["jpg"])[1]
+
+
+def main():
+    job = Job(shards=True)
+    urls = sorted(glob.glob(f"{job.data}/*.tar"))
+    if job.kind == "shuffled":
+        dataset = webdataset.WebDataset(urls, shardshuffle=len(urls)).shuffle(100).map(sample)
+    else:
+        dataset = webdataset.WebDataset(urls, shardshuffle=False).map(sample)
+    loader = DataLoader(dataset, batch_size=BATCH, num_workers=job.workers)
+    for _ in job.epochs():
+        for shards, wrong in loader:
+            job.handed(shards, wrong.sum())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Runs the jobs of `scripts/bench loaders`: over the source itself, and through belady.
+
+Goal: both sides of a row are the same job with as much memory for the data.
+Method: a slowpfs of its own for each run.  *Direct* is a client of it that keeps pages, and the job in a memory cgroup
+whose page cache is held at half the data; belady gets the same as its RAM.  What reached the source is counted between
+the epochs, as is what belady says of itself.  A run in which slowpfs was late is repeated once.
+"""
+
+import json
+import os
+import subprocess
+import time
+
+import make_data
+from bound import BLOCK, fetched, pages, read_from
+from cgroup import MemoryGroup, PageCacheLimit
+from driver import RunError, files_of, run_program
+from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
+from resident import resident
+
+JOBS = os.path.join(TOP, "scripts", "lib", "loaders")
+EPOCHS = 3
+IMAGES = 1_000
+SHARE = .5                   # of the data is the RAM of both sides
+NODE = 1_100                 # bytes of belady's RAM that the kernel takes for each file that it knows
+LATE_US = 50_000             # of slowpfs: later, and the run is repeated
+LONGEST = 300                # seconds until a run counts as hung
+COUNTED = ("opens", "hits", "late", "source_bytes")
+
+
+class Data:
+    """One set of data, in the page cache."""
+
+    def __init__(self, top):
+        self.top = top
+        self.sizes = {name: os.path.getsize(os.path.join(top, name)) for name in files_of(top)}
+        self.files, self.pages = len(self.sizes), sum(map(pages, self.sizes.values()))
+        self.room = int(self.pages * SHARE)
+
+    def warm(self):
+        """Brings the data into the page cache, so that the real disk is no part of the model."""
+        for name in files_of(self.top):
+            with open(os.path.join(self.top, name), "rb") as f:
+                while f.read(1 << 20):
+                    pass
+
+
+class Run:
+    """What came of a job: its epochs, and how late slowpfs was at most."""
+
+    def __init__(self, epochs, held_late_us):
+        self.epochs, self.held_late_us = epochs, held_late_us
+
+    def sum(self, field, first=0):
+        """The sum of a field over the epochs from `first` on."""
+        return sum(epoch[field] for epoch in self.epochs[first:])
+
+    @property
+    def seconds(self):
+        return self.sum("seconds")
+
+
+class Predicted:
+    """Counts the opens that belady predicted, over all that it follows; what was withdrawn counts anew."""
+
+    def __init__(self):
+        self.last = {}
+
+    def count(self, status):
+        """How many there were since the last look."""
+        streams = {("order", order["stream"]): order for order in status["orders"]}
+        streams |= {("loader", loader["loader"]): loader["progress"] or {} for loader in status["loaders"]}
+        found = 0
+        for key, progress in streams.items():
+            now, last = progress.get("opens_predicted") or 0, self.last.get(key, 0)
+            found += now - last if now >= last else now
+            if progress:
+                self.last[key] = now
+        return found
+
+
+class Loading:
+    """The ways to run a row's job."""
+
+    def __init__(self, python, work):
+        self.python, self.work = python, work
+        self.log = os.path.join(work, "read.order")
+
+    def job(self, row, path, border, mounts, start=None, inside=None):
+        """Runs the job over `path`; border(line) is called after each epoch."""
+        command = [os.path.join(JOBS, f"job_{row.job}.py"), path, row.kind, "--workers", row.workers, "--log", self.log]
+        with Watchdog(LONGEST, mounts) as dog:
+            done = run_program(command, border, start, inside, self.python)
+        if dog.bitten or len(done) != EPOCHS:
+            raise RunError(f"{row.name}: only {len(done)} of {EPOCHS} epochs")
+        if sum(epoch["wrong"] for epoch in done):
+            raise RunError(f"{row.name}: {sum(epoch['wrong'] for epoch in done):.0f} wrong samples")
+        return done
+
+    def on_time(self, once):
+        """What `once` gives; again where slowpfs was late."""
+        run = once()
+        if run.held_late_us > LATE_US:
+            say(f"        slowpfs was {run.held_late_us / 1000:.0f} ms late: again")
+            run = once()
+        return run
+
+    def source(self, data, client_cache=False):
+        data.warm()
+        return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache)
+
+    def direct(self, row, data):
+        """The job over the source itself."""
+        return self.on_time(lambda: self.direct_once(row, data))
+
+    def direct_once(self, row, data):
+        group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
+        if not group:
+            raise RunError("no memory cgroup could be made here")
+        limit = PageCacheLimit(group, data.room)
+        try:
+            with self.source(data, client_cache=True) as slow:
+                last = slow.stats()["bytes"]
+
+                def border(line):
+                    nonlocal last
+                    before, last = last, slow.stats()["bytes"]
+                    return {**line, "source_bytes": last - before}
+                epochs = self.job(row, slow.mountpoint, border, [slow], limit.start, group.enter)
+                return Run(epochs, slow.stats()["held_late_us_max"])
+        finally:
+            limit.end()
+            group.remove()
+
+    def belady(self, row, data, *settings):
+        """The job through belady."""
+        return self.on_time(lambda: self.belady_once(row, data, settings))
+
+    def belady_once(self, row, data, settings):
+        options = ["--ram", data.room + data.files * NODE + (1 << 20), *settings]
+        if row.order:
+            options += ["--order", row.order]
+        with self.source(data) as slow:
+            with Belady(slow.mountpoint, os.path.join(self.work, "mount"), options) as mount:
+                mount.await_scan()
+                predicted = Predicted()
+                last, given = mount.status(), 0          # what reached the source before counts, too
+
+                def border(line):
+                    nonlocal last, given
+                    before, last = last, mount.status()
+                    found = {name: last[name] - before[name] for name in COUNTED}
+                    found["source_bytes"] = slow.stats()["bytes"] - given
+                    given += found["source_bytes"]
+                    return {**line, **found, "predicted": predicted.count(last)}
+                epochs = self.job(row, mount.mountpoint, border, [slow, mount])
+                run = Run(epochs, slow.stats()["held_late_us_max"])
+                run.ready = run.sum("hits", 1) / max(run.sum("opens", 1), 1)
+                run.errors, run.belief = last["read_errors"], [loader["belief"] for loader in last["loaders"]]
+                run.orders = last["orders"]
+                run.resident = resident(mount.mountpoint)
+                return run
+
+    def ideal(self, row, data):
+        """(source bytes by Bélády's rule on the sequence that was read last, of the epochs from which on).
+
+        The simulated planner tells, which needs some room for what it fetches ahead.  It is no ideal of files of many
+        blocks and of samples that are read twice in an epoch: there the rule itself tells, over all epochs, as what an
+        epoch does not need of the cache is filled for the next one.
+        """
+        epochs = read_from(self.log)
+        if max(data.sizes.values()) > BLOCK or any(len(set(epoch)) < len(epoch) for epoch in epochs):
+            return sum(fetched(epochs, data.sizes, data.room)), 0
+        return self.simulated(row, data) * (EPOCHS - 1), 1
+
+    def simulated(self, row, data):
+        """Source bytes of an epoch after the first, as `belady simulate` has them."""
+        command = [binary("belady"), "simulate", "--order", self.log, "--dataset", data.top, "--epochs", EPOCHS,
+                   "--cache", data.room, "--policy", "belady", "--workers", row.workers, "--json"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise RunError(f"{row.name}: belady simulate gave {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)[0]["source_bytes"]
+
+
+def prepared(python, kind):
+    """The data set of this name."""
+    if kind == "images":
+        return Data(make_data.ensure("imagenet-like", IMAGES))
+    root = os.path.join(TARGET, "data")
+    os.makedirs(root, exist_ok=True)
+    subprocess.run([python, os.path.join(JOBS, "make_sets.py"), kind, root], check=True)
+    return Data(os.path.join(root, f"loaders-{kind}"))
+
+
+def scratch():
+    """A directory for mounts and logs."""
+    return fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))
