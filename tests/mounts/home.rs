@@ -15,7 +15,7 @@ use nix::libc;
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Ground, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, Slow, in_namespace, mounts_at};
-use crate::programs::{runs, wait_for_end};
+use crate::programs::wait_for_end;
 use crate::torture::Loop;
 
 /// Pages of a file that the kernel holds.
@@ -265,7 +265,7 @@ fn a_disk_that_tells_of_nothing_holds_up_no_command() {
     ground.umount(&point);
     assert_eq!(mounts_at(&point), 0);
     slow.ctl(&["fault", "clear"]);
-    wait_until("the end of the daemon", || !runs(pid));
+    wait_for_end(pid);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::watch::Watch;
 const GRACE: Duration = Duration::from_secs(3);
 
 /// How long a mount is tried again where the source is in trouble.
-const TRIED: Duration = Duration::from_secs(20);
+const TRIED: Duration = Duration::from_secs(45);
 
 /// Starts the rest of its words in a cgroup, if the first is not empty, and with the limits of the
 /// next two.
@@ -146,6 +146,8 @@ impl Belady {
         let first = now();
         loop {
             let began = now();
+            // The log begins anew.
+            self.report_panic();
             let is_early = began - first < nanos(TRIED) + self.watch.limit();
             let command = self.mount_command(point);
             match self.run("mount", Subject::Mount, command) {
@@ -166,6 +168,13 @@ impl Belady {
             if self.watch.has_hung() {
                 return false;
             }
+        }
+    }
+
+    /// Tells of a panic that a log has.
+    pub(crate) fn report_panic(&self) {
+        if let Some(line) = panic_in(&self.ground.logs()) {
+            self.watch.wrong(Wrong::Error, &format!("the daemon panicked: {line}"));
         }
     }
 
@@ -265,6 +274,11 @@ impl Belady {
             watch.wrong(Wrong::Error, &what);
         }
     }
+}
+
+/// The first line of a log that tells of a panic.
+fn panic_in(logs: &str) -> Option<&str> {
+    logs.lines().find(|line| line.contains("panicked"))
 }
 
 /// The command line, with a runtime directory of our own and no settings of others.

@@ -43,6 +43,24 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
 }
 
+impl Cli {
+    /// Whether the run can end: only episodes of a kind make so many of what is asked for.
+    ///
+    /// # Errors
+    /// What to leave out, in a sentence.
+    pub(crate) fn is_possible(&self) -> Result<(), String> {
+        let wanted = [("cycles", self.cycles, Kind::Cycles), ("kills", self.kills, Kind::Kills)];
+        for (name, number, kind) in wanted {
+            if number > 0 && self.kind.is_some_and(|only| only != kind) {
+                return Err(format!(
+                    "--{name} needs episodes of that kind: leave out --kind, or give --kind {name}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is no run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -69,12 +87,26 @@ fn positive(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
 
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_no_episode_makes_is_not_waited_for() {
+        let is_possible = |words: &str| {
+            let words = ["torture"].into_iter().chain(words.split_whitespace());
+            Cli::try_parse_from(words).expect("it is parsed").is_possible().is_ok()
+        };
+        assert!(is_possible("--cycles 5 --kills 5"));
+        assert!(is_possible("--kind cycles --cycles 5"));
+        assert!(is_possible("--kind faults"));
+        assert!(!is_possible("--kind cycles --kills 5"));
+        assert!(!is_possible("--kind kills --cycles 5"));
+        assert!(!is_possible("--kind faults --kills 5"));
     }
 }

@@ -149,7 +149,7 @@ impl<'e> Lanes<'e> {
             match step.trouble {
                 Trouble::Kill => {
                     let mut belady = self.belady();
-                    self.stage.kill_and_mount(&mut belady);
+                    self.stage.kill_and_mount(&mut belady, false);
                 }
                 _ => {
                     let noted = excuses.begin(step.trouble, Target::All);
@@ -171,9 +171,6 @@ impl<'e> Lanes<'e> {
     fn is_lost(&self) {
         // Another lane that mounts has it.
         let Ok(mut belady) = self.belady.try_lock() else { return };
-        if belady.pid.is_some() && !belady.is_alive() {
-            self.stage.report_loss(&belady);
-            self.stage.remount(&mut belady, Trouble::Kill, |_| true);
-        }
+        self.stage.replaces_lost(&mut belady);
     }
 }

@@ -7,7 +7,7 @@
 //!    [`disk`] makes a cache disk. [`belady`] mounts, [`actors`] read, list and change files.
 //! 2. [`lanes`] makes the troubles, [`rounds`] kills and remounts.
 //! 3. [`shadow`] judges the bytes that were read, [`excuse`] the errors, and [`watch`] the waits.
-//!    [`yardstick`] measures how long a reader of a local file waits on this machine.
+//!    [`yardstick`] measures how long everybody waits on this machine.
 //! 4. [`settle`] looks whether all is well when the troubles are over. [`tally`] counts.
 //!
 //! [`ground`] ends every process and mount that is left, also after a signal.
@@ -77,6 +77,7 @@ fn run(cli: &Cli) -> io::Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(io::Error::other("it mounts filesystems and disks: run it as root"));
     }
+    cli.is_possible().map_err(io::Error::other)?;
     let seed = cli.seed.unwrap_or_else(|| plan::mix(u64::from(std::process::id()), 0) >> 32);
     let limit = nanos(Duration::from_secs_f64(cli.hang));
     let (ground, tally) = (Arc::new(Ground::new()?), Arc::<Tally>::default());
@@ -98,7 +99,7 @@ fn run(cli: &Cli) -> io::Result<bool> {
         None => play_on(cli, &run, &watchdog),
     };
     yardstick.stop();
-    let _ = measuring.join();
+    measuring.into_iter().for_each(|thread| drop(thread.join()));
     drop(run);
     ground.clear();
     let counts = tally.counts();

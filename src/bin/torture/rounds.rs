@@ -44,15 +44,31 @@ impl Stage {
         }
     }
 
-    /// Kills the daemon, and mounts again.
-    pub(crate) fn kill_and_mount(&self, belady: &mut Belady) -> bool {
+    /// Kills the daemon, and mounts again: at once, or when everything is free that waited for it. A mount
+    /// frees that, too; without one it is the daemon's watcher alone.
+    pub(crate) fn kill_and_mount(&self, belady: &mut Belady, waits: bool) -> bool {
         if self.plan.mode == "push" {
             self.watch.tally.counts().kills += 1;
         }
-        self.remount(belady, Trouble::Kill, |belady| {
+        let mounted = self.remount(belady, Trouble::Kill, |belady| {
             belady.kill();
-            true
-        })
+            if waits {
+                self.pause();
+            }
+            !self.watch.has_hung()
+        });
+        self.go_on();
+        mounted
+    }
+
+    /// Whether the daemon had ended by itself. That is told of, and another takes its place.
+    pub(crate) fn replaces_lost(&self, belady: &mut Belady) -> bool {
+        if belady.pid.is_none() || belady.is_alive() {
+            return false;
+        }
+        self.report_loss(belady);
+        self.remount(belady, Trouble::Kill, |_| true);
+        true
     }
 
     /// A daemon has ended by itself. What the kernel killed is counted at the end of the episode.
@@ -69,6 +85,9 @@ impl Stage {
             self.sleep(Duration::from_millis(random.random_range(0..250)));
             if self.is_over() || self.watch.has_hung() {
                 return;
+            }
+            if self.replaces_lost(belady) {
+                continue;
             }
             let end = ends[random.random_range(0..ends.len())];
             if end == End::Umount {
@@ -91,9 +110,12 @@ impl Stage {
             if self.is_over() || self.watch.has_hung() {
                 return;
             }
+            if self.replaces_lost(belady) {
+                continue;
+            }
             let killed = belady.pid;
             self.watch.tally.fault(Trouble::Kill);
-            if !self.kill_and_mount(belady) {
+            if !self.kill_and_mount(belady, random.random_bool(0.5)) {
                 return;
             }
             // No fault of the source holds it.

@@ -85,7 +85,7 @@ impl Watchdog {
 
     /// An episode begins.
     pub(crate) fn begin(&self, plan: &Plan) {
-        let planned = plan.lasts_ms * 1_000_000 + 6 * self.limit + nanos(BEYOND);
+        let planned = plan.ends_ms() * 1_000_000 + 6 * self.limit + nanos(BEYOND);
         self.deadline.store(now() + planned, Relaxed);
     }
 

@@ -1,56 +1,72 @@
-//! A reader of a local file, which shows how long everybody waits on this machine.
+//! Controls that wait for nothing of belady, which show how long everybody waits on this machine.
 //!
-//! What it waits longer than usual is subtracted from what others have waited at that time.
+//! Each does again and again what belady's operations wait for in the kernel: to be given a processor, a local
+//! file, work on every processor, a thread, a program. What one of them waits longer than usual is
+//! subtracted from what others have waited at that time.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
 use crate::clock::{Nanos, now};
 
-/// How often it reads.
-const EVERY: Duration = Duration::from_millis(10);
+/// How long the reader of a local file sleeps, which is a part of what it measures.
+const NAP: Duration = Duration::from_millis(10);
+
+/// What a control does. Errors are not what it measures.
+type Act = fn(&Path);
+
+/// The controls: a name, what each does, and how long it rests in between. A program is started seldom: that
+/// takes a processor for milliseconds.
+const CONTROLS: [(&str, Act, Duration); 3] = [
+    ("yardstick file", use_file, Duration::ZERO),
+    ("yardstick work", have_work_done, Duration::from_millis(50)),
+    ("yardstick run", run_program, Duration::from_millis(500)),
+];
 
 /// A wait that is worth to be remembered.
 const LONG: Nanos = 30_000_000;
 
-/// The waits of the reader.
+/// The waits of all controls.
 #[derive(Debug, Default)]
 pub(crate) struct Yardstick {
-    waits: Mutex<Vec<(Nanos, Nanos)>>,
-    /// When the round that goes on began.
-    since: AtomicU64,
+    controls: [Control; CONTROLS.len()],
     over: AtomicBool,
 }
 
+/// The waits of a control.
+#[derive(Debug, Default)]
+struct Control {
+    past: Mutex<Vec<(Nanos, Nanos)>>,
+    /// When the act that goes on began; 0 while it rests.
+    since: AtomicU64,
+}
+
 impl Yardstick {
-    /// Starts to read in a directory on a local disk.
-    pub(crate) fn start(directory: &Path) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
+    /// Starts to measure, with files in a directory on a local disk.
+    pub(crate) fn start(directory: &Path) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let yardstick = Arc::new(Yardstick::default());
-        let (path, reader) = (directory.join("yardstick"), Arc::clone(&yardstick));
-        fs::write(&path, [7; 4096])?;
-        let thread = thread::Builder::new().name("yardstick".into()).spawn(move || {
-            while !reader.over.load(Relaxed) {
-                let began = now();
-                reader.since.store(began, Relaxed);
-                thread::sleep(EVERY);
-                // Errors are not what it measures.
-                let _ = fs::read(&path);
-                let made = path.with_extension("made");
-                let _ = fs::File::create(&made).and_then(|mut file| file.write_all(b"x"));
-                let _ = fs::remove_file(&made);
-                let ended = now();
-                if ended - began > LONG {
-                    let mut waits = reader.waits.lock().unwrap_or_else(PoisonError::into_inner);
-                    waits.push((began, ended));
+        let mut threads = Vec::new();
+        for (nth, (name, act, rest)) in CONTROLS.into_iter().enumerate() {
+            let path = directory.join(name.replace(' ', "-"));
+            fs::write(&path, [7; 4096])?;
+            let yardstick = Arc::clone(&yardstick);
+            let measure = move || {
+                while !yardstick.over.load(Relaxed) {
+                    yardstick.controls[nth].measure(|| act(&path));
+                    thread::sleep(rest);
                 }
-            }
-        })?;
-        Ok((yardstick, thread))
+            };
+            threads.push(thread::Builder::new().name(name.into()).spawn(measure)?);
+        }
+        Ok((yardstick, threads))
     }
 
     /// It has measured enough.
@@ -58,27 +74,101 @@ impl Yardstick {
         self.over.store(true, Relaxed);
     }
 
-    /// How much of the time between the two it has waited.
+    /// How much of the time between the two the control has waited that waited longest.
     pub(crate) fn waited(&self, began: Nanos, ended: Nanos) -> Nanos {
-        let overlap = |from: Nanos, until: Nanos| until.min(ended).saturating_sub(from.max(began));
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = waits.iter().rev().take_while(|wait| wait.1 >= began);
-        let past: Nanos = late.map(|&(from, until)| overlap(from, until)).sum();
-        let since = self.since.load(Relaxed);
-        let present = if since > 0 && now() > since + LONG { overlap(since, now()) } else { 0 };
-        past + present
+        let waited = self.controls.iter().map(|control| control.waited(began, ended));
+        waited.max().unwrap_or(0)
     }
+}
+
+impl Control {
+    fn measure(&self, act: impl FnOnce()) {
+        let began = now();
+        self.since.store(began, Relaxed);
+        act();
+        let ended = now();
+        if ended - began > LONG {
+            self.past.lock().unwrap_or_else(PoisonError::into_inner).push((began, ended));
+        }
+        self.since.store(0, Relaxed);
+    }
+
+    fn waited(&self, began: Nanos, ended: Nanos) -> Nanos {
+        let overlap = |from: Nanos, until: Nanos| until.min(ended).saturating_sub(from.max(began));
+        // One that ends just now is not counted twice.
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = past.iter().rev().take_while(|wait| wait.1 >= began);
+        let waited: Nanos = late.map(|&(from, until)| overlap(from, until)).sum();
+        let since = self.since.load(Relaxed);
+        let is_told = past.last().is_some_and(|&(from, _)| from == since);
+        let goes_on = since > 0 && !is_told && now() > since + LONG;
+        waited + if goes_on { overlap(since, now()) } else { 0 }
+    }
+}
+
+/// Sleeps, reads a local file, and makes and removes one.
+fn use_file(path: &Path) {
+    thread::sleep(NAP);
+    let _ = fs::read(path);
+    let made = path.with_extension("made");
+    let _ = File::create(&made).and_then(|mut file| file.write_all(b"x"));
+    let _ = fs::remove_file(&made);
+}
+
+/// Has the kernel drop a page that was just written. It cannot at once, and so waits for a worker on each
+/// processor. Then starts a thread.
+fn have_work_done(path: &Path) {
+    let _ = fs::write(path, [7; 4096]);
+    if let Ok(file) = File::open(path) {
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
+    let thread = thread::Builder::new().spawn(|| ());
+    let _ = thread.map(JoinHandle::join);
+}
+
+/// Starts a small program and waits for its end.
+fn run_program(_: &Path) {
+    let mut program = Command::new("true");
+    let _ = program.stdin(Stdio::null()).stdout(Stdio::null()).status();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn waits(control: &Control, waits: &[(Nanos, Nanos)]) {
+        control.past.lock().expect("no panic").extend(waits);
+    }
+
     #[test]
     fn waits_count_as_far_as_they_overlap() {
         let yardstick = Yardstick::default();
-        yardstick.waits.lock().expect("no panic").extend([(0, 10), (20, 40), (50, 60)]);
+        waits(&yardstick.controls[0], &[(0, 10), (20, 40), (50, 60)]);
         assert_eq!(yardstick.waited(30, 55), 15);
         assert_eq!(yardstick.waited(61, 99), 0);
+    }
+
+    #[test]
+    fn controls_that_wait_at_the_same_time_count_once() {
+        let yardstick = Yardstick::default();
+        waits(&yardstick.controls[0], &[(20, 40)]);
+        waits(&yardstick.controls[1], &[(25, 60)]);
+        assert_eq!(yardstick.waited(0, 100), 35);
+    }
+
+    #[test]
+    fn each_control_measures_what_it_does() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        for (name, act, _) in CONTROLS {
+            fs::write(&path, b"x").expect("a file");
+            let control = Control::default();
+            let began = now();
+            control.measure(|| {
+                act(&path);
+                thread::sleep(Duration::from_nanos(LONG + 1));
+            });
+            assert!(control.waited(began, now()) > LONG, "{name}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::reading::judge_map;
 use super::victims::end_with_parent;
 use crate::map::Map;
 use crate::process::end;
-use crate::shadow::Pieces;
+use crate::shadow::{End, Pieces};
 use crate::stage::Stage;
 use crate::target::Subject;
 
@@ -73,9 +73,15 @@ impl Mapper {
         }
         let mut bytes = vec![0; length as usize];
         self.answers.read_exact(&mut bytes)?;
-        let pieces = if bytes.is_empty() { Vec::new() } else { vec![(0, bytes)] };
-        Ok(Pieces { pieces, ends: Vec::new() })
+        Ok(mapped(bytes))
     }
+}
+
+/// What a map shows: all bytes of the file, and so its end.
+fn mapped(bytes: Vec<u8>) -> Pieces {
+    let ends = vec![End { at: bytes.len() as u64, is_exact: true }];
+    let pieces = if bytes.is_empty() { Vec::new() } else { vec![(0, bytes)] };
+    Pieces { pieces, ends }
 }
 
 impl Drop for Mapper {
@@ -110,4 +116,21 @@ fn map(path: &Path) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     Map::new(file.as_raw_fd(), length)?.read()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shadow::{self, Body, Promise};
+
+    #[test]
+    fn a_map_that_is_shorter_than_the_file_is_wrong() {
+        let body = Body { content: 1, size: 1000 };
+        let file = shadow::File::new(3, "d/0003".into(), body, 0);
+        let permitted = file.permitted(&Promise::new(None, 0), 1, 2);
+        let whole = file.bytes(body);
+        assert!(file.check(&permitted, &mapped(whole.clone())).is_ok());
+        assert!(file.check(&permitted, &mapped(whole[..500].to_vec())).is_err());
+        assert!(file.check(&permitted, &mapped(Vec::new())).is_err());
+    }
 }

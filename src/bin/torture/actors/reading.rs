@@ -14,7 +14,7 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::clock::{Nanos, now};
 use crate::excuse::name_of;
-use crate::shadow::{self, End, Pieces};
+use crate::shadow::{self, End, Permitted, Pieces};
 use crate::stage::Stage;
 use crate::tally::Wrong;
 use crate::target::Subject;
@@ -72,10 +72,15 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng, is_careful: bool) {
     }
 }
 
-/// What was seen of a file.
-enum Seen {
-    Bytes(Pieces),
-    Size(u64),
+/// What was seen of a file by one operation.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What was read, also before an error.
+    pieces: Pieces,
+    /// The size that its attributes have, where they were what was asked for.
+    size: Option<u64>,
+    /// What ended it before its end.
+    error: Option<io::Error>,
 }
 
 /// Reads a file, and judges it.
@@ -97,7 +102,11 @@ pub(super) fn judge_map(
     began: Nanos,
     read: io::Result<Pieces>,
 ) {
-    judge(stage, file, "map", began, read.map(Seen::Bytes));
+    let seen = match read {
+        Ok(pieces) => Seen { pieces, ..Seen::default() },
+        Err(error) => Seen { error: Some(error), ..Seen::default() },
+    };
+    judge(stage, file, "map", began, seen);
 }
 
 /// Reads a file of which the source has what it will have; what is not yet as it should be.
@@ -110,23 +119,22 @@ pub(crate) fn attempt(
 ) -> Result<(), String> {
     let (began, seen) = look(stage, point, file, way, random);
     let shows_changes = stage.shadow.promise.shows_changes();
-    match seen {
-        Ok(Seen::Bytes(read)) => {
-            let is_late = match shows_changes {
-                true => file.check(&file.current(), &read),
+    match seen.error {
+        None => {
+            let is_late = match shows_changes && !seen.pieces.is_empty() {
+                true => file.check(&file.current(), &seen.pieces),
                 false => Ok(()),
             };
-            judge(stage, file, way.name(), began, Ok(Seen::Bytes(read)));
+            judge(stage, file, way.name(), began, seen);
             is_late
         }
-        Ok(Seen::Size(_)) => Ok(()),
         // Where nothing is asked twice, a file that is gone may be stale for ever.
-        Err(error) if file.body().is_none() => match error.raw_os_error() {
+        Some(error) if file.body().is_none() => match error.raw_os_error() {
             Some(libc::ENOENT) => Ok(()),
             Some(libc::ESTALE) if !shows_changes => Ok(()),
             _ => Err(error.to_string()),
         },
-        Err(error) => match error.raw_os_error() {
+        Some(error) => match error.raw_os_error() {
             Some(libc::ENOENT) if file.may_stay_absent(&stage.shadow.promise) => Ok(()),
             _ => Err(error.to_string()),
         },
@@ -140,54 +148,66 @@ fn look(
     file: &shadow::File,
     way: Way,
     random: &mut ChaCha8Rng,
-) -> (Nanos, io::Result<Seen>) {
+) -> (Nanos, Seen) {
     let path = stage.at_point(point, &file.name);
     let operation = stage.watch.begin(way.name(), Subject::File(file.name.clone()));
-    let seen = match way {
-        Way::Whole { forget } => whole(&path, forget).map(Seen::Bytes),
-        Way::Ranges => ranges(&path, random).map(Seen::Bytes),
-        Way::Stat => fs::metadata(&path).map(|found| Seen::Size(found.len())),
+    let mut pieces = Pieces::default();
+    let size = match way {
+        Way::Whole { forget } => whole(&path, forget, &mut pieces).map(|()| None),
+        Way::Ranges => ranges(&path, random, &mut pieces).map(|()| None),
+        Way::Stat => fs::metadata(&path).map(|found| Some(found.len())),
     };
-    (operation.began, seen)
+    let began = operation.began;
+    drop(operation);
+    match size {
+        Ok(size) => (began, Seen { pieces, size, error: None }),
+        Err(error) => (began, Seen { pieces, size: None, error: Some(error) }),
+    }
 }
 
-fn judge(stage: &Stage, file: &shadow::File, way: &str, began: Nanos, seen: io::Result<Seen>) {
+/// Judges what was seen: the bytes also where an error came after them.
+fn judge(stage: &Stage, file: &shadow::File, way: &str, began: Nanos, seen: Seen) {
     let ended = now();
     let permitted = file.permitted(&stage.shadow.promise, began, ended);
-    let judged = match seen {
-        Ok(Seen::Bytes(read)) => {
-            let bytes: usize = read.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
-            stage.watch.tally.counts().bytes += bytes as u64;
-            file.check(&permitted, &read)
-        }
-        Ok(Seen::Size(size)) if permitted.may_have_size(size) => Ok(()),
-        Ok(Seen::Size(size)) => {
-            Err(format!("{} has {size} bytes, permitted are {}", file.name, permitted.describe()))
-        }
-        Err(error) => {
-            let errno = error.raw_os_error().unwrap_or(0);
-            let by_change = match errno {
-                libc::ENOENT => permitted.may_be_absent(),
-                libc::ESTALE | libc::EFAULT => permitted.has_changed(),
-                _ => false,
-            };
-            let subject = Subject::File(file.name.clone());
-            if by_change || stage.explains(errno, &subject, began, ended) {
-                stage.watch.tally.counts().explained += 1;
-            } else {
-                let what = format!("{} of {}: {}", way, file.name, name_of(errno));
-                stage.watch.wrong(Wrong::Error, &what);
-            }
-            Ok(())
-        }
+    stage.watch.tally.counts().bytes += seen.pieces.length();
+    if let Err(what) = seen.is_right(file, &permitted) {
+        stage.watch.wrong(Wrong::Bytes, &format!("{way}: {what}"));
+    }
+    let Some(error) = seen.error else { return };
+    let errno = error.raw_os_error().unwrap_or(0);
+    let by_change = match errno {
+        libc::ENOENT => permitted.may_be_absent(),
+        libc::ESTALE | libc::EFAULT => permitted.has_changed(),
+        _ => false,
     };
-    if let Err(what) = judged {
-        stage.watch.wrong(Wrong::Bytes, &format!("{}: {what}", way));
+    let subject = Subject::File(file.name.clone());
+    if by_change || stage.explains(errno, &subject, began, ended) {
+        stage.watch.tally.counts().explained += 1;
+    } else {
+        let what = format!("{way} of {}: {}", file.name, name_of(errno));
+        stage.watch.wrong(Wrong::Error, &what);
+    }
+}
+
+impl Seen {
+    /// Whether its bytes and its size are permitted; else what they are.
+    fn is_right(&self, file: &shadow::File, permitted: &Permitted) -> Result<(), String> {
+        if !self.pieces.is_empty() {
+            file.check(permitted, &self.pieces)?;
+        }
+        match self.size {
+            Some(size) if !permitted.may_have_size(size) => Err(format!(
+                "{} has {size} bytes, permitted are {}",
+                file.name,
+                permitted.describe()
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
 /// Reads from start to end through one descriptor.
-fn whole(path: &Path, forget: bool) -> io::Result<Pieces> {
+fn whole(path: &Path, forget: bool, pieces: &mut Pieces) -> io::Result<()> {
     let file = File::open(path)?;
     if forget {
         // Only what the kernel wants to forget it does.
@@ -195,42 +215,84 @@ fn whole(path: &Path, forget: bool) -> io::Result<Pieces> {
     }
     let length = file.metadata()?.len();
     // One byte more than there should be, so that the end is seen.
-    range(&file, 0, length as usize + 1)
+    range(&file, 0, length as usize + 1, pieces)
 }
 
-/// Reads `length` bytes from `offset` on, or as many as there are.
-fn range(file: &File, offset: u64, length: usize) -> io::Result<Pieces> {
+/// Reads `length` bytes from `offset` on, or as many as there are. What came before an error is among the
+/// pieces, too.
+fn range(file: &impl FileExt, offset: u64, length: usize, pieces: &mut Pieces) -> io::Result<()> {
     const MOST: usize = 1 << 20;
     let (mut bytes, mut read) = (vec![0; length], 0);
-    let mut pieces = Pieces::default();
+    let mut result = Ok(());
     while read < length {
         let most = length.min(read + MOST);
-        match file.read_at(&mut bytes[read..most], offset + read as u64)? {
-            0 => {
+        match file.read_at(&mut bytes[read..most], offset + read as u64) {
+            Ok(0) => {
                 let at = offset + read as u64;
                 pieces.ends.push(End { at, is_exact: read > 0 || offset == 0 });
                 break;
             }
-            more => read += more,
+            Ok(more) => read += more,
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
         }
     }
     bytes.truncate(read);
     if !bytes.is_empty() {
         pieces.pieces.push((offset, bytes));
     }
-    Ok(pieces)
+    result
 }
 
 /// Reads some ranges through one descriptor, which must all be of one version.
-fn ranges(path: &Path, random: &mut ChaCha8Rng) -> io::Result<Pieces> {
+fn ranges(path: &Path, random: &mut ChaCha8Rng, pieces: &mut Pieces) -> io::Result<()> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
-    let mut all = Pieces::default();
     for _ in 0..random.random_range(1..6) {
         let offset = random.random_range(0..=length);
-        let one = range(&file, offset, random.random_range(1..40_000))?;
-        all.pieces.extend(one.pieces);
-        all.ends.extend(one.ends);
+        range(&file, offset, random.random_range(1..40_000), pieces)?;
     }
-    Ok(all)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shadow::{Body, Promise};
+
+    /// Some bytes, and then EIO.
+    struct Failing(Vec<u8>);
+
+    impl FileExt for Failing {
+        fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+            let rest = self.0.get(offset as usize..).unwrap_or_default();
+            if rest.is_empty() {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            let length = rest.len().min(into.len());
+            into[..length].copy_from_slice(&rest[..length]);
+            Ok(length)
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+            unreachable!("nobody writes")
+        }
+    }
+
+    #[test]
+    fn bytes_before_an_error_are_judged() {
+        let body = Body { content: 1, size: 1000 };
+        let file = shadow::File::new(3, "d/0003".into(), body, 0);
+        let permitted = file.permitted(&Promise::new(None, 0), 1, 2);
+        for (right, bytes) in [(true, file.bytes(body)), (false, vec![7; 1000])] {
+            let mut pieces = Pieces::default();
+            let read = range(&Failing(bytes[..600].to_vec()), 0, 1001, &mut pieces);
+            assert_eq!(read.map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
+            assert_eq!(pieces.length(), 600);
+            let seen = Seen { pieces, ..Seen::default() };
+            assert_eq!(seen.is_right(&file, &permitted).is_ok(), right);
+        }
+    }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-use nix::libc;
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
@@ -62,8 +61,7 @@ fn list(stage: &Stage, point: usize, directory: &str) {
         }
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
-            let is_stale = errno == libc::ESTALE && stage.plan.readers.edit_every_ms > 0;
-            if is_stale || stage.explains(errno, &subject, began, ended) {
+            if stage.explains(errno, &subject, began, ended) {
                 stage.watch.tally.counts().explained += 1;
             } else {
                 let what = format!("list of {}: {}", subject.name(), name_of(errno));

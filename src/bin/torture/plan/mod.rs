@@ -8,7 +8,7 @@ mod trouble;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-pub(crate) use steps::{LONGEST_MS, Step};
+pub(crate) use steps::Step;
 pub(crate) use trouble::Trouble;
 
 /// What an episode is mostly about.
@@ -109,12 +109,17 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// Kills or cycles.
     pub(crate) rounds: u32,
-    /// Milliseconds from the mount to the end of the faults.
+    /// Hangs of the source and of the cache disk last for many seconds.
+    pub(crate) has_long_hangs: bool,
+    /// Milliseconds from the mount to the last moment at which a fault begins.
     pub(crate) lasts_ms: u64,
 }
 
 /// Rounds of an episode of cycles or kills.
 const ROUNDS: u32 = 16;
+
+/// Milliseconds that an episode of long hangs lasts longer.
+const MORE_MS: u64 = 24_000;
 
 /// Directories of a source.
 pub(crate) const DIRECTORIES: u64 = 8;
@@ -167,10 +172,17 @@ impl Plan {
             readers: readers(random),
             steps: Vec::new(),
             rounds: 0,
+            has_long_hangs: false,
             lasts_ms: random.random_range(8_000..16_000),
         };
         match kind {
-            Kind::Faults => plan.steps = steps::draw(random, &plan),
+            Kind::Faults => {
+                plan.has_long_hangs = random.random_bool(0.3);
+                if plan.has_long_hangs {
+                    plan.lasts_ms += MORE_MS;
+                }
+                plan.steps = steps::draw(random, &plan);
+            }
             Kind::Cycles => plan.rounds = ROUNDS,
             Kind::Kills => {
                 plan.rounds = ROUNDS;
@@ -191,6 +203,17 @@ impl Plan {
         self.readers.random = self.readers.random.clamp(4, 24);
         self.readers.walkers = self.readers.walkers.min(2);
         self.readers.victims = 0;
+    }
+
+    /// Milliseconds that the longest trouble lasts.
+    pub(crate) fn longest_ms(&self) -> u64 {
+        self.steps.iter().map(|step| step.lasts_ms).max().unwrap_or(0)
+    }
+
+    /// Milliseconds from the mount to the end of the last fault.
+    pub(crate) fn ends_ms(&self) -> u64 {
+        let ends = self.steps.iter().map(|step| step.at_ms + step.lasts_ms);
+        ends.max().unwrap_or(0).max(self.lasts_ms)
     }
 
     /// Whether there is a cache directory, in which names are remembered.
@@ -240,9 +263,10 @@ impl Plan {
             0 => "no edits".to_owned(),
             ms => format!("an edit each {ms} ms"),
         };
+        let hangs = if self.has_long_hangs { ", long hangs" } else { "" };
         format!(
             "{:?}: {}, {period}, {source}, cache {:?}, ram {}{memory}{limit}, {} points, {order}, \
-             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}",
+             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}{hangs}",
             self.kind,
             self.mode,
             self.disk,
@@ -337,6 +361,22 @@ mod tests {
         }
         for kind in [Kind::Faults, Kind::Cycles, Kind::Kills] {
             assert!(plans.iter().any(|plan| plan.kind == kind));
+        }
+    }
+
+    #[test]
+    fn each_hang_outlasts_in_some_episode_what_may_not_wait_for_it() {
+        // Longer than belady waits for a cache disk, and far longer than a hang is allowed.
+        const LONG_MS: u64 = 12_000;
+        let plans: Vec<Plan> = (0..400).map(|number| Plan::draw(1, number)).collect();
+        let steps = || plans.iter().flat_map(|plan| &plan.steps);
+        for trouble in Trouble::ALL.into_iter().filter(|trouble| trouble.hangs()) {
+            let is_long = |step: &Step| step.trouble == trouble && step.lasts_ms >= LONG_MS;
+            assert!(steps().any(is_long), "{}", trouble.name());
+        }
+        for plan in &plans {
+            let ends = |step: &Step| step.at_ms + step.lasts_ms;
+            assert!(plan.steps.iter().all(|step| ends(step) <= plan.ends_ms()));
         }
     }
 

@@ -3,6 +3,8 @@
 //! Troubles of the source follow each other, and so do those of the cache disk and those of the
 //! daemon; the three go on side by side.
 
+use std::ops::Range;
+
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
@@ -33,8 +35,12 @@ impl Step {
     }
 }
 
-/// No trouble lasts longer than so many milliseconds.
-pub(crate) const LONGEST_MS: u64 = 4_000;
+/// Milliseconds that most troubles last.
+const SHORT_MS: Range<u64> = 300..4_000;
+
+/// Milliseconds that a hang lasts in an episode of long ones. It is longer than belady waits for a cache
+/// disk, and than operations of readers that it must not hold up may take.
+const LONG_MS: Range<u64> = 12_000..20_000;
 
 const OF_SOURCE: [Trouble; 9] = [
     Trouble::SourceEio,
@@ -105,13 +111,15 @@ fn lane(
 ) {
     let mut at_ms = random.random_range(0..pause_ms);
     while at_ms < plan.lasts_ms {
-        let lasts_ms = random.random_range(300..LONGEST_MS);
+        let trouble = pick(random, troubles);
+        let is_long = plan.has_long_hangs && trouble.hangs();
+        let lasts_ms = random.random_range(if is_long { LONG_MS } else { SHORT_MS });
         let target = match random.random_range(0..6) {
             0 => Target::All,
             1..3 => Target::Directory(random.random_range(0..8)),
             _ => Target::Ending(random.random_range(0..10)),
         };
-        steps.push(Step { at_ms, lasts_ms, trouble: pick(random, troubles), target });
+        steps.push(Step { at_ms, lasts_ms, trouble, target });
         at_ms += lasts_ms + random.random_range(0..2 * pause_ms);
     }
 }

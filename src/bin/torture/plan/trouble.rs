@@ -126,8 +126,21 @@ impl Trouble {
             Trouble::SourceHangData => matches!(subject, Subject::File(_)),
             Trouble::SourceHangNames => true,
             Trouble::SourceHangLists => !matches!(subject, Subject::File(_)),
+            // A mount asks the disk for as long as belady waits for one, and goes on without it.
+            Trouble::DiskHangs => matches!(subject, Subject::Mount),
             _ => false,
         }
+    }
+
+    /// Whether something is not answered until it ends.
+    pub(crate) fn hangs(self) -> bool {
+        matches!(
+            self,
+            Trouble::SourceHangData
+                | Trouble::SourceHangNames
+                | Trouble::SourceHangLists
+                | Trouble::DiskHangs
+        )
     }
 
     /// Whether there is no mount to be asked.

@@ -226,6 +226,18 @@ impl File {
     }
 }
 
+impl Pieces {
+    /// Whether neither a byte nor an end was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.ends.is_empty()
+    }
+
+    /// How many bytes were read.
+    pub(crate) fn length(&self) -> u64 {
+        self.pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+}
+
 impl Permitted {
     /// Whether the file may be missing.
     pub(crate) fn may_be_absent(&self) -> bool {
