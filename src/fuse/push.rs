@@ -32,8 +32,6 @@ use super::cachestat::cached_pages;
 use super::inside::{Inside, KeptOut};
 use super::known::Known;
 use super::notify::Notifier;
-use super::table::Place;
-use super::watchdog::Watchdog;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
@@ -62,11 +60,6 @@ impl Pusher {
     ) -> Self {
         let inside = Arc::new(Inside::new(mountpoint));
         Pusher { notifier, inside, device, known, dataset, pushes }
-    }
-
-    /// Watches over the mount, which is at this place.
-    pub(super) fn watch(&self, place: Place) -> Watchdog {
-        Watchdog::over(Arc::clone(&self.inside), place)
     }
 
     /// Whether the kernel is to open a file without asking.
