@@ -137,6 +137,8 @@ fn serve(
     notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
     notes.extend(engine.moved_disk());
+    // What is read of orders, and what may be on its way, hangs on what fits.
+    engine.fit_memory(host::readings());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
@@ -157,8 +159,6 @@ fn serve(
     let signalled = end.clone();
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     signals::listen(move || drop(signalled.send(News::End)))?;
-    // What may be on its way hangs on what fits, from the first read on.
-    engine.fit_memory(host::readings());
     engine.serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
