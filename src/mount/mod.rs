@@ -90,7 +90,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), &plan.source),
         false => Ok(()),
     };
-    let watcher = Arc::new(start_watcher());
+    let watcher = start_watcher();
     let served = checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, ready));
     // A mount that is in use when a signal comes is taken away all the same.
     let attached = engine.attached();
@@ -106,13 +106,13 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     served.and(unmounted)
 }
 
-/// Starts the watcher, before a device is open. Without one a killed daemon may leave readers hanging.
-fn start_watcher() -> Option<Watcher> {
+/// Starts the watcher. Without one a killed daemon may leave readers hanging.
+fn start_watcher() -> Option<Arc<Watcher>> {
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the watcher cannot be started");
     Watcher::start().inspect_err(failed).ok()
 }
 
-fn tell_watcher(watcher: &Option<Watcher>, engine: &Engine) {
+fn tell_watcher(watcher: &Option<Arc<Watcher>>, engine: &Engine) {
     if let Some(watcher) = watcher {
         watcher.tell(&engine.connected());
     }
@@ -129,7 +129,7 @@ fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
-    watcher: &Arc<Option<Watcher>>,
+    watcher: &Option<Arc<Watcher>>,
     identity: (u64, u64),
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
@@ -173,7 +173,7 @@ fn serve(
         engine: Arc::clone(engine),
         running: running.clone(),
         cache,
-        watcher: Arc::clone(watcher),
+        watcher: watcher.clone(),
         end,
     };
     // The note first: a daemon that is ending here removes the socket only as long as it is its.
@@ -246,7 +246,7 @@ struct Handler {
     running: Running,
     /// The cache directory.
     cache: Option<PathBuf>,
-    watcher: Arc<Option<Watcher>>,
+    watcher: Option<Arc<Watcher>>,
     end: SyncSender<News>,
 }
 
