@@ -129,7 +129,7 @@ pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Erro
         _ => format!(" (and {} other directories)", count - 1),
     };
     let message =
-        format!("{}; {}{others} cannot be read: {}", error.message(), at.display(), errno.desc());
+        format!("{}{others} cannot be read: {}; {}", at.display(), errno.desc(), error.message());
     Error::new(error.kind(), message).hint(
         "have the directory readable and searchable (`chmod u+rx`, or its group's) for the user who \
          runs belady, or give root= another one",
