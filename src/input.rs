@@ -33,6 +33,8 @@ pub struct Limits {
     pub binary: bool,
     /// Whether it may be a pipe, which a daemon would wait for without end.
     pub pipe: bool,
+    /// Bytes for which there is memory.
+    pub memory: usize,
 }
 
 impl Limits {
@@ -43,14 +45,21 @@ impl Limits {
         line: 1 << 20,
         binary: false,
         pipe: false,
+        memory: usize::MAX,
     };
 
     /// The labels of a rehearsal buffer's samples.
     pub const LABELS: Limits = Limits { bytes: 1 << 30, line: 64 << 10, ..Self::CONFIG };
 
     /// Access orders, as text or as numbers.
-    pub const ORDER: Limits =
-        Limits { kind: ErrorKind::Order, bytes: 4 << 30, line: 64 << 10, binary: true, pipe: true };
+    pub const ORDER: Limits = Limits {
+        kind: ErrorKind::Order,
+        bytes: 4 << 30,
+        line: 64 << 10,
+        binary: true,
+        pipe: true,
+        memory: usize::MAX,
+    };
 
     /// Lists of a dataset's files. Those in JSON may be one line.
     pub const MANIFEST: Limits = Limits { line: 4 << 30, binary: false, ..Self::ORDER };
@@ -62,14 +71,15 @@ impl Limits {
         line: 64 << 10,
         binary: false,
         pipe: true,
+        memory: usize::MAX,
     };
 
     /// Paths with numbers, which may be thousands a line.
     pub const NUMBERS: Limits = Limits { bytes: 256 << 20, line: 16 << 20, ..Self::LIST };
 
-    /// The same for a daemon, which must not wait for the writer of a pipe.
-    pub fn without_pipes(self) -> Self {
-        Limits { pipe: false, ..self }
+    /// The same for a daemon that has memory for so many bytes. It must not wait for the writer of a pipe.
+    pub fn for_daemon(self, memory: usize) -> Self {
+        Limits { pipe: false, memory, ..self }
     }
 }
 
@@ -171,6 +181,9 @@ fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refused> {
     if found.is_file() && found.len() > limits.bytes as u64 {
         return Err(Refused::TooLong);
     }
+    if found.is_file() && found.len() > limits.memory as u64 {
+        return Err(Refused::Memory(limits.memory));
+    }
     Ok(file)
 }
 
@@ -194,8 +207,8 @@ fn take(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Re
     let (mut bytes, mut lines) = (Vec::new(), Lines { number: 1, length: 0 });
     loop {
         let had = bytes.len();
-        if bytes.try_reserve(STEP_BYTES).is_err() {
-            return Err(Refused::Memory(had));
+        if had > limits.memory || bytes.try_reserve(STEP_BYTES).is_err() {
+            return Err(Refused::Memory(had.min(limits.memory)));
         }
         let step = from.by_ref().take(STEP_BYTES as u64).read_to_end(&mut bytes);
         step.map_err(Refused::Failed)?;
@@ -298,7 +311,7 @@ mod tests {
             assert!(why(root.path(), &limits).contains("it is a directory"));
             assert!(why(&socket, &limits).contains("it is a socket"));
             // Nobody writes to it.
-            let why = why(&pipe, &limits.without_pipes());
+            let why = why(&pipe, &limits.for_daemon(1 << 20));
             assert!(why.contains("it is a pipe") && why.contains("hint: name a regular file"));
         }
     }
@@ -312,6 +325,18 @@ mod tests {
             file.set_len(limits.bytes as u64 + 1).unwrap();
             assert!(why(&path, &limits).contains(&format!("more than {} bytes", limits.bytes)));
         }
+    }
+
+    #[test]
+    fn a_file_for_which_there_is_no_memory_is_not_begun() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("long");
+        fs::File::create(&path).unwrap().set_len(3 << 20).unwrap();
+        let limits = Limits::ORDER.for_daemon(2 << 20);
+        assert!(why(&path, &limits).contains("no memory for more than 2097152 bytes of it"));
+        let mut zeros = Endless(0, 0);
+        assert!(matches!(take(&mut zeros, &limits), Err(Refused::Memory(_))));
+        assert_eq!(zeros.1, 3 << 20);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! notify the kernel, or use our own mount, while [`is_holding`] says so.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError, TryLockError};
+use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
 use nix::libc;
@@ -112,16 +112,6 @@ impl<T> Mutex<T> {
     /// Where a thread has panicked that held it.
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         Guard::of(self.0.lock())
-    }
-
-    /// The lock, unless somebody holds it; a panic of who held it is no matter.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = match self.0.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(Guard { guard, _held: held::Held::new() })
     }
 
     /// As std's.

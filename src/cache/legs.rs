@@ -253,9 +253,10 @@ impl Cache {
             return self.fetch_from_source(Leg { located, doubts, ..leg });
         }
         tracing::warn!(
-            path = %located.path.display(),
-            "the source reports another version of a file at each read, which cannot be believed: \
-             its times are the old ones, or it is not there when asked again; readers get EIO"
+            "the source gives {:?} another size with the old modification time, or another version that \
+             is not there when asked again; belady takes that for an error of the source and answers \
+             EIO. If the file has changed, `touch` it at the source",
+            located.path
         );
         self.refused(&leg, ReadFailure::Errno(Errno::EIO));
     }

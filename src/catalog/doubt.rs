@@ -5,11 +5,15 @@
 //! known one is asked of the filesystem's servers again:
 //!
 //! 1. Where the times differ too, an answer is believed that is given twice.
-//! 2. Where the times are the old ones, the size is not believed, however long the source insists. A
-//!    file that was changed right before it was looked at is the exception: two changes within one
-//!    step of the source's clock have the same times.
+//! 2. Where the times are the old ones, the size is not believed at once. A file that was changed right
+//!    before it was looked at is an exception: two changes within one step of the source's clock have
+//!    the same times. So is a file that no one has looked at since an earlier mount.
+//! 3. The known size may be the wrong one: it may have been told for a moment when the file was first
+//!    looked at. So a size is believed if the source says nothing else at all looks of a minute.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,20 +22,56 @@ use nix::errno::Errno;
 use super::Catalog;
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
+use crate::sync::Mutex;
 
 /// For how long the source is asked, and how often.
 const INSISTS: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// For how long a source insists that is believed in the end, and how far apart looks may be of which it
+/// is known that it said nothing else between them.
+const INSISTS_LONG: Duration = Duration::from_secs(60);
+const LOOKS_APART: Duration = Duration::from_secs(30);
+
+/// Sizes that were told with old times.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Mutex<HashMap<FileId, Doubt>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    size: u64,
+    since: Instant,
+    last: Instant,
+}
+
+impl Doubts {
+    /// Notes that a file is said to have a size. Says whether that has been so for long.
+    fn note(&self, file: FileId, size: u64, now: Instant) -> bool {
+        let mut doubts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = doubts.get(&file).copied();
+        let goes_on = known.filter(|doubt| doubt.size == size && now < doubt.last + LOOKS_APART);
+        let since = goes_on.map_or(now, |doubt| doubt.since);
+        doubts.insert(file, Doubt { size, since, last: now });
+        now >= since + INSISTS_LONG
+    }
+
+    /// The source takes back what it said of a file, or is believed.
+    fn end(&self, file: FileId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+}
 
 /// Whether a file is said to have another size than it is known to have.
 pub(super) fn is_other_size(known: &Stat, seen: &Stat) -> bool {
     [known.kind, seen.kind] == [Kind::File; 2] && known.size != seen.size
 }
 
-/// Whether all but the size is as it was known. A source may have no times.
-fn has_old_times(known: &Stat, seen: &Stat) -> bool {
+/// Whether all but the size is as it was known. A source may have no times. Where it is `immutable`, what
+/// is known may be older than the last change of attributes, which counts for nothing then.
+fn has_old_times(known: &Stat, seen: &Stat, immutable: bool) -> bool {
     let has_times = known.mtime_ns != 0 || known.ctime_ns != 0;
-    has_times && Stat { size: known.size, ..*seen }.fingerprint() == known.fingerprint()
+    let [is, was] = [Stat { size: known.size, ..*seen }, *known].map(|stat| stat.fingerprint());
+    has_times && if immutable { is.is_content_of(&was) } else { is == was }
 }
 
 impl Catalog {
@@ -42,29 +82,32 @@ impl Catalog {
     /// The source's.
     pub(super) fn believed(&self, path: &Path, entry: FileId) -> Result<Option<Stat>, Errno> {
         let mut before = self.source.stat(path)?;
-        let (known, is_fresh) = {
+        let (known, file, is_open) = {
             let tree = self.read();
             if tree.is_unsure(entry) {
                 return Ok(Some(before));
             }
             let file = tree.target(entry);
-            (tree.stat(file), tree.is_fresh(file))
+            (tree.stat(file), file, tree.is_fresh(file) || tree.is_unseen(file))
         };
         let start = Instant::now();
         while is_other_size(&known, &before) {
             let seen = self.source.stat_anew(path)?;
-            let doubtful = has_old_times(&known, &seen);
+            let doubtful = has_old_times(&known, &seen, !self.is_revalidated());
             if !doubtful && seen.fingerprint() == before.fingerprint() {
                 return Ok(Some(seen));
             }
             if start.elapsed() >= INSISTS {
-                return Ok((is_fresh || !doubtful).then_some(seen));
+                let insists = || self.doubts.note(file, seen.size, Instant::now());
+                let believes = is_open || !doubtful || insists();
+                return Ok(believes.then_some(seen));
             }
             before = seen;
             if is_other_size(&known, &before) {
                 thread::sleep(PAUSE);
             }
         }
+        self.doubts.end(file);
         Ok(Some(before))
     }
 }
@@ -75,12 +118,12 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::UNIX_EPOCH;
 
     use super::*;
     use crate::catalog::NodeId;
-    use crate::catalog::tests::{Gated, node_of};
+    use crate::catalog::tests::{Gated, at, node_of};
     use crate::source::Source;
 
     const BYTES: &[u8; 12] = b"twelve bytes";
@@ -139,9 +182,53 @@ mod tests {
     fn where_there_are_no_times_a_size_is_believed() {
         let (_root, source, catalog) = stands().into_iter().next().unwrap();
         let stat = Stat { mtime_ns: 0, ctime_ns: 0, ..source.stat(Path::new("file")).unwrap() };
-        assert!(!has_old_times(&stat, &Stat { size: 6, ..stat }));
+        assert!(!has_old_times(&stat, &Stat { size: 6, ..stat }, true));
         let known = catalog.getattr(node_of(&catalog, "file")).unwrap().stat;
-        assert!(has_old_times(&known, &Stat { size: 6, ..known }));
+        assert!(has_old_times(&known, &Stat { size: 6, ..known }, true));
+    }
+
+    #[test]
+    fn a_source_is_believed_that_says_nothing_else_for_a_minute() {
+        let (doubts, file, start) = (Doubts::default(), FileId(1), Instant::now());
+        let note = |size, seconds| doubts.note(file, size, start + Duration::from_secs(seconds));
+        assert!(![0, 20, 40, 59].into_iter().any(|at| note(6, at)));
+        assert!(note(6, 60), "a minute");
+        doubts.end(file);
+        assert!(![70, 90, 110].into_iter().any(|at| note(6, at)), "it took that back");
+        assert!(!note(7, 135), "it says something else");
+        assert!(![150, 190, 210].into_iter().any(|at| note(7, at)), "nobody knows what it said");
+        assert!(note(7, 230) || note(7, 250));
+        assert!(!doubts.note(FileId(2), 7, start + Duration::from_secs(250)));
+    }
+
+    /// The scan was told of half of a file, for a moment.
+    #[test]
+    fn a_wrong_size_of_an_earlier_mount_is_put_right() {
+        for period in [None, Some(Duration::from_secs(60))] {
+            for by_sweep in [true, false] {
+                let root = tempfile::tempdir().unwrap();
+                fs::write(root.path().join("file"), BYTES).unwrap();
+                let source = Gated::new(root.path(), "file");
+                source.earlier_ns.store(HOUR, Ordering::Relaxed);
+                source.shrunk.store(u64::MAX, Ordering::Relaxed);
+                let wrong = Catalog::scan(source.clone(), 1, period).unwrap();
+                let size = |catalog: &Catalog| {
+                    catalog.getattr(node_of(catalog, "file")).unwrap().stat.size
+                };
+                assert_eq!(size(&wrong), 6);
+                source.shrunk.store(0, Ordering::Relaxed);
+                let directory = tempfile::tempdir().unwrap();
+                let place = at(&directory.path().join("catalog"));
+                wrong.save(&place).unwrap();
+                let again = Catalog::open(source.clone(), period, &place).unwrap();
+                if by_sweep {
+                    again.sweep(1, &AtomicBool::new(false), &|_| ());
+                } else {
+                    look(&again);
+                }
+                assert_eq!(size(&again), 12);
+            }
+        }
     }
 
     #[test]
@@ -166,6 +253,18 @@ mod tests {
             let (new, size) = look(&catalog);
             assert!(new != node && size == 6);
         }
+    }
+
+    #[test]
+    fn other_attributes_do_not_have_a_wrong_size_believed_where_the_source_is_immutable() {
+        let [(root, source, catalog), _] = stands();
+        let node = node_of(&catalog, "file");
+        let path = root.path().join("file");
+        fs::hard_link(&path, root.path().join("other")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(look(&catalog), (node, 12));
+        source.insist_on_half();
+        assert_eq!(look(&catalog), (node, 12));
     }
 
     /// A new name, other rights.

@@ -44,6 +44,7 @@ use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
+use doubt::Doubts;
 pub use files::{Leading, Links};
 pub use node::NodeId;
 use refresh::Turns;
@@ -134,6 +135,7 @@ pub struct Catalog {
     reopened: bool,
     scan: Progress,
     turns: Turns,
+    doubts: Doubts,
     /// Whether nothing is left of it that only an earlier mount has seen.
     swept: AtomicBool,
     /// Whether it is as it was saved last.
@@ -196,6 +198,7 @@ impl Catalog {
             reopened,
             scan: if reopened { Progress::whole() } else { Progress::default() },
             turns: Turns::default(),
+            doubts: Doubts::default(),
             swept: AtomicBool::new(false),
             saved: AtomicBool::new(reopened),
         }

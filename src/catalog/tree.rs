@@ -433,12 +433,17 @@ impl Tree {
     /// times.
     pub(super) fn is_fresh(&self, file: FileId) -> bool {
         let (checked, changed_ns) = (self.checked(file), self.row(file).ctime_ns());
-        if checked == 0 && self.clock.reopened {
+        if self.is_unseen(file) {
             return false;
         }
         let since_start = i64::from(checked).saturating_mul(TICK.as_nanos() as i64);
         let looked = self.clock.start_ns.saturating_add(since_start);
         looked < changed_ns.saturating_add(SETTLES_AFTER_NS)
+    }
+
+    /// Whether nobody has looked at a file since an earlier mount.
+    pub(super) fn is_unseen(&self, file: FileId) -> bool {
+        self.clock.reopened && self.checked(file) == 0
     }
 
     /// When a row's name was last looked at, in ticks since the catalog began.

@@ -29,6 +29,24 @@ const APART: &str = "BELADY_APART";
 /// # Errors
 /// That of the work, and [`ErrorKind::Disk`] if the disk does not answer.
 pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    run_or(|| hangs(cache), work)
+}
+
+/// The same for work that needs a source, too: which of the two does not answer is not known.
+pub(super) fn run_with(
+    source: &Path,
+    cache: &Path,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let (cache, source) = (cache.display(), source.display());
+    let hangs = || {
+        let what = format!("the disk of {cache} or the source {source} does not answer");
+        Error::new(ErrorKind::Disk, what).hint("`dmesg` may say why")
+    };
+    run_or(hangs, work)
+}
+
+fn run_or(hangs: impl FnOnce() -> Error, work: impl FnOnce() -> Result<()>) -> Result<()> {
     if std::env::var_os(APART).is_some() {
         // Nothing is changed on the disk any more once the command has failed.
         let _ = set_pdeathsig(Signal::SIGKILL);
@@ -43,7 +61,7 @@ pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()>
     drop(relays);
     let Some(status) = wait(&mut child, &passing, &relayed).map_err(failed)? else {
         let _ = child.kill();
-        return Err(hangs(cache));
+        return Err(hangs());
     };
     // A reader of ours that has gone away is no error.
     [output, errors].into_iter().flatten().for_each(|relay| _ = relay.join());
@@ -52,7 +70,8 @@ pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()>
         Some(code) => std::process::exit(code),
         None => {
             let by = status.signal().unwrap_or_default();
-            Err(Error::new(ErrorKind::Internal, format!("the command was ended by signal {by}")))
+            let what = "the part of the command that reads the cache disk was ended by signal";
+            Err(Error::new(ErrorKind::Internal, format!("{what} {by}")))
         }
     }
 }

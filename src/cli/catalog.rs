@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{say, say_json, warn};
+use super::{apart, say, say_json, warn};
 use crate::anchor::Anchored;
 use crate::cache::store::home::{self, Owner};
 use crate::catalog::Catalog;
@@ -51,10 +51,16 @@ pub(super) enum Verb {
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Export { source, file, cache_dir, json } => {
-            export(source, &absolute(file), cache_dir.as_deref(), *json)
+            let work = || export(source, &absolute(file), cache_dir.as_deref(), *json);
+            match cache_dir {
+                Some(cache) => apart::run_with(source, cache, work),
+                None => work(),
+            }
         }
         Verb::Import { file, source, cache_dir, json } => {
-            import(&absolute(file), source, &absolute(cache_dir), *json)
+            apart::run_with(source, cache_dir, || {
+                import(&absolute(file), source, &absolute(cache_dir), *json)
+            })
         }
     }
 }

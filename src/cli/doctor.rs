@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::{say, say_json};
+use super::{apart, say, say_json};
 use crate::doctor::{Row, Verdict, judge, missing};
 use crate::error::{Error, Result};
 use crate::mount::{MEASURED_BYTES, absolute, examine};
@@ -24,6 +24,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    match (&args.source, &args.cache_dir) {
+        (Some(source), Some(cache)) => apart::run_with(source, cache, || look(args)),
+        (None, Some(cache)) => apart::run(cache, || look(args)),
+        (_, None) => look(args),
+    }
+}
+
+fn look(args: &Args) -> Result<()> {
     let cache = args.cache_dir.as_deref().map(absolute);
     let measurements = u64::from(args.source.is_some()) + 2 * u64::from(cache.is_some());
     let style = ProgressStyle::with_template("measuring {bar} {bytes} of {total_bytes}");

@@ -68,8 +68,8 @@ fn wait_for_daemon(daemon: Option<&Running>) {
     if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
         let source = source.display();
         warn(format!(
-            "belady: it is unmounted; a thread of the daemon {pid} still waits for {source} or the \
-             cache disk"
+            "belady: it is unmounted, but process {pid} still waits for {source} or the cache disk; \
+             {source} cannot be unmounted before that ends"
         ));
     }
 }

@@ -112,6 +112,12 @@ impl Budget {
         self.configured
     }
 
+    /// Bytes of a file that a user names for which there was memory at the last look: a quarter of what
+    /// fitted. What is made of such a file takes memory, too.
+    pub fn for_a_file(&self) -> u64 {
+        self.room / 4
+    }
+
     /// Bytes that may be on their way at this moment, of which `moving` are at the last look.
     pub fn moving(&self, moving: u64) -> u64 {
         let worth = (self.configured / 2).clamp(MOVING_ENOUGH, MOVING_MAX);

@@ -9,13 +9,14 @@
 //! fetched and kept there, as ever. Its opens are requests, and tell where its readers are.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 
-use super::{Engine, lock};
+use super::{Engine, all, lock, remove};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{Connection, Mounted, Place, is_mounted, unmount};
+use crate::fuse::{Mounted, Place, is_mounted, unmount};
 
 impl Engine {
     /// Shows the dataset at another mount point too.
@@ -58,20 +59,20 @@ impl Engine {
     /// What is mounted inside the first mount point, as paths below it.
     fn inside(&self) -> Vec<PathBuf> {
         let connections = lock(&self.connections);
-        let Some(first) = connections.first().map(Connection::mountpoint) else {
+        let Some(first) = connections.first().map(|first| first.mountpoint()) else {
             return Vec::new();
         };
         let beside = lock(&self.beside);
         let below =
-            |mounted: &Mounted| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
+            |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
         beside.iter().filter_map(below).collect()
     }
 
     /// Where every connection is mounted, further ones and those beside the dataset included.
     pub fn connected(&self) -> Vec<Place> {
-        let own = lock(&self.connections).iter().filter_map(Connection::place).collect::<Vec<_>>();
-        let beside = lock(&self.beside).iter().filter_map(Mounted::place).collect::<Vec<_>>();
-        own.into_iter().chain(beside).collect()
+        let (own, beside) = (all(&self.connections), all(&self.beside));
+        let own = own.iter().filter_map(|connection| connection.place());
+        own.chain(beside.iter().filter_map(|mounted| mounted.place())).collect()
     }
 
     /// The further mount points.
@@ -114,13 +115,12 @@ impl Engine {
 
     /// Ends a further connection. Says whether it was one.
     fn disconnect(&self, mountpoint: &Path, force: bool) -> Result<bool> {
-        let mut connections = lock(&self.connections);
-        let here = |connection: &Connection| connection.mountpoint() == mountpoint;
-        let Some(index) = connections.iter().rposition(here).filter(|index| *index > 0) else {
+        let mut further = all(&self.connections).into_iter().skip(1);
+        let Some(connection) = further.rfind(|further| further.mountpoint() == mountpoint) else {
             return Ok(false);
         };
-        connections[index].unmount(force)?;
-        connections.remove(index);
+        connection.unmount(force)?;
+        remove(&self.connections, &connection);
         Ok(true)
     }
 

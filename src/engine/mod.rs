@@ -79,9 +79,9 @@ pub struct Engine {
     /// None where there are no buffers.
     rehearsal: Option<Rehearsal>,
     /// The first keeps pages, which are the RAM tier.
-    connections: Mutex<Vec<Connection>>,
+    connections: Mutex<Vec<Arc<Connection>>>,
     /// The control files and the views.
-    beside: Mutex<Vec<Mounted>>,
+    beside: Mutex<Vec<Arc<Mounted>>>,
     /// Further mount points that show the first connection.
     bound: Mutex<Vec<PathBuf>>,
     /// The settings as people read them.
@@ -130,6 +130,16 @@ fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool 
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What there is of something now. It is used while the lock is free.
+fn all<T: Clone>(mutex: &Mutex<Vec<T>>) -> Vec<T> {
+    lock(mutex).clone()
+}
+
+/// Takes one out.
+fn remove<T>(mutex: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
+    lock(mutex).retain(|other| !Arc::ptr_eq(other, one));
 }
 
 impl Engine {
@@ -217,7 +227,7 @@ impl Engine {
 
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
-        let passes = || lock(&self.connections).first().is_some_and(Connection::passes);
+        let passes = || lock(&self.connections).first().is_some_and(|first| first.passes());
         match (self.settings.mount.mode, self.dataset.sees_opens()) {
             (Mode::Plain, _) => "plain",
             (Mode::Passthrough, _) if passes() => "passthrough",
@@ -286,7 +296,7 @@ impl Engine {
     /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
     /// further connections are left.
     pub fn fit_memory(&self, mut readings: Vec<Reading>) {
-        if lock(&self.connections).first().is_some_and(Connection::is_over) {
+        if lock(&self.connections).first().is_some_and(|first| first.is_over()) {
             readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
         }
         self.disk.iter().for_each(|disk| disk.note_memory(&readings));

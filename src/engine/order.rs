@@ -91,9 +91,9 @@ pub fn resolve(spec: &str, listing: &Listing<'_>) -> Result<Order> {
     resolve_within(spec, listing, |limits| limits)
 }
 
-/// The same for a daemon, which waits for no pipe.
-fn resolve_here(spec: &str, listing: &Listing<'_>) -> Result<Order> {
-    resolve_within(spec, listing, Limits::without_pipes)
+/// The same for a daemon that has memory for so many bytes of a file, and waits for no pipe.
+fn resolve_here(spec: &str, listing: &Listing<'_>, memory: usize) -> Result<Order> {
+    resolve_within(spec, listing, |limits| limits.for_daemon(memory))
 }
 
 fn resolve_within(
@@ -129,7 +129,7 @@ pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Erro
         _ => format!(" (and {} other directories)", count - 1),
     };
     let message =
-        format!("{}; {}{others} cannot be read: {}", error.message(), at.display(), errno.desc());
+        format!("{}{others} cannot be read: {}; {}", at.display(), errno.desc(), error.message());
     Error::new(error.kind(), message).hint(
         "have the directory readable and searchable (`chmod u+rx`, or its group's) for the user who \
          runs belady, or give root= another one",
@@ -167,8 +167,8 @@ impl Engine {
         spec: &str,
         mountpoints: &[PathBuf],
     ) -> Result<Received> {
-        let view = self.view_of(spec);
-        self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing))
+        let (view, memory) = (self.view_of(spec), lock(&self.budget).for_a_file() as usize);
+        self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
     }
 
     /// The files of the rehearsal view that an order is over, if it is over one.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Engine, lock};
+use super::{Engine, all, lock, remove};
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
@@ -50,7 +50,7 @@ impl Engine {
         };
         let connection = Connection::mount(dataset, mountpoint, &settings)?;
         let pusher = connection.pusher().map(Arc::clone);
-        lock(&self.connections).push(connection);
+        lock(&self.connections).push(Arc::new(connection));
         self.tell_points();
         Ok(pusher)
     }
@@ -85,7 +85,7 @@ impl Engine {
             return Ok(());
         };
         match Mounted::control(self.control_files(), &place) {
-            Ok(mounted) => lock(&self.beside).push(mounted),
+            Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             // The commands work without them.
             Err(error) => tracing::warn!(%error, "no control files"),
@@ -113,7 +113,7 @@ impl Engine {
         views.lead_to(self.dataset_seen_from(&place));
         views.heed(Rights::new(&self.dataset, self.settings.mount.allow_other));
         match Mounted::views(views, &place, self.settings.mount.allow_other) {
-            Ok(mounted) => lock(&self.beside).push(mounted),
+            Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             Err(error) => rehearsal.hide(&error.to_string()),
         }
@@ -153,63 +153,64 @@ impl Engine {
             self.detach(&mountpoint, false)?;
         }
         self.unmount_beside()?;
-        loop {
-            let mut connections = lock(&self.connections);
-            let Some(connection) = connections.last_mut() else { return Ok(()) };
-            let unmounted = connection.unmount(false);
-            if unmounted.is_ok() {
-                connections.pop();
-                continue;
+        while let Some(connection) = all(&self.connections).pop() {
+            if let Err(error) = connection.unmount(false) {
+                self.serve_control()?;
+                self.serve_views()?;
+                return Err(error);
             }
-            drop(connections);
-            self.serve_control()?;
-            self.serve_views()?;
-            return unmounted;
+            remove(&self.connections, &connection);
         }
+        Ok(())
     }
 
     /// Unmounts every connection from under its users. The outer mounts go first, and those inside go
     /// with them: no path is followed through a root that may wait for the source.
     fn take_away(&self) -> Result<()> {
-        let mut failed = None;
-        let mut stays = |unmounted: Result<()>| {
-            let stays = unmounted.is_err();
-            failed = failed.take().or(unmounted.err());
-            stays
-        };
-        lock(&self.connections).retain_mut(|connection| stays(connection.unmount(true)));
-        lock(&self.bound).retain(|at| stays(unmount(at, true)));
-        lock(&self.beside).retain_mut(|mounted| stays(mounted.unmount(true)));
-        failed.map_or(Ok(()), Err)
+        let mut all_gone = Ok(());
+        for connection in all(&self.connections) {
+            match connection.unmount(true) {
+                Ok(()) => remove(&self.connections, &connection),
+                Err(error) => all_gone = all_gone.and(Err(error)),
+            }
+        }
+        for at in all(&self.bound) {
+            match unmount(&at, true) {
+                Ok(()) => lock(&self.bound).retain(|other| *other != at),
+                Err(error) => all_gone = all_gone.and(Err(error)),
+            }
+        }
+        for mounted in all(&self.beside) {
+            match mounted.unmount(true) {
+                Ok(()) => remove(&self.beside, &mounted),
+                Err(error) => all_gone = all_gone.and(Err(error)),
+            }
+        }
+        all_gone
     }
 
     /// Unmounts what is mounted beside the dataset: all of it or nothing.
     fn unmount_beside(&self) -> Result<()> {
-        let mut beside = lock(&self.beside);
-        let all = beside.len();
-        while let Some(last) = beside.last_mut() {
-            let unmounted = last.unmount(false);
-            if unmounted.is_err() {
-                // The control files are the first, and the views the last.
-                let without_views = beside.len() < all;
-                drop(beside);
-                return if without_views { self.serve_views().and(unmounted) } else { unmounted };
+        // The control files are the first, and the views the last.
+        let mut without_views = false;
+        while let Some(mounted) = all(&self.beside).pop() {
+            if let Err(error) = mounted.unmount(false) {
+                return if without_views { self.serve_views().and(Err(error)) } else { Err(error) };
             }
-            beside.pop();
+            remove(&self.beside, &mounted);
+            without_views = true;
         }
         Ok(())
     }
 
-    /// Notifications that the kernel makes wait for long; each is logged once. Never waits: whoever
-    /// unmounts has the connections for a while.
+    /// Notifications that the kernel makes wait for long; each is logged once.
     pub(super) fn stuck_notifications(&self) -> usize {
-        let Some(connections) = self.connections.try_lock() else { return 0 };
         let now = Instant::now();
-        connections.iter().map(|connection| connection.notifier().look(now)).sum()
+        lock(&self.connections).iter().map(|connection| connection.notifier().look(now)).sum()
     }
 
     /// Whether no connection is left: all have been unmounted from outside.
     pub fn is_over(&self) -> bool {
-        lock(&self.connections).iter().all(Connection::is_over)
+        lock(&self.connections).iter().all(|connection| connection.is_over())
     }
 }

@@ -70,6 +70,21 @@ pub(super) fn threads() -> Arc<Threads> {
     Arc::new(threads.with_limits(QUESTIONS_MAX, 1))
 }
 
+/// Asks a question for a request, unless that has its answer by now.
+fn answer<T>(
+    dataset: &Dataset,
+    pending: &Pending<Reply<T>>,
+    question: impl FnOnce(&Dataset) -> Result<T, Errno>,
+) {
+    if !pending.waits() {
+        return;
+    }
+    let answer = question(dataset);
+    if let Some(reply) = pending.take() {
+        reply(answer);
+    }
+}
+
 impl Dataset {
     /// Ends the wait of requests whose task is being killed, and of those about the mount itself that
     /// the source does not answer. To be called several times a second.
@@ -103,14 +118,21 @@ impl Dataset {
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let dataset = Arc::clone(self);
-        self.metadata.submit(Urgency::Demand, place, move || {
-            if !pending.waits() {
-                return;
-            }
-            let answer = question(&dataset);
-            if let Some(reply) = pending.take() {
-                reply(answer);
-            }
+        self.metadata.submit(Urgency::Demand, place, move || answer(&dataset, &pending, question));
+    }
+
+    /// Asks something for a request that may only wait briefly. Where its place hangs, the answer is what
+    /// is in memory at once: questions that nobody waits for any more would pile up there.
+    fn ask_briefly_for<T: 'static>(
+        self: &Arc<Self>,
+        place: Place,
+        pending: Arc<Pending<Reply<T>>>,
+        question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.metadata.try_submit(Urgency::Demand, place, move |turn| match turn {
+            Ok(()) => answer(&dataset, &pending, question),
+            Err(_) => pending.answer_late(),
         });
     }
 
@@ -124,7 +146,7 @@ impl Dataset {
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let pending = self.waiting.enter_briefly(None, Box::new(reply), MOMENT, from_memory);
-        self.ask_for(Place::Directory(directory), pending, question);
+        self.ask_briefly_for(Place::Directory(directory), pending, question);
     }
 
     /// Where the source is asked about a node: its directory.
@@ -142,7 +164,7 @@ impl Dataset {
         let dataset = Arc::clone(self);
         let from_memory = move || dataset.attr(NodeId::ROOT);
         let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
-        self.ask_for(Place::Directory(NodeId::ROOT), pending, |dataset| {
+        self.ask_briefly_for(Place::Directory(NodeId::ROOT), pending, |dataset| {
             let _ = dataset.checked(dataset.catalog.refresh_directory(NodeId::ROOT));
             dataset.attr(NodeId::ROOT)
         });
@@ -157,7 +179,7 @@ impl Dataset {
         let last = Arc::clone(&self.space);
         let from_memory = move || Ok(last.get());
         let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
-        self.ask_for(Place::Space, pending, |dataset| {
+        self.ask_briefly_for(Place::Space, pending, |dataset| {
             let space = dataset.catalog.source().space()?;
             dataset.space.set(space);
             Ok(space)

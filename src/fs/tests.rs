@@ -235,3 +235,36 @@ fn a_read_of_a_killed_task_is_answered_and_its_bytes_are_kept() {
     stand.answer(0, None);
     assert_eq!(stand.pushes(), [0]);
 }
+
+#[test]
+fn a_brief_question_about_a_place_that_hangs_is_answered_at_once_and_not_kept() {
+    let stand = stand();
+    let (release, hung) = channel::<()>();
+    let hangs = move |_: &Dataset| {
+        let _ = hung.recv();
+        Ok(2)
+    };
+    stand.dataset.ask_briefly(NodeId::ROOT, |_| (), || Ok(1), hangs);
+    let kept = Arc::new(());
+    let ask = || {
+        let (sender, answer) = channel();
+        let (reply, held) = (move |got| sender.send(got).unwrap(), Arc::clone(&kept));
+        let asks = move |_: &Dataset| {
+            drop(held);
+            Ok(2)
+        };
+        stand.dataset.ask_briefly(NodeId::ROOT, reply, || Ok(1), asks);
+        // Nobody looks at what waits.
+        answer.recv_timeout(LIMIT).unwrap()
+    };
+    let start = Instant::now();
+    while ask() != Ok(1) {
+        assert!(start.elapsed() < LIMIT, "it does not count as one that hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    while Arc::strong_count(&kept) > 1 {
+        assert!(start.elapsed() < LIMIT, "a question is kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(release);
+}

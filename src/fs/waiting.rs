@@ -40,6 +40,13 @@ impl<R> Pending<R> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Sends what is in memory, of a request that may only wait briefly.
+    pub(super) fn answer_late(&self) {
+        if let Some(Late(_, answer)) = &self.from_memory {
+            self.take().into_iter().for_each(answer);
+        }
+    }
+
     /// Whether the reply was not sent yet.
     pub(super) fn waits(&self) -> bool {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -68,9 +75,7 @@ impl<R: Send> Waits for Pending<R> {
     }
 
     fn answer_from_memory(&self) {
-        if let Some(Late(_, answer)) = &self.from_memory {
-            self.take().into_iter().for_each(answer);
-        }
+        self.answer_late();
     }
 }
 
@@ -146,16 +151,14 @@ impl Waiting {
             *looked = if is_due { now } else { *looked };
             is_due
         };
+        // A reply that nobody else holds any more is sent where it is dropped: after the lock.
         let mut found: Vec<(Option<u32>, Arc<dyn Waits>)> = Vec::new();
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| {
-            let request = entry.request.upgrade().filter(|request| request.is_unanswered());
-            let Some(request) = request else { return false };
+            let Some(request) = entry.request.upgrade() else { return false };
             let is_old = now.saturating_duration_since(entry.since) >= KILL_PATIENCE;
-            let task = entry.task.filter(|_| kills && is_old);
-            if task.is_some() || request.is_late(now) {
-                found.push((task, request));
-            }
-            true
+            let waits = request.is_unanswered();
+            found.push((entry.task.filter(|_| kills && is_old), request));
+            waits
         });
         let mut killed: HashMap<u32, bool> = HashMap::new();
         for (task, request) in found {

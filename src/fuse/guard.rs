@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
@@ -18,8 +19,19 @@ use fuser::{
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-/// A filesystem whose requests may panic.
-pub(super) struct Guarded<F>(pub(super) F);
+use super::watchdog::Answering;
+
+/// A filesystem whose requests may panic, and are counted.
+pub(super) struct Guarded<F> {
+    filesystem: F,
+    answering: Arc<Answering>,
+}
+
+impl<F> Guarded<F> {
+    pub(super) fn new(filesystem: F, answering: Arc<Answering>) -> Self {
+        Guarded { filesystem, answering }
+    }
+}
 
 thread_local! {
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
@@ -44,18 +56,20 @@ fn caught(request: &str, answer: impl FnOnce()) {
 macro_rules! requests {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(fn $name(&self, request: &Request, $($argument: $kind),*) {
-            caught(stringify!($name), || self.0.$name(request, $($argument),*));
+            self.answering.begin();
+            caught(stringify!($name), || self.filesystem.$name(request, $($argument),*));
+            self.answering.end();
         })*
     };
 }
 
 impl<F: Filesystem> Filesystem for Guarded<F> {
     fn init(&mut self, request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.0.init(request, config)
+        self.filesystem.init(request, config)
     }
 
     fn destroy(&mut self) {
-        self.0.destroy();
+        self.filesystem.destroy();
     }
 
     requests! {
@@ -185,9 +199,9 @@ mod tests {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (ours, theirs): (OwnedFd, OwnedFd) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let guarded = Guarded::new(Panicking, Arc::default());
         let serving = std::thread::spawn(move || {
-            let session =
-                Session::from_fd(Guarded(Panicking), theirs, SessionACL::All, Config::default());
+            let session = Session::from_fd(guarded, theirs, SessionACL::All, Config::default());
             session.unwrap().run()
         });
         let mut kernel = Kernel(File::from(ours), 0);

@@ -194,7 +194,7 @@ fn directory_of(path: &Path) -> PathBuf {
 
 /// Gives the thread a table of descriptors of its own, with the three standard ones alone. A thread that
 /// it starts has that table too, and does the same.
-pub(super) fn leave_descriptors() {
+fn leave_descriptors() {
     // SAFETY: other threads keep their table as it is. A value with a descriptor of that table may not be
     // dropped here, since its number may be another file's in this one. The jobs of this thread own no
     // such value: they own senders, paths, and shares of the engine, which the process never drops

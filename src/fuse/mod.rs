@@ -36,11 +36,13 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 
 use nix::libc::dev_t;
+use nix::sys::signal::{Signal, raise};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
@@ -60,11 +62,11 @@ pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
 pub use table::{
-    Place, cut_off, device_of, is_mounted, is_of, place_on_device, source_name, unmount,
+    Place, cut_off, device_of, is_cut_off, is_mounted, is_of, place_on_device, source_name, unmount,
 };
 use table::{device_at, sever};
 use views::ViewOps;
-use watchdog::Watchdog;
+use watchdog::{Answering, PATIENCE, Watchdog};
 
 /// How a connection is mounted.
 #[derive(Clone, Debug)]
@@ -93,10 +95,10 @@ pub struct Mounted {
     mountpoint: PathBuf,
     /// Its device.
     device: Option<dev_t>,
-    /// Whether it was cut off by us, though it may yet be mounted.
-    severed: bool,
     /// Whether it is mounted no more: whatever is at its path is another one.
-    gone: bool,
+    gone: AtomicBool,
+    /// Whether it is being unmounted.
+    leaves: AtomicBool,
 }
 
 impl Mounted {
@@ -106,8 +108,8 @@ impl Mounted {
             session: ManuallyDrop::new(session),
             mountpoint: mountpoint.to_path_buf(),
             device: device_at(mountpoint),
-            severed: false,
-            gone: false,
+            gone: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
         })
     }
 
@@ -125,7 +127,8 @@ impl Mounted {
             MountOption::FSName("belady-control".into()),
             MountOption::Subtype("belady".into()),
         ];
-        let session = Session::new(Guarded(ControlOps::new(files)), mountpoint, &config);
+        let session =
+            Session::new(Guarded::new(ControlOps::new(files), Arc::default()), mountpoint, &config);
         Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
     }
 
@@ -146,7 +149,7 @@ impl Mounted {
         ];
         config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
         let ops = ViewOps::new(Arc::clone(&views));
-        let session = Session::new(Guarded(ops), mountpoint, &config);
+        let session = Session::new(Guarded::new(ops, Arc::default()), mountpoint, &config);
         let mounted =
             Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)?;
         views.lapse_by(views::lapse_by(mounted.session.notifier()));
@@ -175,10 +178,11 @@ impl Mounted {
 
     /// Cuts it off: every request fails from now on, and who waits for one is set free. It may be
     /// unmounted by that.
-    fn sever(&mut self) {
-        if let (Some(device), true) = (self.device, !self.is_over() && self.is_there()) {
-            self.gone = sever(&self.mountpoint, device);
-            self.severed = true;
+    fn sever(&self) {
+        if let (Some(device), true) = (self.device, !self.is_over() && self.is_there())
+            && sever(&self.mountpoint, device)
+        {
+            self.gone.store(true, Ordering::Relaxed);
         }
     }
 
@@ -186,16 +190,29 @@ impl Mounted {
     /// mounted at the same path by now, or was before, stays.
     ///
     /// # Errors
-    /// `Busy` where files of the mount are in use.
-    pub fn unmount(&mut self, force: bool) -> Result<()> {
+    /// `Busy` where files of the mount are in use, or somebody else unmounts it.
+    pub fn unmount(&self, force: bool) -> Result<()> {
+        if self.leaves.swap(true, Ordering::Relaxed) && !force {
+            let at = self.mountpoint.display();
+            return Err(Error::new(ErrorKind::Busy, format!("{at} is being unmounted already"))
+                .hint("wait for the other `belady umount`, or use --force"));
+        }
+        let unmounted = self.unmount_now(force);
+        self.leaves.store(false, Ordering::Relaxed);
+        unmounted
+    }
+
+    fn unmount_now(&self, force: bool) -> Result<()> {
         if force {
             self.sever();
         }
-        if self.gone || self.is_over() && !self.severed || !self.is_there() {
+        // Another mount that is at its path by now may have the number of its device.
+        let is_another = || self.is_over() && !is_cut_off(&self.mountpoint);
+        if self.gone.load(Ordering::Relaxed) || !self.is_there() || is_another() {
             return Ok(());
         }
         unmount(&self.mountpoint, force)?;
-        self.gone = true;
+        self.gone.store(true, Ordering::Relaxed);
         // Its threads end by themselves, as soon as nobody holds a file of it open.
         let patience = Instant::now() + if force { Duration::ZERO } else { LAST_REQUESTS };
         while !self.is_over() && Instant::now() < patience {
@@ -245,7 +262,9 @@ impl Connection {
         let how = (passing.clone(), direct.clone());
         let ops = DatasetOps::new(served, Arc::clone(&known), counted, how);
         let refused = |error: std::io::Error| explain(&error, mountpoint);
-        let session = Session::new(Guarded(ops), mountpoint, &config(settings)).map_err(refused)?;
+        let answering = Arc::<Answering>::default();
+        let guarded = Guarded::new(ops, Arc::clone(&answering));
+        let session = Session::new(guarded, mountpoint, &config(settings)).map_err(refused)?;
         let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
         let notifier = Arc::new(Notifier::new(device));
         if let Some(direct) = direct {
@@ -262,16 +281,17 @@ impl Connection {
         {
             passing.probe(&notifier, pusher, directory);
         }
-        let place = mounted.place();
-        let _watchdog = pusher.as_ref().zip(place).map(|(pusher, place)| pusher.watch(place));
+        let _watchdog = mounted.place().map(|place| {
+            Watchdog::over(answering, settings.threads.max(1), PATIENCE, move || end(&place))
+        });
         Ok(Connection { mounted, notifier, known, pusher, requests, passing, _watchdog })
     }
 
     /// Unmounts; with `force` also where its files are in use.
     ///
     /// # Errors
-    /// `Busy` where files of the mount are in use.
-    pub fn unmount(&mut self, force: bool) -> Result<()> {
+    /// As of [`Mounted::unmount`].
+    pub fn unmount(&self, force: bool) -> Result<()> {
         if force {
             // Sets our own threads free, too.
             self.mounted.sever();
@@ -320,6 +340,16 @@ impl Connection {
     pub fn requests(&self) -> &Requests {
         &self.requests
     }
+}
+
+/// Ends a connection that answers nothing, and its daemon.
+fn end(place: &Place) {
+    tracing::error!(
+        "belady has answered no request for two minutes and ends this mount; its readers get an error"
+    );
+    place.sever();
+    // The handler of the mount takes down what it can.
+    let _ = raise(Signal::SIGTERM);
 }
 
 fn config(settings: &MountSettings) -> Config {

@@ -386,10 +386,6 @@ impl Filesystem for DatasetOps {
 
     fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         self.requests.count(kind(request, Kind::Other));
-        if reader(request).is_none() {
-            // It wants to know whether requests are answered, and nothing else.
-            return reply.error(Errno::EAGAIN);
-        }
         self.dataset.space(reader(request), move |result| match result {
             Ok([blocks, free, available, files, files_free, size, name_max]) => reply.statfs(
                 blocks,

@@ -33,8 +33,6 @@ use super::cachestat::cached_pages;
 use super::inside::{Inside, KeptOut};
 use super::known::Known;
 use super::notify::Notifier;
-use super::table::Place;
-use super::watchdog::Watchdog;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
@@ -66,11 +64,6 @@ impl Pusher {
         let inside = Arc::new(Inside::new(mountpoint));
         let unmapping = Arc::new(Pool::new("belady-unmap", 1, 0));
         Pusher { notifier, inside, unmapping, device, known, dataset, pushes }
-    }
-
-    /// Watches over the mount, which is at this place.
-    pub(super) fn watch(&self, place: Place) -> Watchdog {
-        Watchdog::over(Arc::clone(&self.inside), place)
     }
 
     /// Whether the kernel is to open a file without asking.

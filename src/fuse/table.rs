@@ -9,10 +9,12 @@ use nix::errno::Errno;
 use nix::libc::dev_t;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{makedev, minor};
+use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
 use super::connections;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::is_holding;
 
 /// A line of the mount table.
 struct Line(Vec<u8>);
@@ -123,6 +125,13 @@ pub fn cut_off(mountpoint: &Path, source: &Path, device: Option<&str>) {
     }
 }
 
+/// Whether the connection of what is mounted at a path was ended, though it is mounted still. Where that
+/// one answers nothing, this waits for it.
+pub fn is_cut_off(mountpoint: &Path) -> bool {
+    // Attributes may be answered from the kernel's memory; space is asked of the daemon.
+    matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+}
+
 /// A connection, as whoever does not serve it can end it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
@@ -178,6 +187,7 @@ pub(super) fn sever(mountpoint: &Path, device: dev_t) -> bool {
 /// # Errors
 /// `Busy` where files are in use, `Mount` where it is not permitted.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
+    debug_assert!(!is_holding(), "a mount is taken away under a lock");
     let at = mountpoint.display();
     let busy = || {
         Error::new(ErrorKind::Busy, format!("{at} is in use")).hint(

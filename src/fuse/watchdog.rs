@@ -1,48 +1,71 @@
 //! Ends a connection that answers nothing any more.
 //!
-//! 1. Every 30 seconds a thread of its own asks the mount for its space. The answer comes from memory,
-//!    whatever the source and the cache disk are at.
-//! 2. If the same question is unanswered at four looks in a row, no request is answered, and none will
-//!    be: the threads that answer wait for something that never comes.
+//! 1. Each thread that answers requests counts those that it begins and those that it is done with
+//!    ([`Answering`]). Nothing there waits for the source, a path or the cache disk.
+//! 2. Every 30 seconds a thread looks at these counts. If all threads are at a request, and none is
+//!    done with one between five looks, no request is answered, and none will be: the threads wait for
+//!    something that never comes.
 //! 3. The connection is then ended, and the daemon with it. Readers get an error instead of a hang.
 //!
 //! Looks are counted rather than time: while the machine or the daemon stands still, there are none.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, raise};
-use nix::sys::statvfs::statvfs;
+/// The requests of a connection, as the threads that answer them count them.
+#[derive(Debug, Default)]
+pub(super) struct Answering {
+    begun: AtomicU64,
+    done: AtomicU64,
+}
 
-use super::inside::{Inside, leave_descriptors};
-use super::own::OwnThreads;
-use super::table::Place;
+impl Answering {
+    /// A thread begins to answer a request.
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
 
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+    /// It is done with it. The reply may come later.
+    pub(super) fn end(&self) {
+        self.done.fetch_add(1, Ordering::Release);
+    }
 
-/// Looks that a question may stay unanswered.
-const LOOKS_MAX: u32 = 4;
+    /// How many requests threads are at, and how many they are done with.
+    fn look(&self) -> (u64, u64) {
+        let done = self.done.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Relaxed).saturating_sub(done), done)
+    }
+}
+
+/// How long a connection may answer nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// How often is looked.
+    pub(super) every: Duration,
+    /// Looks in a row that find the threads at what the look before found them at.
+    pub(super) looks: u32,
+}
+
+/// Two minutes.
+pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), looks: 4 };
 
 /// The thread that looks, which ends when this is dropped.
 pub(super) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 
 impl Watchdog {
-    /// Watches over a mount that is entered by `inside`.
-    pub(super) fn over(inside: Arc<Inside>, place: Place) -> Self {
+    /// Watches over a connection whose requests so many threads answer, and calls `end` if none of them
+    /// is done with a request for too long.
+    pub(super) fn over(
+        answering: Arc<Answering>,
+        threads: usize,
+        patience: Patience,
+        end: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let (dropped, over) = mpsc::channel();
-        let path = place.path.clone();
-        let watches = move || {
-            let end = || {
-                tracing::error!("no request was answered for two minutes; the mount is cut off");
-                place.sever();
-                // The handler of the mount takes down what it can.
-                let _ = raise(Signal::SIGTERM);
-            };
-            watch(&over, LOOK_EVERY, || ask(&inside, &path), end);
-        };
+        let watches = move || watch(&over, patience, threads as u64, || answering.look(), end);
         if let Err(error) = thread::Builder::new().name("belady-watchdog".into()).spawn(watches) {
             tracing::warn!(%error, "nothing watches over the mount");
         }
@@ -50,65 +73,231 @@ impl Watchdog {
     }
 }
 
-/// Asks until `over`, one question at a time, and calls `end` if one stays unanswered for too long. A
-/// question that could not be put is answered.
-fn watch(over: &Receiver<()>, every: Duration, ask: impl Fn() -> Receiver<()>, end: impl FnOnce()) {
-    let (mut answer, mut looks) = (ask(), 0);
+/// Looks until `over`, and calls `end` if all threads are at a request and go on with none of them.
+fn watch(
+    over: &Receiver<()>,
+    Patience { every, looks }: Patience,
+    threads: u64,
+    look: impl Fn() -> (u64, u64),
+    end: impl FnOnce(),
+) {
+    let (mut seen, mut same) = (None, 0);
     while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-        looks += 1;
-        if answer.try_recv() != Err(TryRecvError::Empty) {
-            (answer, looks) = (ask(), 0);
-        } else if looks >= LOOKS_MAX {
+        let (under_way, done) = look();
+        let now = (under_way >= threads).then_some(done);
+        same = if now.is_some() && now == seen { same + 1 } else { 0 };
+        seen = now;
+        if same >= looks {
             return end();
         }
     }
 }
 
-/// Asks the mount for its space on a thread that may hang.
-fn ask(inside: &Arc<Inside>, path: &Path) -> Receiver<()> {
-    let (bring, brought) = mpsc::channel();
-    let (inside, path) = (Arc::clone(inside), path.to_path_buf());
-    let asks = move || {
-        leave_descriptors();
-        let _own = OwnThreads::enter();
-        // It is kept out while the mount is being unmounted, which it would keep busy.
-        let asked = inside.enter().map(|_entered| statvfs(&path));
-        drop((asked, bring));
-    };
-    // Without a thread there is no question.
-    let _ = thread::Builder::new().name("belady-probe".into()).spawn(asks);
-    brought
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::{Cell, RefCell};
+    use std::cell::Cell;
+    use std::ffi::OsStr;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+    use std::sync::{Mutex, RwLock};
+    use std::time::{Instant, UNIX_EPOCH};
 
+    use fuser::{
+        Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+        LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, Session,
+    };
+    use nix::sys::statvfs::statvfs;
+
+    use super::super::guard::Guarded;
+    use super::super::{Mounted, device_at, sever};
     use super::*;
 
-    const EVERY: Duration = Duration::from_millis(1);
+    const LIMIT: Duration = Duration::from_secs(180);
 
-    #[test]
-    fn a_mount_that_answers_is_left_alone_and_one_that_does_not_is_ended() {
-        let (_open, over) = mpsc::channel();
-        let (asked, unanswered, ended) = (Cell::new(0), RefCell::default(), Cell::new(false));
-        let ask = || {
-            asked.set(asked.get() + 1);
-            let (bring, brought) = mpsc::channel();
-            // The tenth question and those after it are kept, and never answered.
-            if asked.get() >= 10 {
-                unanswered.replace(Some(bring));
+    const BRIEF: Patience = Patience { every: Duration::from_millis(1), looks: 4 };
+
+    /// Looks at counts that come one after the other; at which of them the connection is ended.
+    fn ended_at(counts: &[(u64, u64)]) -> Option<usize> {
+        let (open, over) = mpsc::channel();
+        let (open, taken, ended) = (Cell::new(Some(open)), Cell::new(0), Cell::new(None));
+        let look = || {
+            let at = taken.replace(taken.get() + 1);
+            if at + 1 == counts.len() {
+                drop(open.take());
             }
-            brought
+            counts[at]
         };
-        watch(&over, EVERY, ask, || ended.set(true));
-        assert_eq!((asked.get(), ended.get()), (10, true));
+        watch(&over, BRIEF, 2, look, || ended.set(Some(taken.get())));
+        ended.get()
     }
 
     #[test]
-    fn a_mount_that_ends_is_watched_no_more() {
-        let (open, over) = mpsc::channel();
-        drop(open);
-        watch(&over, EVERY, || mpsc::channel().1, || panic!("it is ended"));
+    fn only_a_connection_whose_threads_all_stand_still_is_ended() {
+        assert_eq!(ended_at(&[(0, 7); 20]), None, "nothing is asked");
+        assert_eq!(ended_at(&[(1, 7); 20]), None, "one thread is left");
+        let busy: Vec<(u64, u64)> = (0..20).map(|done| (2, done)).collect();
+        assert_eq!(ended_at(&busy), None, "requests are answered");
+        let pauses = [(2, 7), (2, 7), (2, 7), (2, 7), (1, 8)].repeat(5);
+        assert_eq!(ended_at(&pauses), None, "one is answered in time");
+        let stands = [&busy[..3], &[(2, 7); 20]].concat();
+        assert_eq!(ended_at(&stands), Some(3 + 5));
+    }
+
+    /// A directory with one name in it, `data`: a directory whose lookups are left unanswered when it
+    /// `hangs`.
+    #[derive(Clone, Default)]
+    struct Above(Arc<Mutex<(bool, Vec<ReplyEntry>)>>);
+
+    /// A file whose reads wait for a lock.
+    #[derive(Clone, Default)]
+    struct Locked(Arc<RwLock<()>>);
+
+    fn attr(ino: INodeNo, kind: FileType) -> FileAttr {
+        let time = UNIX_EPOCH;
+        FileAttr {
+            ino,
+            size: 1 << 20,
+            blocks: 1,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    /// The directory `data` is there.
+    fn found(reply: ReplyEntry) {
+        reply.entry(&Duration::ZERO, &attr(INodeNo(2), FileType::Directory), Generation(0));
+    }
+
+    impl Filesystem for Above {
+        fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+            let mut state = self.0.lock().unwrap();
+            match name == "data" {
+                true if state.0 => state.1.push(reply),
+                true => found(reply),
+                false => reply.error(Errno::ENOENT),
+            }
+        }
+
+        fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+            reply.attr(&Duration::ZERO, &attr(ino, FileType::Directory));
+        }
+    }
+
+    impl Filesystem for Locked {
+        fn lookup(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+            let attr = attr(INodeNo(2), FileType::RegularFile);
+            reply.entry(&Duration::ZERO, &attr, Generation(0));
+        }
+
+        fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+            let kind = if ino.0 == 1 { FileType::Directory } else { FileType::RegularFile };
+            reply.attr(&Duration::ZERO, &attr(ino, kind));
+        }
+
+        fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+        }
+
+        fn read(
+            &self,
+            _request: &Request,
+            _ino: INodeNo,
+            _fh: FileHandle,
+            _offset: u64,
+            _size: u32,
+            _flags: OpenFlags,
+            _owner: Option<LockOwner>,
+            reply: ReplyData,
+        ) {
+            let _lock = self.0.read().unwrap();
+            reply.data(&[7]);
+        }
+    }
+
+    /// A mount that is taken away at the end of the test, however it ends.
+    struct Test(Mounted, Arc<Answering>);
+
+    impl Test {
+        fn new(filesystem: impl Filesystem, at: &Path) -> Self {
+            let answering = Arc::<Answering>::default();
+            let mut config = Config::default();
+            config.n_threads = Some(2);
+            let guarded = Guarded::new(filesystem, Arc::clone(&answering));
+            let session = Session::new(guarded, at, &config).unwrap();
+            Test(Mounted::serve(session, at).unwrap(), answering)
+        }
+    }
+
+    impl Drop for Test {
+        fn drop(&mut self) {
+            let _ = self.0.unmount(true);
+        }
+    }
+
+    #[track_caller]
+    fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < LIMIT, "waited in vain for {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_mount_that_is_well_stays_where_no_path_leads_to_it_and_one_that_is_stuck_is_taken_away() {
+        let root = tempfile::tempdir().unwrap();
+        let (above, locked) = (Above::default(), Locked::default());
+        let _outer = Test::new(above.clone(), root.path());
+        let at = root.path().join("data");
+        let inner = Test::new(locked.clone(), &at);
+        let file = Arc::new(File::open(at.join("file")).unwrap());
+        let (device, (ends, ended)) = (device_at(&at).unwrap(), mpsc::channel());
+        let cut_off = at.clone();
+        let end = move || {
+            sever(&cut_off, device);
+            ends.send(()).unwrap();
+        };
+        let _watchdog = Watchdog::over(Arc::clone(&inner.1), 2, BRIEF, end);
+        // No path leads to it.
+        above.0.lock().unwrap().0 = true;
+        let walked = at.clone();
+        let walk = thread::spawn(move || statvfs(&walked).is_ok());
+        wait_until("a path that hangs", || !above.0.lock().unwrap().1.is_empty());
+        let mut byte = [0];
+        for _ in 0..50 * BRIEF.looks {
+            thread::sleep(BRIEF.every);
+            assert_eq!(file.read_at(&mut byte, 0).ok(), Some(1));
+        }
+        assert!(ended.try_recv().is_err() && !inner.0.is_over() && !walk.is_finished());
+        // No request is answered.
+        let held = locked.0.write().unwrap();
+        let read = || {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.read_at(&mut [0], 0).is_err())
+        };
+        let readers = [(); 2].map(|()| read());
+        assert!(ended.recv_timeout(LIMIT).is_ok(), "it is cut off");
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap()), "readers get an error");
+        drop(held);
+        wait_until("the end of its threads", || inner.0.is_over());
+        let mut above = above.0.lock().unwrap();
+        above.0 = false;
+        above.1.drain(..).for_each(found);
+        drop(above);
+        assert!(!walk.join().unwrap());
+        assert_eq!(device_at(&at), Some(device), "its daemon has yet to unmount it");
+        assert!(inner.0.unmount(true).is_ok());
+        assert_eq!(device_at(&at), None);
     }
 }

@@ -29,18 +29,27 @@ struct CacheFound {
 /// store of this source there holds counts as free. If the disk of the cache directory does not
 /// answer, a thread is left behind that waits for it.
 pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
+    let cache = cache_directory.map(|directory| {
+        let (directory, owner) = (directory.to_path_buf(), source.and_then(owner_of));
+        unless_it_hangs(move || find_cache(&directory, owner.as_ref()))
+    });
+    let hangs = matches!(cache, Some(Ok(None)));
+    with_cache(cache.and_then(Result::ok).flatten().unwrap_or_default(), hangs)
+}
+
+/// The same for a process that is left behind if the disk does not answer: it waits for that.
+pub fn detect_apart(cache_directory: Option<&Path>) -> Host {
+    let find = |directory| find_cache(directory, None);
+    with_cache(cache_directory.map(find).unwrap_or_default(), false)
+}
+
+fn with_cache(cache: CacheFound, cache_hangs: bool) -> Host {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(1 << 30);
     let available = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(total / 2);
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
     let limit = groups.iter().filter_map(Group::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
-    let cache = cache_directory.map(|directory| {
-        let (directory, owner) = (directory.to_path_buf(), source.and_then(owner_of));
-        unless_it_hangs(move || find_cache(&directory, owner.as_ref()))
-    });
-    let cache_hangs = matches!(cache, Some(Ok(None)));
-    let cache = cache.and_then(Result::ok).flatten().unwrap_or_default();
     Host {
         memory_limit,
         memory_available: available.min(memory_limit),

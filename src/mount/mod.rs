@@ -93,7 +93,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), &plan.source),
         false => Ok(()),
     };
-    let watcher = Arc::new(start_watcher());
+    let watcher = start_watcher();
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, notes, ready));
     // A mount that is in use when a signal comes is taken away all the same.
@@ -110,13 +110,13 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     served.and(unmounted)
 }
 
-/// Starts the watcher, before a device is open. Without one a killed daemon may leave readers hanging.
-fn start_watcher() -> Option<Watcher> {
+/// Starts the watcher. Without one a killed daemon may leave readers hanging.
+fn start_watcher() -> Option<Arc<Watcher>> {
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the watcher cannot be started");
     Watcher::start().inspect_err(failed).ok()
 }
 
-fn tell_watcher(watcher: &Option<Watcher>, engine: &Engine) {
+fn tell_watcher(watcher: &Option<Arc<Watcher>>, engine: &Engine) {
     if let Some(watcher) = watcher {
         watcher.tell(&engine.connected());
     }
@@ -133,7 +133,7 @@ fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
-    watcher: &Arc<Option<Watcher>>,
+    watcher: &Option<Arc<Watcher>>,
     identity: (u64, u64),
     mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
@@ -141,6 +141,8 @@ fn serve(
     notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
     notes.extend(engine.moved_disk());
+    // What is read of orders, and what may be on its way, hangs on what fits.
+    engine.fit_memory(host::readings());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
@@ -161,8 +163,6 @@ fn serve(
     let signalled = end.clone();
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     signals::listen(move || drop(signalled.send(News::End)))?;
-    // What may be on its way hangs on what fits, from the first read on.
-    engine.fit_memory(host::readings());
     engine.serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
@@ -177,7 +177,7 @@ fn serve(
         engine: Arc::clone(engine),
         running: running.clone(),
         cache,
-        watcher: Arc::clone(watcher),
+        watcher: watcher.clone(),
         end,
     };
     // The note first: a daemon that is ending here removes the socket only as long as it is its.
@@ -250,7 +250,7 @@ struct Handler {
     running: Running,
     /// The cache directory.
     cache: Option<PathBuf>,
-    watcher: Arc<Option<Watcher>>,
+    watcher: Option<Arc<Watcher>>,
     end: SyncSender<News>,
 }
 

@@ -6,12 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::statvfs::statvfs;
-
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{cut_off, is_mounted, is_of, place_on_device, unmount};
+use crate::fuse::{cut_off, is_cut_off, is_mounted, is_of, place_on_device, unmount};
 use crate::process::has_ended;
 
 /// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
@@ -23,9 +20,7 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 pub fn is_dead(mountpoint: &Path, noted: Option<&Running>) -> bool {
     // What is left of a killed daemon may answer nothing, and not let go of the mount either.
     let killed = noted.is_some_and(|noted| has_ended(noted.pid));
-    // Attributes may be answered from the kernel's memory; space is asked of the daemon.
-    let asked = || matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED));
-    killed && is_noted(mountpoint, noted) || asked()
+    killed && is_noted(mountpoint, noted) || is_cut_off(mountpoint)
 }
 
 /// Cuts off the mount that is noted if its daemon has been killed, so that nothing there can hang. Says

@@ -4,20 +4,24 @@
 //! on as one thread that the kernel holds up: a push waits for pages which a read has locked, and
 //! nobody answers that read any more. Then readers hang, and with them every `sync` of the machine.
 //!
-//! 1. The daemon starts the watcher before it opens a device, so that the watcher has none open.
+//! 1. The daemon starts the watcher. Devices are closed when a program starts, so that it has none open.
 //! 2. The daemon tells it by a pipe what is mounted, each time that this changes.
 //! 3. Once a second the watcher looks whether the daemon was killed, and aborts its connections if so.
-//! 4. The pipe ends when nothing of the daemon is left. The watcher ends with it.
+//! 4. The pipe ends when nothing of the daemon is left. The watcher ends with it, and by no signal that
+//!    ends a daemon. If it is killed, the daemon starts another one.
 //!
 //! A descriptor of the process or its pipe would not tell of the kill itself: both stay silent until
 //! the last thread is gone.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::Place;
@@ -31,29 +35,68 @@ const NAME: &std::ffi::CStr = c"belady-watcher";
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The signals that end a daemon, which a watcher does not hear.
+const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
 /// The daemon's end of its watcher.
-pub(super) struct Watcher(Mutex<ChildStdin>);
+pub(super) struct Watcher {
+    pipe: Mutex<ChildStdin>,
+    /// What is mounted, as a watcher is told of it.
+    told: Mutex<String>,
+}
 
 impl Watcher {
-    /// Starts the watcher of this process. To be called before anything is mounted.
-    pub(super) fn start() -> std::io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("belady").arg(VERB).arg(std::process::id().to_string());
-        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut child = command.spawn()?;
-        let pipe = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe"))?;
-        Ok(Watcher(Mutex::new(pipe)))
+    /// Starts the watcher of this process, and another one whenever it is gone. To be called before
+    /// anything is mounted.
+    pub(super) fn start() -> std::io::Result<Arc<Self>> {
+        let (mut child, pipe) = spawn()?;
+        let watcher = Arc::new(Watcher { pipe: Mutex::new(pipe), told: Mutex::default() });
+        let keeper = Arc::clone(&watcher);
+        let keeps = move || {
+            while child.wait().is_ok() {
+                tracing::warn!("the watcher was ended; another one is started");
+                thread::sleep(LOOK_EVERY);
+                match spawn() {
+                    Ok((next, pipe)) => {
+                        child = next;
+                        keeper.use_pipe(pipe);
+                    }
+                    Err(error) => tracing::warn!(%error, "the watcher cannot be started"),
+                }
+            }
+        };
+        thread::Builder::new().name("belady-watched".into()).spawn(keeps)?;
+        Ok(watcher)
     }
 
     /// Tells the watcher what is mounted now.
     pub(super) fn tell(&self, places: &[Place]) {
         let mut line = serde_json::to_string(places).unwrap_or_default();
         line.push('\n');
-        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = pipe.write_all(line.as_bytes()) {
-            tracing::warn!(%error, "the watcher is gone; if this daemon is killed, readers may hang");
-        }
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = line;
+        self.pass();
     }
+
+    fn use_pipe(&self, pipe: ChildStdin) {
+        *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = pipe;
+        self.pass();
+    }
+
+    /// A watcher that is gone is told when the next one has been started.
+    fn pass(&self) {
+        let line = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = pipe.write_all(line.as_bytes());
+    }
+}
+
+fn spawn() -> std::io::Result<(Child, ChildStdin)> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("belady").arg(VERB).arg(std::process::id().to_string());
+    command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn()?;
+    let pipe = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe"))?;
+    Ok((child, pipe))
 }
 
 /// Watches over a daemon, which is the parent of this process, until nothing of it is left. Each
@@ -62,15 +105,20 @@ impl Watcher {
 /// # Errors
 /// Where there can be no thread.
 pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
-    // A signal to the daemon's group or session is not for the watcher.
+    // A signal to the daemon's group, session or cgroup is not for the watcher.
     let _ = nix::unistd::setsid();
+    let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in ENDS {
+        // SAFETY: there is no handler.
+        let _ = unsafe { sigaction(signal, &ignored) };
+    }
     let _ = nix::sys::prctl::set_name(NAME);
     let (bring, brought) = mpsc::channel();
     let reads = move || {
         let lines = std::io::stdin().lock().lines().map_while(std::result::Result::ok);
         let _ = lines.map_while(|line| bring.send(serde_json::from_str(&line)).ok()).count();
     };
-    let spawned = std::thread::Builder::new().spawn(reads);
+    let spawned = thread::Builder::new().spawn(reads);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut places: Vec<Place> = Vec::new();
     loop {
@@ -87,7 +135,12 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
 fn cut_off(pid: u32, places: &mut Vec<Place>, say: &impl Fn(String)) {
     for place in places.drain(..) {
         let at = place.path.display();
-        let how = if place.sever() { "was cut off" } else { "cannot be cut off" };
+        let how = match place.sever() {
+            true => "was cut off".to_owned(),
+            false => format!(
+                "cannot be cut off; its readers hang until root runs `belady umount --force {at}`"
+            ),
+        };
         say(format!("belady: the daemon {pid} was killed and is stuck; {at} {how}"));
     }
 }

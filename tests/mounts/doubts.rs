@@ -44,7 +44,7 @@ fn a_wrong_size_is_an_error_as_long_as_it_lasts_and_never_the_file() {
         slow.ctl(&["fault", "shrunk", "file"]);
         fails(fs::read(&path), libc::EIO);
         assert_eq!(fs::metadata(&path).unwrap().len(), LENGTH as u64);
-        assert!(mounted.log().contains("cannot be believed"), "{}", mounted.log());
+        assert!(mounted.log().contains("`touch` it at the source"), "{}", mounted.log());
         slow.ctl(&["fault", "clear"]);
         assert!(fs::read(&path).unwrap() == version(1, LENGTH));
         assert_eq!(mounted.count("/changed_files"), 0);

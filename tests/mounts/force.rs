@@ -8,7 +8,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
+use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
+use nix::sys::stat::{fstat, minor};
 
 use crate::ground::{Ground, check_many, content};
 use crate::mounted::{Mounted, mounts_at};
@@ -94,4 +96,24 @@ fn a_mount_that_was_detached_ends_with_its_last_file() {
     drop(open);
     wait_for_end(mounted.pid);
     assert_eq!(ground.daemons(), Vec::<i32>::new());
+}
+
+#[test]
+fn a_mount_that_is_cut_off_from_outside_is_taken_away_by_its_daemon() {
+    let ground = ground();
+    let mounted = Mounted::new(&ground, &[]);
+    check_many(&mounted.path(""), "d", 20, 10_000);
+    assert_eq!(mounts_at(&mounted.path(".belady")), 1);
+    let open = File::open(mounted.path("large")).unwrap();
+    let (number, list) = (fstat(&open).unwrap().st_dev, ground.path("connections"));
+    fs::create_dir(&list).unwrap();
+    let (none, flags): (Option<&str>, _) = (None, MsFlags::empty());
+    mount(none, &list, Some("fusectl"), flags, none).unwrap();
+    let cut_off = fs::write(list.join(minor(number).to_string()).join("abort"), "1");
+    umount(&list).unwrap();
+    cut_off.unwrap();
+    mounted.is_gone();
+    assert_eq!((mounts_at(&mounted.path(".belady")), mounts_at(&mounted.point)), (0, 0));
+    assert!(!mounted.log().contains("error="), "{}", mounted.log());
+    assert!(open.read_exact_at(&mut [0; 1000], 4 << 20).is_err());
 }

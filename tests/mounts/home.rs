@@ -231,6 +231,31 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     disk.umount();
 }
 
+/// Each command that needs a cache disk ends where that does not answer, and says so once.
+fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) {
+    let commands: [&[&str]; 8] = [
+        &["cache", "ls", cache],
+        &["cache", "verify", cache],
+        &["cache", "gc", cache],
+        &["cache", "rm", cache, "--all"],
+        &["config", "check", settings],
+        &["catalog", "import", catalog, source, "--cache-dir", cache],
+        &["catalog", "export", source, catalog, "--cache-dir", cache],
+        &["doctor", "--cache-dir", cache],
+    ];
+    let start = |words: &&[&str]| {
+        let mut command = ground.belady();
+        command.args(*words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for (words, mut child) in commands.iter().zip(commands.iter().map(start).collect::<Vec<_>>()) {
+        wait_until("the end of a command", || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(5), "{words:?}: {said}");
+        assert_eq!(said.matches("does not answer").count(), 1, "{words:?}: {said}");
+    }
+}
+
 /// Names that hang, too: each command ends, and the mount goes without the cache.
 #[test]
 fn a_disk_that_tells_of_nothing_holds_up_no_command() {
@@ -250,11 +275,12 @@ fn a_disk_that_tells_of_nothing_holds_up_no_command() {
     let cache = slow.point.join("cache");
     let cache = cache.to_str().unwrap();
     assert!(ground.ends(0, &["cache", "ls", cache]).contains(data.to_str().unwrap()));
+    let names = ["catalog", "settings"].map(|name| ground.path(name));
+    let [catalog, settings] = names.each_ref().map(|name| name.to_str().unwrap());
+    ground.ends(0, &["catalog", "export", data.to_str().unwrap(), catalog]);
+    fs::write(settings, format!("[cache]\ndir = \"{cache}\"\n")).unwrap();
     slow.ctl(&["fault", "hang", "cache*", "ops=lookup,getattr,open,opendir,readdir,read"]);
-    for verb in ["ls", "verify"] {
-        let said = ground.ends(5, &["cache", verb, cache]);
-        assert!(said.contains("the disk does not answer"), "{said}");
-    }
+    commands_end(&ground, [data.to_str().unwrap(), catalog, settings, cache]);
     let mount = ["mount", data.to_str().unwrap(), point.to_str().unwrap()];
     let said = ground.ends(0, &[&mount[..], &["--cache-dir", cache]].concat());
     assert!(said.contains("the disk does not answer; going on without it"), "{said}");

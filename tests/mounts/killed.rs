@@ -7,7 +7,10 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,19 +26,32 @@ use crate::programs::{Reader, runs, signal, wait_for_end};
 /// What a command that cannot hang takes on the busiest machine.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-/// The watcher of a daemon, which is its child.
+/// The watcher of a daemon, a child of one of its threads.
 fn watcher(daemon: i32) -> i32 {
     let mut found = None;
     wait_until("a watcher", || {
-        let children =
-            fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
-        found = children.split_whitespace().map(|child| child.parse().unwrap()).find(|child| {
+        let tasks = threads(daemon).into_iter();
+        let children = tasks.filter_map(|(_, task)| {
+            fs::read_to_string(format!("/proc/{daemon}/task/{task}/children")).ok()
+        });
+        let children: Vec<i32> = children
+            .flat_map(|line| {
+                line.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()
+            })
+            .collect();
+        found = children.into_iter().find(|child| {
             let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
             name == "belady-watcher\n"
         });
         found.is_some()
     });
     found.unwrap()
+}
+
+/// Whether a process has the device of a FUSE connection open.
+fn has_fuse(pid: i32) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.into_iter().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("/dev/fuse")))
 }
 
 /// The threads of a process, by name.
@@ -109,11 +125,22 @@ pub(crate) fn held_up() -> HeldUp {
 #[test]
 fn readers_of_a_killed_daemon_are_set_free_without_help() {
     let (ground, slow, mounted, waiting) = held_up();
+    let first = watcher(mounted.pid);
+    assert!(has_fuse(mounted.pid) && !has_fuse(first));
+    signal(first, Signal::SIGKILL);
+    wait_until("the end of the first watcher", || !Path::new(&format!("/proc/{first}")).exists());
     let watcher = watcher(mounted.pid);
+    assert!(watcher != first && !has_fuse(watcher), "the daemon has started another one");
+    // As the end of a unit or a session does.
+    for ends in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signal(watcher, ends);
+    }
     signal(mounted.pid, Signal::SIGKILL);
+    let start = Instant::now();
     for waits in waiting {
         assert!(waits.result().is_err());
     }
+    assert!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
     assert!(slow.count("in_flight") >= 1, "the source hangs all the time");
     assert!(!runs(mounted.pid) && runs(watcher), "a thread of the daemon waits for the source");
     slow.ctl(&["fault", "clear"]);
@@ -122,6 +149,18 @@ fn readers_of_a_killed_daemon_are_set_free_without_help() {
     assert_eq!(mounts_at(&mounted.point), 1, "the dead mount stays until it is cleared");
     ground.ends(0, &["umount", mounted.point.to_str().unwrap()]);
     assert_eq!(mounts_at(&mounted.point), 0);
+}
+
+/// Puts a socket in place of the one that the only daemon listens at.
+fn listen_instead(run: &Path) -> UnixListener {
+    let entries = fs::read_dir(run.join("belady")).unwrap().flatten();
+    let inside = entries.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten());
+    let is_socket = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let socket = inside.flatten().map(|entry| entry.path()).find(is_socket).unwrap();
+    fs::remove_file(&socket).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listener
 }
 
 /// The watcher is killed first, so that the commands have to do all by themselves.
@@ -134,6 +173,9 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         let point = mounted.point.to_str().unwrap().to_owned();
         let start = Instant::now();
         let mut again = None;
+        // An `umount` that asks the killed daemon by its socket asks this.
+        let listens = command.starts_with("umount");
+        let listener = listens.then(|| listen_instead(&ground.path("run")));
         match command {
             "mount" => {
                 slow.ctl(&["fault", "clear"]);
@@ -145,6 +187,8 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
                 let words: Vec<&str> = command.split(' ').chain([point.as_str()]).collect();
                 ground.ends(0, &words);
                 assert_eq!(mounts_at(&mounted.point), 0);
+                let asked = listener.unwrap().accept().map(drop).map_err(|error| error.kind());
+                assert_eq!(asked, Err(ErrorKind::WouldBlock), "{command} asks the killed daemon");
             }
         }
         assert!(start.elapsed() < AT_ONCE, "{command} took {:?}", start.elapsed());

@@ -100,6 +100,24 @@ fn a_job_in_the_same_group_has_its_memory() {
 }
 
 #[test]
+fn an_order_file_that_does_not_fit_into_memory_is_refused_by_the_daemon() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 1000);
+    let group = MemoryGroup::new(256 * MIB);
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
+    let order = ground.path("order.bin");
+    fs::File::create(&order).unwrap().set_len(3 << 30).unwrap();
+    let spec = format!("file:{}", order.display());
+    let said = ground.ends(3, &["order", "set", mounted.point.to_str().unwrap(), &spec]);
+    assert!(said.contains("there is no memory for more than"), "{said}");
+    check_many(&mounted.path(""), "d", 5, 1000);
+    assert_eq!(group.killed(), 0);
+    mounted.umount();
+}
+
+#[test]
 fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
     const READERS: u64 = 200;
     let ground = Ground::new();
