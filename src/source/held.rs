@@ -18,8 +18,11 @@ const FILES_MAX: usize = 64;
 /// For how long a file is kept open that is not read.
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
-/// The files, by path, and when each was read last.
-pub(super) struct Held(Mutex<LruCache<Arc<Path>, (Arc<File>, Instant)>>);
+/// A file, and when it was read last.
+type Kept = (Arc<File>, Instant);
+
+/// The files, by path.
+pub(super) struct Held(Mutex<LruCache<Arc<Path>, Kept>>);
 
 impl Default for Held {
     fn default() -> Self {
@@ -37,7 +40,7 @@ impl Held {
     /// A file has been read, and may be again.
     pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>) {
         let now = Instant::now();
-        let is_over = |(_, read): &(Arc<File>, Instant)| now.duration_since(*read) > KEPT_FOR;
+        let is_over = |(_, read): &Kept| now.duration_since(*read) > KEPT_FOR;
         let mut closed = Vec::new();
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         closed.extend(files.put(Arc::clone(path), (Arc::clone(file), now)));
