@@ -57,7 +57,7 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("glob::", &["engine"]),
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
-    ("lru::", &["fuse", "plan"]),
+    ("lru::", &["fuse", "plan", "source"]),
     ("crc32c::", &["cache", "catalog"]),
 ];
 

@@ -123,15 +123,7 @@ fn render(status: &Value) -> String {
         share("/late"),
         share("/cold"),
     );
-    let parts = number(status, "/parts");
-    if parts > 0 {
-        let _ = writeln!(
-            out,
-            "  parts    {parts} reads of large files found nothing and were fetched by themselves; {} in \
-             RAM",
-            human(status, "/parts_bytes"),
-        );
-    }
+    render_parts(&mut out, status);
     let _ = writeln!(
         out,
         "  source   {} read, {} blocks ahead and {} on demand; {} from disk",
@@ -150,6 +142,18 @@ fn render(status: &Value) -> String {
     );
     render_orders(&mut out, status);
     out
+}
+
+/// Large files of which only the pages are fetched that readers ask for.
+fn render_parts(out: &mut String, status: &Value) {
+    let (parts, bytes) = (number(status, "/parts"), human(status, "/parts_bytes"));
+    if parts > 0 {
+        let _ = writeln!(
+            out,
+            "  parts    {parts} reads of large files found nothing and were fetched alone; {bytes} \
+             in RAM"
+        );
+    }
 }
 
 /// How the kernel comes by samples, what it asked, and for how long it may believe names.

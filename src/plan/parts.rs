@@ -10,7 +10,7 @@
 //! 3. If half of a block has come in parts, here and there, it is fetched whole, to a tier below RAM or to RAM, if one
 //!    has room to keep it. So what is read again and again costs twice its bytes at most.
 //! 4. Reads that follow each other for the length of a block are sequential. From then on the file is
-//!    read by whole blocks again, and ahead.
+//!    read by whole blocks again, and ahead. So it is if there comes to be room for all the data.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -169,9 +169,12 @@ impl Planner {
         let run = runs.map_or(0, |runs| runs.read(page, pages.count.into()));
         let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
         let bytes = if there { 0 } else { self.parts.add(block, pages) };
-        if run >= BLOCK_PAGES || self.is_foreseen(block) {
+        if run >= BLOCK_PAGES || self.is_foreseen(block) || self.has_room_for_all() {
             self.join_parts(file, actions);
-            self.try_stage(BlockId(block.0 + 1), actions);
+            let next = self.layout.blocks_of(file).find(|next| next.0 == block.0 + 1);
+            if let Some(next) = next.filter(|_| run >= BLOCK_PAGES && self.settings.prefetch) {
+                self.try_stage(next, actions);
+            }
         } else if 2 * bytes >= self.layout.pages_bytes(block) && 2 * run < BLOCK_PAGES {
             self.complete(block, actions);
         }

@@ -34,6 +34,16 @@ fn a_jump_divides_a_file_that_ram_cannot_hold() {
 }
 
 #[test]
+fn a_file_is_whole_again_when_ram_can_hold_it() {
+    let mut world = world(16, 8);
+    world.miss(BlockId(9), 1);
+    world.tell(Event::Resized { tier: RAM, capacity: 32 * BLOCK_BYTES });
+    assert!(world.in_parts.contains(&FILE));
+    world.read_part(BlockId(15), 1, 0, 256);
+    assert!(world.in_parts.is_empty(), "also by a read of its end");
+}
+
+#[test]
 fn an_order_that_is_followed_has_its_blocks_fetched_whole() {
     let mut world = world(16, 8);
     let order = Order::listed("test", vec![vec![0].into()], SampleTable::Files).unwrap();
