@@ -171,15 +171,15 @@ impl Pages for Pusher {
                 tracing::debug!(path = ?at.path, %errno, "pages could not be dropped");
                 0
             });
-            if left == 0 {
-                return done();
+            // What is left goes when it can: the kernel waits for pages that a read has locked.
+            done();
+            if left > 0 {
+                // The threads inside cannot reach the kernel's end of the connection.
+                unmapping.submit(Urgency::Prefetch, move || {
+                    // The kernel may have forgotten the node.
+                    let _ = notifier.forget_range(at.node, offset, length);
+                });
             }
-            // The threads inside cannot reach the kernel's end of the connection.
-            unmapping.submit(Urgency::Prefetch, move || {
-                // The kernel may have forgotten the node.
-                let _ = notifier.forget_range(at.node, offset, length);
-                done();
-            });
         });
     }
 
