@@ -1,6 +1,8 @@
-//! What is searched for an order that nothing known explains: the smallest seeds first, then those
-//! that torch's default generator draws first, samplers of other libraries, more small seeds, small
-//! ones of an epoch that did not begin where it was first seen, and all seeds.
+//! What is searched for an order that nothing known explains.
+//!
+//! The smallest seeds come first, then those that torch's default generator draws first, and then the
+//! samplers of other libraries. More small seeds follow, then small ones of an epoch that did not begin
+//! where it was first seen. All seeds are the last.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

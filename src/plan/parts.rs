@@ -7,8 +7,8 @@
 //! 2. A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If
 //!    RAM is full, the block goes whose first part is the oldest, with all its parts. How often pages are
 //!    used is not known: reads that find them are not seen.
-//! 3. If half of a block has come in parts, here and there, it is fetched whole, to a tier below RAM or to RAM, if one
-//!    has room to keep it. So what is read again and again costs twice its bytes at most.
+//! 3. If half of a block has come in parts, here and there, and a tier has room to keep all of it, it is
+//!    fetched whole, to a tier below RAM first.
 //! 4. Reads that follow each other for the length of a block are sequential. From then on the file is
 //!    read by whole blocks again, and ahead. So it is if there comes to be room for all the data.
 
