@@ -26,9 +26,12 @@ impl Cache {
         waiter: Waiter,
     ) {
         let key = Key { block, node, pages: Some(pages) };
-        let located = self.locate(block, Some(pages)).filter(|at| at.node == node);
-        let Some(located) = located else { return waiter(Err(ReadFailure::PastVersion)) };
-        let is_stored = self.is_stored(block);
+        let whole = self.catalog.locate(block).filter(|at| at.node == node);
+        let Some(whole) = whole else { return waiter(Err(ReadFailure::PastVersion)) };
+        let is_stored = self.local.as_ref().is_some_and(|local| local.contains(&whole));
+        let Some(located) = part_of(whole, pages) else {
+            return waiter(Err(ReadFailure::PastVersion));
+        };
         let mut flights = self.lock();
         if is_stored || flights.contains_key(&Key::whole(block, node)) {
             drop(flights);
@@ -58,17 +61,16 @@ impl Cache {
     /// Where pages of a block are at the source, or all of it.
     pub(super) fn locate(&self, block: BlockId, pages: Option<PageRange>) -> Option<Located> {
         let whole = self.catalog.locate(block)?;
-        let Some(pages) = pages else { return Some(whole) };
-        let left = whole.length.checked_sub(pages.offset() as usize)?;
-        let length = left.min(pages.bytes() as usize);
-        Some(Located { offset: whole.offset + pages.offset(), length, ..whole })
+        match pages {
+            Some(pages) => part_of(whole, pages),
+            None => Some(whole),
+        }
     }
+}
 
-    /// Whether the local store has a block.
-    fn is_stored(&self, block: BlockId) -> bool {
-        let stored = |local: &&Arc<super::Local>| {
-            self.catalog.locate(block).is_some_and(|located| local.contains(&located))
-        };
-        self.local.as_ref().filter(stored).is_some()
-    }
+/// Where pages of a block are; none past its end.
+fn part_of(whole: Located, pages: PageRange) -> Option<Located> {
+    let left = whole.length.checked_sub(pages.offset() as usize)?;
+    let length = left.min(pages.bytes() as usize);
+    Some(Located { offset: whole.offset + pages.offset(), length, ..whole })
 }
