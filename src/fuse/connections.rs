@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{Result, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -20,14 +21,46 @@ const LIST: &str = "/sys/fs/fuse/connections";
 
 /// Aborts the connection whose device has this minor number. Says whether that could be asked for.
 pub(super) fn abort(minor: u64) -> bool {
-    let open = || match own_list() {
-        Ok(list) => {
-            let file = format!("{minor}/abort");
-            Ok(openat(list, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
-        }
-        Err(_) => File::options().write(true).open(format!("{LIST}/{minor}/abort")),
-    };
-    open().and_then(|mut file: File| file.write_all(b"1")).is_ok()
+    let abort = list().and_then(|list| open(&list, minor, "abort", OFlags::WRONLY));
+    abort.and_then(|mut file| file.write_all(b"1")).is_ok()
+}
+
+/// What ends one connection. It does nothing to a later connection whose device gets the same number:
+/// the kernel parts these files from a connection that it forgets.
+#[derive(Debug)]
+pub struct Switch {
+    abort: File,
+    /// How many requests wait, in one line.
+    waiting: File,
+}
+
+impl Switch {
+    /// That of the connection whose device has this minor number now.
+    pub(super) fn of(minor: u64) -> Option<Self> {
+        let list = list().ok()?;
+        let abort = open(&list, minor, "abort", OFlags::WRONLY).ok()?;
+        Some(Switch { abort, waiting: open(&list, minor, "waiting", OFlags::RDONLY).ok()? })
+    }
+
+    /// Whether there is no such connection any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.waiting.read_at(&mut [0; 32], 0), Ok(0))
+    }
+
+    /// Aborts the connection. Says whether that could be asked for.
+    pub fn abort(&self) -> bool {
+        (&self.abort).write_all(b"1").is_ok()
+    }
+}
+
+/// The root of the list: of a mount of our own, or of the one at its usual place.
+fn list() -> Result<OwnedFd> {
+    own_list().or_else(|_| File::open(LIST).map(OwnedFd::from))
+}
+
+fn open(list: &OwnedFd, minor: u64, name: &str, access: OFlags) -> Result<File> {
+    let path = format!("{minor}/{name}");
+    Ok(openat(list, path, access | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Whether this user can abort connections of his own: as root, or by the list at its usual place.

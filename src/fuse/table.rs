@@ -12,7 +12,7 @@ use nix::sys::stat::{makedev, minor};
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::connections;
+use super::connections::{self, Switch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::is_holding;
 
@@ -150,6 +150,11 @@ impl Place {
         let line = mounted_at(path)?;
         let [_, name] = line.kind().filter(|[kind, _]| kind.starts_with(b"fuse"))?;
         Some(Place { path: path.to_path_buf(), device: line.device()?, name })
+    }
+
+    /// What ends this connection and no later one.
+    pub fn switch(&self) -> Option<Switch> {
+        Switch::of(minor(device_number(&self.device)?))
     }
 
     /// Ends the connection, also if it was unmounted while it is in use. Says whether it could.

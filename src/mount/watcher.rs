@@ -5,7 +5,8 @@
 //! nobody answers that read any more. Then readers hang, and with them every `sync` of the machine.
 //!
 //! 1. The daemon starts the watcher. Devices are closed when a program starts, so that it has none open.
-//! 2. The daemon tells it by a pipe what is mounted, each time that this changes.
+//! 2. The daemon tells it by a pipe what is mounted, each time that this changes. The watcher opens what
+//!    ends these connections at once: a later mount may get the number of one that is gone.
 //! 3. Once a second the watcher looks whether the daemon was killed, and aborts its connections if so.
 //! 4. The pipe ends when nothing of the daemon is left. The watcher ends with it, and by no signal that
 //!    ends a daemon. If it is killed, the daemon starts another one.
@@ -24,7 +25,7 @@ use std::time::Duration;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::Place;
+use crate::fuse::{Place, Switch};
 use crate::process::is_ending;
 
 /// The hidden verb that runs the watcher.
@@ -120,22 +121,45 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     };
     let spawned = thread::Builder::new().spawn(reads);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
-    let mut places: Vec<Place> = Vec::new();
+    let mut watched: Vec<Watched> = Vec::new();
     loop {
         match brought.recv_timeout(LOOK_EVERY) {
-            Ok(told) => places = told.unwrap_or_default(),
-            Err(RecvTimeoutError::Timeout) if is_ending(pid) => cut_off(pid, &mut places, &say),
+            Ok(told) => take(&mut watched, told.unwrap_or_default()),
+            Err(RecvTimeoutError::Timeout) if is_ending(pid) => cut_off(pid, &mut watched, &say),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
 }
 
-/// Ends each connection once: another mount may have its number afterwards.
-fn cut_off(pid: u32, places: &mut Vec<Place>, say: &impl Fn(String)) {
-    for place in places.drain(..) {
+/// A connection that is watched over.
+struct Watched {
+    place: Place,
+    /// None if this user can have none.
+    switch: Option<Switch>,
+}
+
+/// Watches over these connections from now on.
+fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
+    let mut before = std::mem::take(watched);
+    watched.extend(places.into_iter().map(|place| {
+        match before.iter().position(|watched| watched.place == place) {
+            Some(known) => before.swap_remove(known),
+            None => Watched { switch: place.switch(), place },
+        }
+    }));
+}
+
+/// Ends each connection once, unless it is gone: another mount may have its number by now.
+fn cut_off(pid: u32, watched: &mut Vec<Watched>, say: &impl Fn(String)) {
+    for Watched { place, switch } in watched.drain(..) {
+        let ended = match switch {
+            Some(switch) if switch.is_gone() => continue,
+            Some(switch) => switch.abort(),
+            None => place.sever(),
+        };
         let at = place.path.display();
-        let how = match place.sever() {
+        let how = match ended {
             true => "was cut off".to_owned(),
             false => format!(
                 "cannot be cut off; its readers hang until root runs `belady umount --force {at}`"

@@ -151,6 +151,32 @@ fn readers_of_a_killed_daemon_are_set_free_without_help() {
     assert_eq!(mounts_at(&mounted.point), 0);
 }
 
+/// The new mount gets the number of the device of the old one, which is gone.
+#[test]
+fn the_watcher_of_a_killed_daemon_leaves_the_next_mount_alone() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mount = || Mounted::at(&ground, &slow.point, &ground.path("mount"), &[]);
+    let first = mount();
+    let (pid, watcher) = (first.pid, watcher(first.pid));
+    slow.ctl(&["fault", "hang", "*0003", "ops=open,read"]);
+    let path = first.path("d/0003");
+    let reader = Reader::start(move || fs::read(path).map(drop));
+    wait_until("a read that hangs", || slow.count("in_flight") >= 1);
+    signal(pid, Signal::SIGKILL);
+    let second = mount();
+    assert!(reader.result().is_err());
+    // It looks once a second.
+    thread::sleep(Duration::from_secs(3));
+    assert!(runs(watcher), "a thread of the daemon waits for the source");
+    assert!((0..3).all(|file| second.path(format!("d/{file:04}")).exists()));
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the end of the watcher", || !runs(watcher));
+    check_many(&second.path(""), "d", 20, 10_000);
+    second.umount();
+}
+
 /// Puts a socket in place of the one that the only daemon listens at.
 fn listen_instead(run: &Path) -> UnixListener {
     let entries = fs::read_dir(run.join("belady")).unwrap().flatten();

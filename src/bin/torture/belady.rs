@@ -138,11 +138,12 @@ impl Belady {
 
     /// Mounts at all points. Where the source is in trouble it is tried again, until it is not.
     pub(crate) fn mount(&mut self) -> bool {
-        let points = self.points.clone();
-        points.iter().all(|point| self.mount_at(point))
+        let (points, before) = (self.points.clone(), self.pid);
+        points.iter().all(|point| self.mount_at(point, before))
     }
 
-    fn mount_at(&mut self, point: &Path) -> bool {
+    /// `before` is the daemon that was there before.
+    fn mount_at(&mut self, point: &Path, before: Option<i32>) -> bool {
         let first = now();
         loop {
             let began = now();
@@ -150,7 +151,9 @@ impl Belady {
             self.report_panic();
             let is_early = began - first < nanos(TRIED) + self.watch.limit();
             let command = self.mount_command(point);
-            match self.run("mount", Subject::Mount, command) {
+            let is_left = before.is_some_and(is_there);
+            let subject = if is_left { Subject::Remount } else { Subject::Mount };
+            match self.run("mount", subject, command) {
                 Some((0, _)) => {
                     self.pid = self.ground.daemon_of(point);
                     return true;
@@ -216,7 +219,7 @@ impl Belady {
         let began = now();
         loop {
             let name = if force { "umount --force" } else { "umount" };
-            match self.run(name, Subject::Local("the mount"), self.command(&words)) {
+            match self.run(name, Subject::End("the mount"), self.command(&words)) {
                 Some((0, _)) => return true,
                 Some((IN_USE, _)) if !force && now() - began < self.watch.limit() => {
                     thread::sleep(Duration::from_millis(20));
@@ -240,7 +243,7 @@ impl Belady {
             End::Terminate => "end after SIGTERM",
             End::Interrupt => "end after SIGINT",
         };
-        let operation = self.watch.begin(kind, Subject::Local("the daemon"));
+        let operation = self.watch.begin(kind, Subject::End("the daemon"));
         while is_there(pid) && !self.watch.has_hung() {
             thread::sleep(Duration::from_millis(2));
         }

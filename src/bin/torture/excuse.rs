@@ -75,11 +75,9 @@ impl Excuses {
     /// Until when the operation that began then may wait. An hour where that is not known yet.
     pub(crate) fn held_until(&self, subject: &Subject, began: Nanos) -> Nanos {
         let windows = self.windows();
-        let holds = windows.iter().filter(|window| {
-            window.until.saturating_add(TAIL) >= began
-                && window.target.covers(subject)
-                && window.trouble.holds(subject)
-        });
+        let holds = windows
+            .iter()
+            .filter(|window| window.until.saturating_add(TAIL) >= began && window.holds(subject));
         holds.map(|window| window.until).max().unwrap_or(0).max(began)
     }
 
@@ -88,13 +86,32 @@ impl Excuses {
         let windows = self.windows();
         let here = || windows.iter().filter(|window| window.overlaps(began, ended));
         let covers = |window: &&Window| window.target.covers(subject);
-        let holds = |window: &&Window| covers(window) && window.trouble.holds(subject);
+        let holds = |window: &&Window| window.holds(subject);
         let found = here().find(holds).or_else(|| here().find(covers)).or_else(|| here().next());
         found.map_or("no fault", |window| window.trouble.name())
+    }
+
+    /// All faults of that time and where they were, for people.
+    pub(crate) fn all(&self, began: Nanos, ended: Nanos) -> String {
+        let windows = self.windows();
+        let here = windows.iter().filter(|window| window.overlaps(began, ended));
+        let names =
+            here.map(|window| format!("{} ({})", window.trouble.name(), window.target.pattern()));
+        match names.collect::<Vec<_>>() {
+            names if names.is_empty() => "no fault".to_owned(),
+            names => names.join(", "),
+        }
     }
 }
 
 impl Window {
+    /// Whether operations on the subject may wait as long as it lasts.
+    fn holds(&self, subject: &Subject) -> bool {
+        let meets =
+            self.target.covers(subject) || self.trouble.spreads() && self.target.is_near(subject);
+        meets && self.trouble.holds(subject)
+    }
+
     fn overlaps(&self, began: Nanos, ended: Nanos) -> bool {
         self.from <= ended && self.until.saturating_add(TAIL) >= began
     }
@@ -144,7 +161,11 @@ mod tests {
         assert_eq!(excuses.held_until(&Subject::Local("x"), 7), 7);
         let other = now();
         assert_eq!(excuses.held_until(&file("d2/0003.bin"), other), other);
+        assert_eq!(excuses.held_until(&Subject::Mount, other), other);
+        assert_eq!(excuses.held_until(&Subject::Remount, other), Nanos::MAX);
         excuses.end(noted);
         assert!(excuses.held_until(&file("d1/0003.bin"), other) < Nanos::MAX);
+        excuses.begin(Trouble::SourceHangNames, Target::Ending(3));
+        assert_eq!(excuses.held_until(&file("d2/0004.bin"), now()), Nanos::MAX);
     }
 }

@@ -22,6 +22,11 @@ pub(crate) enum Subject {
     Directory(String),
     /// The mount as a whole, which needs all of the source.
     Mount,
+    /// The same after a killed daemon of which something is left: its store is free when the source has
+    /// answered what that daemon has asked.
+    Remount,
+    /// The end of a mount, which needs no answer of the source, but writes to the cache disk.
+    End(&'static str),
     /// What needs no answer of the source, so that no fault there is an excuse.
     Local(&'static str),
 }
@@ -40,13 +45,24 @@ impl Target {
     pub(crate) fn covers(self, subject: &Subject) -> bool {
         match (self, subject) {
             (_, Subject::Local(_)) => false,
-            (Target::All, _) | (_, Subject::Mount) => true,
+            (_, Subject::End(_)) => self == Target::All,
+            (Target::All, _) | (_, Subject::Mount | Subject::Remount) => true,
             (Target::Directory(digit), Subject::File(path) | Subject::Directory(path)) => {
                 path.is_empty() || path.starts_with(&format!("d{digit}"))
             }
             (Target::Ending(digit), Subject::File(path)) => path.ends_with(&format!("{digit}.bin")),
             // Each directory has such files.
             (Target::Ending(_), Subject::Directory(_)) => true,
+        }
+    }
+
+    /// Whether an operation on the subject may meet the fault in its own directory.
+    pub(crate) fn is_near(self, subject: &Subject) -> bool {
+        match (self, subject) {
+            (_, Subject::Local(_) | Subject::End(_)) => false,
+            // Each directory has such files.
+            (Target::Ending(_), _) => true,
+            _ => self.covers(subject),
         }
     }
 }
@@ -57,8 +73,8 @@ impl Subject {
         match self {
             Subject::File(path) | Subject::Directory(path) if !path.is_empty() => path.clone(),
             Subject::File(_) | Subject::Directory(_) => "the top".to_owned(),
-            Subject::Mount => "the mount".to_owned(),
-            Subject::Local(what) => (*what).to_owned(),
+            Subject::Mount | Subject::Remount => "the mount".to_owned(),
+            Subject::End(what) | Subject::Local(what) => (*what).to_owned(),
         }
     }
 }
@@ -76,5 +92,13 @@ mod tests {
         assert!(!Target::Ending(3).covers(&file("d3/0014.bin")));
         assert!(Target::Ending(3).covers(&Subject::Mount));
         assert!(!Target::All.covers(&Subject::Local("x")));
+    }
+
+    #[test]
+    fn files_of_an_ending_are_in_every_directory() {
+        let file = |path: &str| Subject::File(path.to_owned());
+        assert!(Target::Ending(3).is_near(&file("d4/0014.bin")));
+        assert!(!Target::Ending(3).is_near(&Subject::Local("x")));
+        assert!(!Target::Directory(3).is_near(&file("d4/0003.bin")));
     }
 }

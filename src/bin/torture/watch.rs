@@ -106,7 +106,7 @@ impl Watch {
 
     fn hang(&self, flight: &Flight, now: Nanos, end: &str) {
         let (kind, subject) = (flight.kind, flight.subject.name());
-        let cause = self.excuses.cause(&flight.subject, flight.began, now);
+        let cause = self.excuses.all(flight.began, now);
         let taken = seconds(now - flight.began);
         let what = format!("{kind} of {subject} has taken {taken:.1} s {end} (meanwhile: {cause})");
         self.tally.wrong(Wrong::Hang, self.episode, &what);

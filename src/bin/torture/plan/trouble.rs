@@ -123,13 +123,22 @@ impl Trouble {
     /// Whether operations on the subject may wait as long as it lasts.
     pub(crate) fn holds(self, subject: &Subject) -> bool {
         match self {
-            Trouble::SourceHangData => matches!(subject, Subject::File(_)),
-            Trouble::SourceHangNames => true,
-            Trouble::SourceHangLists => !matches!(subject, Subject::File(_)),
-            // A mount asks the disk for as long as belady waits for one, and goes on without it.
-            Trouble::DiskHangs => matches!(subject, Subject::Mount),
+            Trouble::SourceHangData => matches!(subject, Subject::File(_) | Subject::Remount),
+            // Names wait by directory: a listing that hangs holds the names of its directory, too.
+            Trouble::SourceHangNames | Trouble::SourceHangLists => {
+                !matches!(subject, Subject::End(_))
+            }
+            // A mount asks the disk for as long as belady waits for one, and goes on or ends without it.
+            Trouble::DiskHangs => {
+                matches!(subject, Subject::Mount | Subject::Remount | Subject::End(_))
+            }
             _ => false,
         }
+    }
+
+    /// Whether a name that meets it holds up the other names of its directory.
+    pub(crate) fn spreads(self) -> bool {
+        matches!(self, Trouble::SourceHangNames | Trouble::SourceHangLists)
     }
 
     /// Whether something is not answered until it ends.

@@ -361,12 +361,12 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
                     waited += LOCK_RETRY;
                     continue;
                 }
-                let by = match pid {
-                    Some(pid) if has_ended(pid) => " by a process of another container".into(),
-                    Some(pid) => format!(" by process {pid}"),
-                    None => String::new(),
-                };
-                return Err(busy(path, &by));
+                return Err(match pid {
+                    Some(pid) if is_ending(pid) => left_behind(path, pid),
+                    Some(pid) if has_ended(pid) => busy(path, " by a process of another container"),
+                    Some(pid) => busy(path, &format!(" by process {pid}")),
+                    None => busy(path, ""),
+                });
             }
             Err((_, errno)) => {
                 return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
@@ -388,6 +388,16 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
         stays => stays.ok(),
     };
     Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
+}
+
+/// The kernel holds up a killed daemon as long as its source does not answer.
+fn left_behind(path: &Path, pid: u32) -> Error {
+    let what = format!(
+        "the store {} is in use by what is left of process {pid}: it was killed, and waits in the kernel",
+        path.display()
+    );
+    Error::new(ErrorKind::Busy, what)
+        .hint("it lasts until the source answers; until then mount without a --cache-dir, or give another")
 }
 
 fn busy(path: &Path, by: &str) -> Error {
