@@ -156,6 +156,7 @@ impl Engine {
         source: PosixSource,
         all: bool,
         seen: &AtomicU64,
+        readings: &[Reading],
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
@@ -175,7 +176,9 @@ impl Engine {
         let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
         let ear = learning.as_ref().map(Learning::ear);
-        let rehearsal = rehearse(&settings, &owner, &cache, &inbox)?;
+        let budget = ram_budget(&settings, &cache);
+        let memory = for_a_file(&budget, readings);
+        let rehearsal = rehearse(&settings, memory, &owner, &cache, &inbox)?;
         let offers = rehearsal.as_ref().and_then(Rehearsal::offers);
         let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
@@ -188,7 +191,7 @@ impl Engine {
                 !unasked,
             );
             Engine {
-                budget: Mutex::new(ram_budget(&settings, &cache)),
+                budget: Mutex::new(budget),
                 stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
                 adopted: all_known,
@@ -339,6 +342,13 @@ impl Engine {
     }
 }
 
+/// Bytes of a file that a user names for which there is memory before the first look at what fits.
+fn for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
+    let mut looking = budget.clone();
+    looking.look(readings, 0);
+    looking.for_a_file() as usize
+}
+
 /// The RAM budget until the first look at what fits.
 fn ram_budget(settings: &Settings, cache: &Cache) -> Budget {
     let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
@@ -353,9 +363,11 @@ fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> 
     learn.map(|learn| Learning::start(learn, around)).transpose()
 }
 
-/// Opens the rehearsal buffers, if there are any. The store of the source is in use by us.
+/// Opens the rehearsal buffers, if there are any. The store of the source is in use by us. There is
+/// memory for so many bytes of a file of labels.
 fn rehearse(
     settings: &Settings,
+    memory: usize,
     owner: &Owner,
     cache: &Arc<Cache>,
     inbox: &Arc<Inbox>,
@@ -366,7 +378,7 @@ fn rehearse(
     let place = |buffer: &RehearsalSettings| {
         let latent = (buffer.latent > 0).then(|| home::latent(&disk.dir, owner, &buffer.name));
         let directory = home::buffer(&disk.dir, owner, &buffer.name)?;
-        Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()? })
+        Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()?, memory })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
     Rehearsal::start(buffers, cache, inbox, disk).map(Some)

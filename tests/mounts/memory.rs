@@ -8,8 +8,8 @@ use std::fs;
 use std::process::Command;
 
 use crate::cgroup::MemoryGroup;
-use crate::ground::{Ground, check_many, content, wait_until};
-use crate::mounted::Mounted;
+use crate::ground::{Ground, check_many, content, said, wait_until};
+use crate::mounted::{Mounted, mounts_at};
 use crate::programs::{Program, Reader, runs};
 
 const MIB: u64 = 1 << 20;
@@ -115,6 +115,23 @@ fn an_order_file_that_does_not_fit_into_memory_is_refused_by_the_daemon() {
     check_many(&mounted.path(""), "d", 5, 1000);
     assert_eq!(group.killed(), 0);
     mounted.umount();
+}
+
+#[test]
+fn a_file_of_labels_that_does_not_fit_into_memory_is_refused() {
+    let ground = Ground::new();
+    ground.plant_many("d", 5, 1000);
+    let group = MemoryGroup::new(128 * MIB);
+    let (labels, cache) = (ground.path("labels"), ground.path("cache"));
+    fs::write(&labels, "d/0000,class of the first\n".repeat(2 << 20)).unwrap();
+    let classes = format!("rehearsal.old.classes={}", labels.display());
+    let mut command = ground.belady();
+    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    command.args(["--set", "rehearsal.old.size=3", "--set", &classes, "--cache-dir"]).arg(cache);
+    let output = group.inside(&command).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("there is no memory for more than"), "{}", said(&output));
+    assert_eq!((group.killed(), mounts_at(&ground.path("mount"))), (0, 0));
 }
 
 #[test]

@@ -141,6 +141,8 @@ pub(super) struct Opening {
     pub(super) directory: PathBuf,
     /// The directory of its codes, if it has any.
     pub(super) latent: Option<PathBuf>,
+    /// Bytes of a file of labels for which there is memory.
+    pub(super) memory: usize,
 }
 
 /// The owner's thread, from outside.
@@ -309,23 +311,23 @@ fn run(owner: Owner, notes: Arriving, closed: &Arc<AtomicBool>) -> Result<JoinHa
     })
 }
 
-/// The labels that classes are known by.
-fn labels(classes: &Classes) -> Result<Labels> {
+/// The labels that classes are known by, of a file for which there is so much memory.
+fn labels(classes: &Classes, memory: usize) -> Result<Labels> {
     let Classes::Labels(file) = classes else { return Ok(Labels::default()) };
-    let text = input::read(file, &Limits::LABELS)?;
+    let text = input::read(file, &Limits::LABELS.for_daemon(memory))?;
     Labels::parse(&text).map_err(|error| error.context(file.display()))
 }
 
 /// Opens a buffer and its codes.
 fn open(opening: Opening, min_free: u64) -> Result<Place> {
-    let Opening { settings, directory, latent } = opening;
+    let Opening { settings, directory, latent, memory } = opening;
     let name = format!("rehearsal.{}", settings.name);
     let cannot = |directory: &Path, error: std::io::Error| {
         let message = format!("{name}: {}: {error}", directory.display());
         Error::new(ErrorKind::Cache, message)
             .hint("move the directory away to begin what is in it anew")
     };
-    let labels = labels(&settings.classes).map_err(|error| error.context(&name))?;
+    let labels = labels(&settings.classes, memory).map_err(|error| error.context(&name))?;
     let disk = |directory: &Path| -> std::io::Result<Arc<dyn Disk>> {
         Ok(Arc::new(Directory::open(directory, false)?))
     };
