@@ -1,5 +1,5 @@
 //! The rules of ARCHITECTURE.md, held by reading the source: who may import whom, who may use
-//! which crate, what the pure rooms may name, and how large files may grow.
+//! which crate, and what the pure rooms may name.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
 
@@ -70,12 +70,6 @@ const UNCOUNTED: &str = "fuse/inside.rs";
 /// Where something is printed: what is for people with its control characters escaped.
 const PRINTS: [&str; 4] =
     ["cli/apart.rs", "cli/terminal.rs", "cli/order/output.rs", "cli/mount.rs"];
-
-/// Lines of a source file without its tests.
-const LINES_MAX: usize = 500;
-
-/// Lines of a function.
-const FUNCTION_LINES_MAX: usize = 70;
 
 fn source_files() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -206,34 +200,6 @@ fn what_is_printed_is_escaped_in_one_place() {
         {
             let prints = code.contains(word) && !is_test(&path);
             assert!(!prints || may && !never, "{} prints by {word}", path.display());
-        }
-    }
-}
-
-#[test]
-fn files_and_functions_stay_small() {
-    for (_, path, text) in source_files() {
-        if is_test(&path) {
-            continue;
-        }
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_string();
-        let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
-        let mut start: Option<(usize, usize, &str)> = None;
-        for (number, line) in text.lines().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let head = line.trim_start();
-            let words = head.trim_start_matches("pub(super) ").trim_start_matches("pub ");
-            if start.is_none() && (words.starts_with("fn ") || words.starts_with("async fn ")) {
-                start = (!head.ends_with(';')).then_some((number, indent, head));
-            } else if let Some((from, at, name)) = start
-                && indent == at
-                && head.starts_with('}')
-            {
-                let length = number - from;
-                assert!(length <= FUNCTION_LINES_MAX, "{}: {name}: {length}", path.display());
-                start = None;
-            }
         }
     }
 }

@@ -87,9 +87,11 @@ impl<'e> Lanes<'e> {
         }
     }
 
-    /// The source ends and comes back; the mount has to be made again then.
+    /// The source ends and comes back; the mount has to be made again then. Nothing is mounted meanwhile:
+    /// there is an empty directory in place of the source.
     fn without_source(&self, slow: &mut Option<Slow>, step: &Step, noted: Noted) {
         let Source::Slow(options) = &self.stage.plan.source else { return };
+        let mut belady = self.belady();
         if let Some(slow) = slow.take() {
             slow.stop();
         }
@@ -99,7 +101,6 @@ impl<'e> Lanes<'e> {
         let excuses = &self.stage.watch.excuses;
         let old = excuses.begin(Trouble::Cycle, Target::All);
         excuses.end(noted);
-        let mut belady = self.belady();
         if self.stage.remount(&mut belady, Trouble::Cycle, |belady| belady.end(End::Force)) {
             excuses.end(old);
         }
