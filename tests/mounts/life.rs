@@ -132,10 +132,11 @@ fn a_mount_that_nobody_is_told_of_is_taken_away() {
     ground.plant("file", b"x");
     let mut command = ground.belady();
     command.arg("mount").args([ground.path("source"), ground.path("mount")]);
-    // As the daemon of a command that is killed while it waits.
-    command.env("BELADY_DAEMON", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    // As the daemon of a command that was killed while it waited: nobody has the other end of the pipe.
+    let (other_end, pipe) = std::io::pipe().unwrap();
+    drop(other_end);
+    command.env("BELADY_DAEMON", "1").stdin(Stdio::null()).stdout(pipe);
     let mut daemon = command.stderr(Stdio::null()).spawn().unwrap();
-    drop(daemon.stdout.take());
     let _watchdog = Watchdog::over(daemon.id() as i32);
     daemon.wait().unwrap();
     assert_eq!(mounts_at(&ground.path("mount")), 0);

@@ -56,11 +56,11 @@ pub(crate) fn unmount(run: &Path, point: &Path) -> String {
     words
 }
 
-/// Lets go of the mounts of other tests, which a copy of them would keep alive.
+/// Lets go of the mounts of other tests and of their disks, which a copy of them would keep alive.
 const ALONE: &str = r#"
 awk -v own="${GROUND%/}/" '{
   for (at = 7; $at != "-"; at++);
-  if ($(at + 1) ~ /^fuse(\.|$)/ && index($5 "/", own) != 1) print $5
+  if (($(at + 1) ~ /^fuse(\.|$)/ || $(at + 2) ~ /^\/dev\/loop/) && index($5 "/", own) != 1) print $5
 }' /proc/self/mountinfo | tac | while read -r point; do umount -l "$point" || true; done
 "#;
 

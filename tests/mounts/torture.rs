@@ -47,10 +47,17 @@ impl Loop {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
     }
 
-    /// Unmounts it, as soon as the daemon that had its cache there has ended.
+    /// Unmounts it, as soon as the daemon that had its cache there has ended. A program that another test
+    /// starts in a mount namespace of its own has a copy of the mount at first, so the disk is gone only
+    /// when its device is.
     pub(crate) fn umount(&self) {
         wait_until("nobody uses the disk", || {
             Command::new("umount").arg(&self.point).output().unwrap().status.success()
+        });
+        wait_until("the device of the disk is free", || {
+            let output = Command::new("losetup").arg("-j").arg(&self.image).output().unwrap();
+            assert!(output.status.success(), "{}", crate::ground::said(&output));
+            output.stdout.is_empty()
         });
     }
 
