@@ -324,10 +324,11 @@ impl Engine {
         let kernels: Vec<Arc<Notifier>> =
             lock(&self.connections).iter().map(|c| Arc::clone(c.notifier())).collect();
         for (parent, name) in changes.names {
-            let kernels = kernels.clone();
+            let (kernels, dataset) = (kernels.clone(), Arc::clone(&self.dataset));
             // The kernel may ask back before it takes a notification, and may make it wait.
             notifier.submit(Urgency::Demand, parent, move || {
                 let _own = OwnThreads::enter();
+                dataset.let_readers_out(parent);
                 for kernel in kernels {
                     match kernel.forget(parent, &name) {
                         Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}

@@ -1,12 +1,15 @@
 //! Questions that the source itself is asked, each on a thread that may wait for it.
 //!
-//! What hangs at the source is taken to be a directory. Further questions about it wait without a
-//! thread of their own, so that those about others go on.
+//! What hangs at the source is taken to be a name, and if several names in a directory hang, the
+//! directory. Further questions about it wait without a thread of their own, so that those about others
+//! go on.
 
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -14,7 +17,7 @@ use super::Dataset;
 use super::waiting::{Pending, Reply, interrupted};
 use crate::catalog::{Attr, NodeId};
 use crate::process::is_ending;
-use crate::source::{Crew, Urgency};
+use crate::source::{self, Crew, Urgency};
 use crate::sync::Mutex;
 
 /// Questions at once that nobody waits for, and more that a reader waits for. Without belady each reader
@@ -22,7 +25,7 @@ use crate::sync::Mutex;
 const QUESTIONS: usize = 16;
 const RESERVED: usize = 64;
 
-/// A question that takes longer is held up: its turn goes to one about another directory.
+/// A question that takes longer is held up: its turn goes to one about another name.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Questions at once with those that are held up.
@@ -31,13 +34,43 @@ const QUESTIONS_MAX: usize = 4096;
 /// How long a question about the mount itself may wait: programs that look at all mounts ask it.
 const MOMENT: Duration = Duration::from_millis(200);
 
+/// How long a notification about a directory waits for a moment in which no request is about it.
+const GAP: Duration = Duration::from_millis(20);
+
+/// How often it looks: at first, and at last.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A directory, or a name in it.
+    /// A directory.
     Directory(NodeId),
+    /// A name in a directory, by its hash.
+    Name(NodeId, u64),
     /// The space of the filesystem.
     Space,
+}
+
+impl Place {
+    /// A name in a directory, or what is known by a number there.
+    pub(super) fn name(directory: NodeId, name: impl Hash) -> Self {
+        let hashes = BuildHasherDefault::<DefaultHasher>::default();
+        Place::Name(directory, hashes.hash_one(name))
+    }
+
+    fn directory(self) -> Option<NodeId> {
+        match self {
+            Place::Directory(directory) | Place::Name(directory, _) => Some(directory),
+            Place::Space => None,
+        }
+    }
+}
+
+impl source::Place for Place {
+    fn is_beside(&self, other: &Self) -> bool {
+        self.directory() == other.directory()
+    }
 }
 
 /// The threads that ask.
@@ -106,8 +139,24 @@ impl Dataset {
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let reply: Reply<T> = Box::new(reply);
-        let pending = self.waiting.enter(task, reply, interrupted);
+        let pending = self.waiting.enter(task, place.directory(), reply, interrupted);
         self.ask_for(place, pending, question);
+    }
+
+    /// Waits until the requests about a directory are answered that wait for the source now. It is to be
+    /// called before the kernel is told something about a name there.
+    ///
+    /// A reader may have the directory locked until its request is answered. A notification waits for the
+    /// lock, and as long as it waits, the kernel lets no other reader into the directory.
+    pub fn let_readers_out(&self, directory: NodeId) {
+        let began = Instant::now();
+        let mut pause = LOOK_MIN;
+        while self.waiting.has(directory, began)
+            || began.elapsed() < GAP && self.waiting.has(directory, Instant::now())
+        {
+            thread::sleep(pause);
+            pause = (2 * pause).min(LOOK_MAX);
+        }
     }
 
     /// Asks something for a request that waits.
@@ -149,9 +198,9 @@ impl Dataset {
         self.ask_briefly_for(Place::Directory(directory), pending, question);
     }
 
-    /// Where the source is asked about a node: its directory.
+    /// Where the source is asked about a node: at a name in its directory.
     fn place(&self, node: NodeId) -> Place {
-        Place::Directory(self.catalog.parent(node).unwrap_or(NodeId::ROOT))
+        Place::name(self.catalog.parent(node).unwrap_or(NodeId::ROOT), node)
     }
 
     /// Attributes of the root, whose last check is too old. A source that hangs or fails does not

@@ -256,7 +256,7 @@ impl Dataset {
         }
         let name = name.to_os_string();
         let answer = |answer: Result<_, Errno>| reply(answer.unwrap_or_else(|e| Err(e.into())));
-        self.ask(Place::Directory(parent), task, answer, move |dataset| {
+        self.ask(Place::name(parent, &name), task, answer, move |dataset| {
             let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {

@@ -62,7 +62,7 @@ impl Dataset {
         reply: ReadReply,
     ) {
         self.sighted(node, Some(task));
-        let reply = self.waiting.enter(Some(task), reply, |reply| reply(Err(Errno::EINTR)));
+        let reply = self.waiting.enter(Some(task), None, reply, |reply| reply(Err(Errno::EINTR)));
         self.begin(Reader { node, task, offset, size, retries: RETRIES, reply });
     }
 

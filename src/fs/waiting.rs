@@ -7,6 +7,9 @@
 //! 2. A request that may only wait briefly is answered from memory when its time is over.
 //!
 //! The answer that comes later is dropped.
+//!
+//! As long as a name is looked up or a directory is listed, the kernel may have the directory locked, so
+//! the table also says of which directory a request is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::cache::Alarm;
+use crate::catalog::NodeId;
 use crate::sync::Mutex;
 
 /// Takes the answer to a request.
@@ -84,6 +88,8 @@ struct Entry {
     since: Instant,
     /// None where the kernel does not say for which task it asks.
     task: Option<u32>,
+    /// The directory that it lists or whose name it is about.
+    directory: Option<NodeId>,
     request: Weak<dyn Waits>,
 }
 
@@ -107,14 +113,29 @@ impl Waiting {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Notes a request of a task. `interrupt` sends its reply with `EINTR`.
+    /// Whether a request about a directory waits that came before a moment.
+    pub(super) fn has(&self, directory: NodeId, before: Instant) -> bool {
+        let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let meant = entries.iter().filter(is_meant);
+        // A reply that nobody else holds any more is sent where it is dropped: after the lock.
+        let found: Vec<Arc<dyn Waits>> =
+            meant.filter_map(|entry| entry.request.upgrade()).collect();
+        drop(entries);
+        found.iter().any(|request| request.is_unanswered())
+    }
+
+    /// Notes a request of a task, which may be about a directory. `interrupt` sends its reply with
+    /// `EINTR`.
     pub(super) fn enter<R: Send + 'static>(
         &self,
         task: Option<u32>,
+        directory: Option<NodeId>,
         reply: R,
         interrupt: fn(R),
     ) -> Arc<Pending<R>> {
-        self.note(task, Pending { reply: Mutex::new(Some(reply)), interrupt, from_memory: None })
+        let reply = Mutex::new(Some(reply));
+        self.note(task, directory, Pending { reply, interrupt, from_memory: None })
     }
 
     /// As [`enter`](Self::enter), of a request that may wait for `patience`. `from_memory` answers it
@@ -129,15 +150,20 @@ impl Waiting {
         let answer = Box::new(move |reply: Reply<T>| reply(from_memory()));
         let late = Late(Instant::now() + patience, answer);
         let reply = Mutex::new(Some(reply));
-        self.note(task, Pending { reply, interrupt: interrupted, from_memory: Some(late) })
+        self.note(task, None, Pending { reply, interrupt: interrupted, from_memory: Some(late) })
     }
 
-    fn note<R: Send + 'static>(&self, task: Option<u32>, pending: Pending<R>) -> Arc<Pending<R>> {
+    fn note<R: Send + 'static>(
+        &self,
+        task: Option<u32>,
+        directory: Option<NodeId>,
+        pending: Pending<R>,
+    ) -> Arc<Pending<R>> {
         let pending = Arc::new(pending);
         let request: Weak<Pending<R>> = Arc::downgrade(&pending);
         // The kernel has no task 0: it stands for one in another container.
         let task = task.filter(|task| *task != 0);
-        let entry = Entry { since: Instant::now(), task, request };
+        let entry = Entry { since: Instant::now(), task, directory, request };
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         self.alarm.ring();
         pending
@@ -193,9 +219,9 @@ mod tests {
     fn a_killed_task_is_answered_once_and_the_others_wait() {
         let waiting = Waiting::new(Arc::default());
         let [(one, first), (two, second), (three, third)] = [reply(), reply(), reply()];
-        let killed = waiting.enter(Some(7), one, interrupted);
-        let alive = waiting.enter(Some(8), two, interrupted);
-        let unknown = waiting.enter(Some(0), three, interrupted);
+        let killed = waiting.enter(Some(7), None, one, interrupted);
+        let alive = waiting.enter(Some(8), None, two, interrupted);
+        let unknown = waiting.enter(Some(0), None, three, interrupted);
         waiting.look(Instant::now(), |_| true);
         assert!(killed.waits(), "nobody is looked at so soon");
         waiting.look(Instant::now() + KILL_PATIENCE, |task| task != 8);
@@ -209,7 +235,7 @@ mod tests {
     #[test]
     fn tasks_are_looked_at_once_a_second_at_most() {
         let waiting = Waiting::new(Arc::default());
-        let _request = waiting.enter(Some(7), reply().0, interrupted);
+        let _request = waiting.enter(Some(7), None, reply().0, interrupted);
         let (start, looks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
         for tick in 0..10 {
             let alive = |_| {
@@ -238,9 +264,9 @@ mod tests {
     #[test]
     fn what_was_answered_is_not_kept() {
         let waiting = Waiting::new(Arc::default());
-        let request = waiting.enter(Some(7), reply().0, interrupted);
+        let request = waiting.enter(Some(7), None, reply().0, interrupted);
         drop(request.take());
-        drop(waiting.enter(Some(7), reply().0, interrupted));
+        drop(waiting.enter(Some(7), None, reply().0, interrupted));
         waiting.look(Instant::now(), |_| false);
         assert!(waiting.entries.lock().unwrap().is_empty());
     }

@@ -237,7 +237,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let threads = Crew::new("inside", PATIENCE, 1, 1, leave_descriptors);
         let (sender, started) = mpsc::sync_channel(1);
-        threads.submit(Urgency::Demand, (), move || sender.send(()).unwrap());
+        threads.submit(Urgency::Demand, PathBuf::new(), move || sender.send(()).unwrap());
         started.recv().unwrap();
         drop(writer);
         let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];

@@ -144,6 +144,7 @@ impl Pages for Pusher {
         if self.dataset.sees_opens() || !self.known.expire(node) || !self.known.expires() {
             return;
         }
+        self.dataset.let_readers_out(parent);
         match self.notifier.expire(parent, name) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) => tracing::warn!(?name, %errno, "a name was not taken back"),

@@ -33,6 +33,12 @@ impl Lead {
     }
 }
 
+/// Keeps those for which most speaks, the best first.
+fn keep_best(leads: &mut Vec<Lead>) {
+    leads.sort_by(|one, other| other.bits.total_cmp(&one.bits));
+    leads.truncate(LEADS_MAX);
+}
+
 impl Loader {
     /// Keeps what a search found until more speaks for it, or for another.
     fn keep_lead(&mut self, lead: Lead, n: u32) {
@@ -70,9 +76,15 @@ impl Loader {
                 self.suspects = None;
             }
         }
-        let leads = findings.iter().filter_map(|finding| self.lead(running, finding, shared));
-        let mut leads: Vec<Lead> = leads.filter(|lead| lead.bits > 0.0).collect();
-        leads.sort_by(|one, other| other.bits.total_cmp(&one.bits));
+        let mut leads: Vec<Lead> = Vec::new();
+        for finding in findings {
+            leads.extend(self.lead(running, finding, shared).filter(|lead| lead.bits > 0.0));
+            // In a small dataset thousands fit by chance, and each has all samples of an epoch.
+            if leads.len() >= 2 * LEADS_MAX {
+                keep_best(&mut leads);
+            }
+        }
+        keep_best(&mut leads);
         if let Some(best) = leads.first().filter(|lead| lead.is_sure()) {
             let twins = best.suspect.twins(&shared.indexes).into_iter();
             let twins = twins.filter_map(|told| self.lead_of(running, told, best.need.1, shared));
@@ -91,11 +103,10 @@ impl Loader {
                 let &(index, skip) = keys.get(*target as usize)?;
                 (index, Origin::Draw { seed: *seed, skip }, Law::Unknown)
             }
-            Finding::Drawn { seed, target, default, at, after } => {
+            Finding::Drawn { seed, target, default, at, outputs } => {
                 let &(index, skip) = keys.get(*target as usize)?;
-                let values = Arc::clone(after);
-                let outputs = Outputs { seed: *default, from: at + 1, values };
-                (index, Origin::Draw { seed: *seed, skip }, Law::Drawn { outputs })
+                let outputs = Outputs { seed: *default, from: 0, values: Arc::clone(outputs) };
+                (index, Origin::Draw { seed: *seed, skip }, Law::Drawn { outputs, at: *at })
             }
             Finding::Library { sampler, epoch, view } => {
                 let &(index, _) = keys.get(*view as usize)?;

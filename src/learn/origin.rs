@@ -73,6 +73,9 @@ impl Outputs {
 
     /// Those from output `at` on, about as many.
     pub(super) fn since(&self, at: u64) -> Outputs {
+        if at == self.from {
+            return self.clone();
+        }
         let known = self.reaching(at + self.values.len() as u64 / 2).reaching(at);
         let skip = usize::try_from(at - known.from).unwrap_or(usize::MAX);
         let values = known.values.get(skip..).unwrap_or_default().into();
@@ -174,9 +177,9 @@ pub(super) enum Law {
     Counting,
     /// The same generator goes on, after this many further outputs.
     Continued { gap: u64 },
-    /// The seeds are outputs of torch's default generator: this epoch's is the one before these, and
-    /// it is not known which of them is the next epoch's.
-    Drawn { outputs: Outputs },
+    /// The seeds are outputs of torch's default generator: this epoch's is output `at`, and it is not
+    /// known which of those after it is the next epoch's.
+    Drawn { outputs: Outputs, at: u64 },
     /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
     /// this epoch's is output `at`.
     Default { outputs: Outputs, at: u64, stride: u64 },
@@ -362,12 +365,16 @@ impl Origin {
     }
 }
 
-/// What the seed may be `epochs` epochs after the one whose seed is the output just before these:
-/// with the law from there on. Of outputs that are not here nothing is said.
-pub(super) fn defaults(outputs: &Outputs, epochs: u32) -> impl Iterator<Item = (Origin, Law)> {
+/// What the seed may be `epochs` epochs after the one whose seed is output `at`, with the law from there
+/// on. Of outputs that are not here nothing is said.
+pub(super) fn defaults(
+    outputs: &Outputs,
+    at: u64,
+    epochs: u32,
+) -> impl Iterator<Item = (Origin, Law)> {
     STRIDES.map_while(move |half| {
         let stride = 2 * half;
-        let at = outputs.from - 1 + stride * u64::from(epochs);
+        let at = at + stride * u64::from(epochs);
         let origin = Origin::Draw { seed: outputs.get(at)?, skip: 0 };
         Some((origin, Law::Default { outputs: outputs.clone(), at, stride }))
     })
@@ -395,7 +402,7 @@ impl fmt::Display for Law {
             Law::Same => f.write_str("every epoch the same"),
             Law::Counting => f.write_str("the seed counts up"),
             Law::Continued { .. } => f.write_str("one generator for all epochs"),
-            Law::Drawn { outputs } => {
+            Law::Drawn { outputs, .. } => {
                 let seed = outputs.seed;
                 write!(f, "seed drawn by torch's default generator of seed {seed}, ")?;
                 f.write_str("the next epoch's is not known")
@@ -466,19 +473,20 @@ mod tests {
         let all: Vec<u32> = (0..1_000).map(|_| rng.next_u32()).collect();
         let outputs = Outputs { seed: 1234, from: 701, values: all[701..710].into() };
         let draw = |at: usize| Origin::Draw { seed: all[at], skip: 0 };
-        let (origin, law) = defaults(&outputs, 1).nth(2).unwrap();
+        let (origin, law) = defaults(&outputs, 700, 1).nth(2).unwrap();
         assert_eq!(law, Law::Default { outputs: outputs.clone(), at: 706, stride: 6 });
         assert_eq!(origin, draw(706));
         assert_eq!(origin.after(&law, 10).unwrap().0, draw(712));
         let further = origin.after(&law, 10).unwrap().1;
         assert!(matches!(further, Law::Default { outputs: Outputs { from: 712, .. }, .. }));
-        assert_eq!(defaults(&outputs, 1).count(), 4);
+        assert_eq!(defaults(&outputs, 700, 1).count(), 4);
     }
 
     #[test]
     fn of_an_epoch_long_ago_only_outputs_at_hand_are_suspects() {
         let outputs = Outputs { seed: 1234, from: 1 << 40, values: (0..4_096).collect() };
-        let suspects: Vec<Origin> = defaults(&outputs, 100).map(|(origin, _)| origin).collect();
+        let suspects = defaults(&outputs, (1 << 40) - 1, 100).map(|(origin, _)| origin);
+        let suspects: Vec<Origin> = suspects.collect();
         let at = |half: u32| Origin::Draw { seed: 200 * half - 1, skip: 0 };
         assert_eq!(suspects, (1..=20).map(at).collect::<Vec<Origin>>());
     }

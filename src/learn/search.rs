@@ -100,8 +100,9 @@ pub enum Finding {
         default: u32,
         /// Which of its outputs the seed is, counted from 0.
         at: u64,
-        /// The outputs after it.
-        after: Arc<[u32]>,
+        /// The first outputs, those after the seed among them. All that is found of the same default
+        /// generator shares them: in a small dataset thousands of seeds fit by chance.
+        outputs: Arc<[u32]>,
     },
     /// A sampler of another library than torch.
     Library {
@@ -249,11 +250,10 @@ fn seeds_of_scripts() -> BTreeSet<u32> {
 /// The seeds among the first outputs of the default generator that fit a target.
 fn drawn(search: &SeedSearch, default: u32) -> Vec<Finding> {
     let mut rng = generator(u64::from(default));
-    let outputs: Vec<u32> = (0..DRAWN + AFTER).map(|_| rng.next_u32()).collect();
+    let outputs: Arc<[u32]> = (0..DRAWN + AFTER).map(|_| rng.next_u32()).collect();
     let finding = |Hit { seed, target }| {
-        let at = outputs.iter().position(|output| *output == seed)?;
-        let after = outputs[at + 1..][..AFTER.min(outputs.len() - at - 1)].into();
-        Some(Finding::Drawn { seed, target, default, at: at as u64, after })
+        let at = outputs.iter().position(|output| *output == seed)? as u64;
+        Some(Finding::Drawn { seed, target, default, at, outputs: Arc::clone(&outputs) })
     };
     search.among(&outputs[..DRAWN]).into_iter().filter_map(finding).collect()
 }
@@ -391,6 +391,19 @@ mod tests {
             assert!(found.iter().any(is_it), "{at}");
         }
         assert!(outputs_that_are(outputs[4_000], 1234, 4_000).is_empty());
+    }
+
+    #[test]
+    fn what_fits_by_chance_shares_the_outputs_of_its_generator() {
+        let target = Target { n: 20, skip: 0, place: 0, elements: vec![3], reach: 8 };
+        let search = Search::drawn(vec![target]);
+        let found = search.run(0..search.units());
+        assert!(found.len() > 10_000, "{}", found.len());
+        let outputs = found.iter().map(|finding| match finding {
+            Finding::Drawn { outputs, .. } => outputs.as_ptr(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(outputs.collect::<BTreeSet<_>>().len() as u64, search.units());
     }
 
     #[test]

@@ -140,13 +140,14 @@ impl Sources<'_> {
         }
         // Where the law is known, they are in it.
         let unknown = self.defaults.iter().filter(|_| past.law == Law::Unknown);
+        let unknown = unknown.map(|(outputs, epoch)| (outputs, outputs.from - 1, *epoch));
         let drawn = match &past.law {
-            Law::Drawn { outputs } => Some((outputs, past.epoch)),
+            Law::Drawn { outputs, at } => Some((outputs, *at, past.epoch)),
             _ => None,
         };
-        for (outputs, epoch) in unknown.map(|(outputs, epoch)| (outputs, *epoch)).chain(drawn) {
+        for (outputs, at, epoch) in unknown.chain(drawn) {
             let epochs = self.epoch.saturating_sub(epoch).max(1);
-            for (origin, law) in defaults(outputs, epochs) {
+            for (origin, law) in defaults(outputs, at, epochs) {
                 suspects.extend(self.head(index, origin, law, SHORT_HEAD));
             }
         }
@@ -154,7 +155,7 @@ impl Sources<'_> {
         // between them, workers that stay.
         if let Law::Default { outputs, at, stride } = &past.law {
             let outputs = outputs.since(at + 1);
-            let others = defaults(&outputs, epochs).filter(
+            let others = defaults(&outputs, *at, epochs).filter(
                 |(_, law)| !matches!(law, Law::Default { stride: other, .. } if other == stride),
             );
             for (origin, law) in others {

@@ -3,12 +3,14 @@
 //! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
 //! thread takes its turn. A place with too many of these hangs: what else is to be done there waits
 //! until one is over, or is refused, as whoever asked wants it. So a place that hangs costs what is
-//! asked of it, and all others a moment. The number of threads has a limit. Beyond half of it a place
-//! gets one thread at a time, so that many places that hang leave threads for the others. At the limit
-//! every place counts as one that hangs.
+//! asked of it, and all others a moment. If several places beside each other hang, as names in one
+//! directory, all that are beside them count as places that hang. The number of threads has a limit.
+//! Beyond half of it places beside each other get one thread at a time, so that many places that hang
+//! leave threads for the others. At the limit every place counts as one that hangs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,8 +23,23 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// Jobs at once with those that are held up, unless a crew is given another limit.
 const UNDER_WAY_MAX: usize = 64;
 
+/// Jobs that are held up at places beside each other, all of which then count as places that hang.
+const HELD_UP_BESIDE_MAX: usize = 8;
+
 /// Stack of a thread: there may be thousands of threads.
 const STACK_BYTES: usize = 512 << 10;
+
+/// What a job is about.
+pub trait Place: Eq + Send + 'static {
+    /// Whether two places are so near each other that what hangs at some places there is likely to hang at
+    /// all of them. Places beside a third one are beside each other.
+    fn is_beside(&self, other: &Self) -> bool {
+        self == other
+    }
+}
+
+impl Place for PathBuf {}
+impl Place for Arc<Path> {}
 
 /// Gets `ETIMEDOUT` where its place holds others up.
 type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
@@ -49,7 +66,7 @@ struct State<K> {
     held_up_max: usize,
     demand: VecDeque<Job<K>>,
     prefetch: VecDeque<Job<K>>,
-    /// Those that wait for places that hold others up: by place, none of them empty.
+    /// Those that wait for places that hold others up: by places beside each other, none of them empty.
     waiting: Vec<Vec<(Urgency, Job<K>)>>,
     /// By their numbers.
     under_way: BTreeMap<u64, UnderWay<K>>,
@@ -67,7 +84,7 @@ enum Turn {
     Refuse(Work),
 }
 
-impl<K: Eq> State<K> {
+impl<K: Place> State<K> {
     fn new(patience: Duration) -> Self {
         State {
             patience,
@@ -122,25 +139,28 @@ impl<K: Eq> State<K> {
     /// Whether a job at this place has to wait for those that are under way.
     fn hangs(&self, place: &K, now: Instant) -> bool {
         let under_way = self.under_way.len();
-        let there = || self.under_way.values().filter(|job| job.place == *place);
-        let held_up = there().filter(|job| self.is_held_up(job, now)).count();
+        let beside = || self.under_way.values().filter(|job| job.place.is_beside(place));
+        let held_up = || beside().filter(|job| self.is_held_up(job, now));
         under_way >= self.under_way_max
-            || held_up >= self.held_up_max
-            || under_way >= self.under_way_max / 2 && there().next().is_some()
+            || held_up().filter(|job| job.place == *place).count() >= self.held_up_max
+            || held_up().count() >= self.held_up_max.max(HELD_UP_BESIDE_MAX)
+            || under_way >= self.under_way_max / 2 && beside().next().is_some()
     }
 
     fn put_off(&mut self, urgency: Urgency, job: Job<K>) {
-        match self.waiting.iter_mut().find(|jobs| jobs[0].1.place == job.place) {
+        match self.waiting.iter_mut().find(|jobs| jobs[0].1.place.is_beside(&job.place)) {
             Some(jobs) => jobs.push((urgency, job)),
             None => self.waiting.push(vec![(urgency, job)]),
         }
     }
 
-    /// A job is over: what waits for its place has its turns again, as far as others there let it.
+    /// A job is over: what waits for its place and those beside it has its turns again, as far as others
+    /// there let it.
     fn end(&mut self, number: u64) {
         let full = self.under_way.len() >= self.under_way_max;
         let Some(over) = self.under_way.remove(&number) else { return };
-        let of_it = |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.place == over.place;
+        let of_it =
+            |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.place.is_beside(&over.place);
         let jobs: Vec<(Urgency, Job<K>)> = self.waiting.extract_if(.., of_it).flatten().collect();
         for (urgency, job) in jobs.into_iter().rev() {
             match urgency {
@@ -174,9 +194,9 @@ struct Shared<K> {
 /// A queue of jobs, each about a place, and the threads that do them.
 ///
 /// What is still queued when the crew is dropped is not done; threads end with the job they are at.
-pub struct Crew<K: Eq + Send + 'static>(Arc<Shared<K>>);
+pub struct Crew<K: Place>(Arc<Shared<K>>);
 
-impl<K: Eq + Send + 'static> Crew<K> {
+impl<K: Place> Crew<K> {
     /// A crew that does at most `prefetching_max` prefetches and `reserved` further jobs at once, but
     /// for those that are at it for longer than `patience`. Each thread does `start` first.
     pub fn new(
@@ -241,14 +261,14 @@ impl<K: Eq + Send + 'static> Crew<K> {
     }
 }
 
-impl<K: Eq + Send + 'static> Drop for Crew<K> {
+impl<K: Place> Drop for Crew<K> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.wake.notify_all();
     }
 }
 
-impl<K: Eq + Send + 'static> Shared<K> {
+impl<K: Place> Shared<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -326,6 +346,18 @@ mod tests {
     use std::sync::mpsc::{self, Sender};
 
     use super::*;
+
+    impl Place for u32 {}
+
+    /// A name and its directory.
+    #[derive(PartialEq, Eq)]
+    struct Name(u32, u32);
+
+    impl Place for Name {
+        fn is_beside(&self, other: &Self) -> bool {
+            self.1 == other.1
+        }
+    }
 
     /// What only a broken crew takes.
     const LIMIT: Duration = Duration::from_secs(180);
@@ -432,6 +464,33 @@ mod tests {
             begin(&mut state, now);
             assert_eq!(state.under_way.len(), under_way);
         }
+    }
+
+    #[test]
+    fn some_places_that_hang_do_not_hold_up_those_beside_them_and_many_do() {
+        let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
+        let begins = |state: &mut State<Name>, name: u32, directory: u32, now: Instant| {
+            let work = Box::new(|_: Result<(), Errno>| ());
+            state.demand.push_back(Job { place: Name(name, directory), work, waits: true });
+            matches!(state.take(2, 2, now), Some(Turn::Begin(..)))
+        };
+        for name in 0..HELD_UP_BESIDE_MAX as u32 {
+            assert!(begins(&mut state, name, 7, now));
+            now += PATIENCE;
+            assert!(!begins(&mut state, name, 7, now), "it waits for the first of its name");
+        }
+        assert!(!begins(&mut state, 100, 7, now));
+        assert!(begins(&mut state, 100, 8, now));
+        now += PATIENCE;
+        // One of them is over: its name has another turn, and those beside it wait no longer.
+        state.end(1);
+        let begun: Vec<u64> = std::iter::from_fn(|| match state.take(2, 2, now)? {
+            Turn::Begin(number, _) => Some(number),
+            Turn::Refuse(_) => None,
+        })
+        .collect();
+        let names = begun.iter().map(|number| state.under_way[number].place.0);
+        assert_eq!(names.collect::<Vec<_>>(), [0, 100]);
     }
 
     #[test]

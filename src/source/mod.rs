@@ -17,7 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use crew::Crew;
+pub use crew::{Crew, Place};
 use nix::errno::Errno;
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;

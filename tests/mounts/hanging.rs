@@ -95,6 +95,64 @@ fn directories_that_hang_do_not_stop_others_and_killed_readers_end() {
 }
 
 #[test]
+fn a_directory_whose_name_hangs_does_not_stop_those_beside_it() {
+    let ground = Ground::new();
+    ground.plant("hung/file", b"bytes");
+    ground.plant_many("fine", 20, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    check_many(&mounted.path(""), "fine", 20, 10_000);
+    // Names are due by then.
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "hung", "ops=lookup,getattr"]);
+    let readers: Vec<Process> = (0..20).map(|_| stat(mounted.path("hung/file"))).collect();
+    wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
+    for _ in 0..5 {
+        // The directory's own name is asked of the source anew.
+        check_many(&mounted.path(""), "fine", 20, 10_000);
+        thread::sleep(Duration::from_millis(400));
+    }
+    kill_all(readers);
+    assert!(slow.count("in_flight") >= 1, "the source hangs all the time");
+    slow.ctl(&["fault", "clear"]);
+    wait_until("the name", || fs::read(mounted.path("hung/file")).is_ok());
+    mounted.umount();
+}
+
+/// Who lists a directory has it locked in the kernel. A change that the kernel is told of there waits
+/// for the lock, and keeps all others out meanwhile.
+#[test]
+fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
+    let ground = Ground::new();
+    ground.plant_many("d", 40, 10_000);
+    let slow = Slow::new(&ground, &[]);
+    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    check_many(&mounted.path(""), "d", 20, 10_000);
+    thread::sleep(Duration::from_millis(400));
+    slow.ctl(&["fault", "hang", "d", "ops=opendir,readdir"]);
+    let listing = Process::start(Command::new("ls").arg(mounted.path("d")));
+    wait_until("a listing that hangs", || slow.count("in_flight") >= 1);
+    let changed = |number: usize| format!("{number:04} is another file now");
+    for number in 0..20 {
+        let name = format!("d/{number:04}");
+        ground.plant("new", changed(number).as_bytes());
+        fs::rename(ground.source("new"), ground.source(&name)).unwrap();
+        let mut seen =
+            [read(mounted.path(&name)), stat(mounted.path(format!("d/{:04}", number + 20)))];
+        wait_until("readers beside a listing", || seen.iter_mut().all(Process::has_ended));
+    }
+    assert!(slow.count("in_flight") >= 1, "the source hangs all the time");
+    kill_all(vec![listing]);
+    slow.ctl(&["fault", "clear"]);
+    for number in 0..20 {
+        let path = mounted.path(format!("d/{number:04}"));
+        let is_new = || fs::read(&path).is_ok_and(|bytes| bytes == changed(number).as_bytes());
+        wait_until("the new files", is_new);
+    }
+    mounted.umount();
+}
+
+#[test]
 fn reads_that_hang_do_not_stop_others_and_killed_readers_end() {
     let ground = Ground::new();
     ground.plant_many("hung", 100, 10_000);

@@ -157,8 +157,9 @@ fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Op
             let (seed, from, values) = (*seed, *from, number(values));
             LawHeader::Default { seed, from, values, at: *at, stride: *stride }
         }
-        Law::Drawn { outputs: Outputs { seed, from, values } } => {
-            LawHeader::Drawn { seed: *seed, from: *from, values: number(values) }
+        Law::Drawn { outputs, at } => {
+            let Outputs { seed, from, values } = outputs.since(at + 1);
+            LawHeader::Drawn { seed, from, values: number(&values) }
         }
         Law::Sampler => LawHeader::Sampler,
         Law::Unknown | Law::Shuffled(_) | Law::Listed => LawHeader::Unknown,
@@ -184,7 +185,7 @@ fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
         }
         LawHeader::Drawn { seed, from, values } if (1..=OUTPUTS_MAX).contains(&from) => {
             let values = Arc::clone(lists.get(values)?);
-            Law::Drawn { outputs: Outputs { seed, from, values } }
+            Law::Drawn { outputs: Outputs { seed, from, values }, at: from - 1 }
         }
         LawHeader::Continued { .. } | LawHeader::Drawn { .. } => return None,
     };
@@ -218,7 +219,7 @@ mod tests {
             origin: Origin::Draw { seed: 7, skip: 2 },
             law,
         };
-        let drawn = Law::Drawn { outputs: outputs.clone() };
+        let drawn = Law::Drawn { outputs: outputs.clone(), at: outputs.from - 1 };
         let default = Law::Default { outputs, at: 13, stride: 4 };
         let continued = Law::Continued { gap: 51 };
         let laws = [Law::Unknown, Law::Same, Law::Counting, continued, drawn, default];
