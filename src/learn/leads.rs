@@ -85,6 +85,7 @@ impl Loader {
             }
         }
         keep_best(&mut leads);
+        leads.iter_mut().for_each(|lead| lead.suspect.law.settle());
         if let Some(best) = leads.first().filter(|lead| lead.is_sure()) {
             let twins = best.suspect.twins(&shared.indexes).into_iter();
             let twins = twins.filter_map(|told| self.lead_of(running, told, best.need.1, shared));

@@ -197,6 +197,13 @@ impl Law {
         !matches!(self, Law::Continued { .. })
     }
 
+    /// Keeps only those outputs of which one may be the next epoch's seed.
+    pub(super) fn settle(&mut self) {
+        if let Law::Drawn { outputs, at } = self {
+            *outputs = outputs.since(*at + 1);
+        }
+    }
+
     /// Whether it says the same of another seed.
     pub(super) fn is_of_seed(&self) -> bool {
         matches!(self, Law::Same | Law::Counting | Law::Continued { .. })

@@ -395,10 +395,10 @@ mod tests {
 
     #[test]
     fn what_fits_by_chance_shares_the_outputs_of_its_generator() {
-        let target = Target { n: 20, skip: 0, place: 0, elements: vec![3], reach: 8 };
+        let target = Target { n: 20, skip: 0, place: 0, elements: vec![3, 7], reach: 8 };
         let search = Search::drawn(vec![target]);
         let found = search.run(0..search.units());
-        assert!(found.len() > 10_000, "{}", found.len());
+        assert!(found.len() > 1_000, "{}", found.len());
         let outputs = found.iter().map(|finding| match finding {
             Finding::Drawn { outputs, .. } => outputs.as_ptr(),
             other => panic!("{other:?}"),

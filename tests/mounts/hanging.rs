@@ -128,6 +128,8 @@ fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
     let slow = Slow::new(&ground, &[]);
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "d", 20, 10_000);
+    // The directory is due by then, and another one, so that it is listed at the source.
+    ground.plant("d/further", b"bytes");
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "d", "ops=opendir,readdir"]);
     let listing = Process::start(Command::new("ls").arg(mounted.path("d")));
