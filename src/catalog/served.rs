@@ -72,10 +72,12 @@ impl Tree {
     /// The bytes of a block have come: earlier nodes of its file give the present bytes only if these are
     /// what was handed out for them.
     fn prove(&mut self, file: FileId, block: BlockId, sum: u32) {
-        if self.unproved.remove(&block) && !self.sums.is(block, sum) {
+        if self.sums.is(block, sum) {
+            self.unproved.remove(&block);
+        } else if self.unproved.contains(&block) {
             self.oldest.remove(&file);
-            let others = self.unproved_of(file).collect();
-            self.forget(others);
+            let blocks = self.unproved_of(file).collect();
+            self.forget(blocks);
         }
     }
 }
