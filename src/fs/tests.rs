@@ -220,12 +220,16 @@ fn a_large_file_is_read_on_if_all_blocks_that_were_read_are_the_same() {
             stand.rewrite(seconds);
             let range = 2 * BLOCK..3 * BLOCK;
             let read = stand.read(range.clone());
-            for offset in [2 * BLOCK, 0, BLOCK] {
-                stand.answer(offset, None);
+            stand.answer(2 * BLOCK, None);
+            for offset in [0, BLOCK] {
+                let request = stand.request(offset);
                 assert!(read.try_recv().is_err(), "it is not known yet whether it may be read");
+                assert_eq!(stand.dataset.open(stand.node, 2), Err(Errno::ESTALE), "nor opened");
+                stand.directory.read(vec![request]);
             }
             stand.answer(2 * BLOCK, None);
             assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[range]);
+            assert_eq!(stand.dataset.open(stand.node, 2), Ok(()));
             assert_eq!(stand.pushes(), [2 * BLOCK_BYTES], "what was compared is not kept");
             let again = stand.read(0..10);
             stand.answer(0, None);
