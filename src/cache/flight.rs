@@ -51,7 +51,8 @@ impl Fetching {
         Fetching { waiters: vec![waiter], ..Fetching::for_ram() }
     }
 
-    /// A reader waits for some pages, and the kernel keeps what it is answered.
+    /// Somebody waits for bytes that are not to be pushed: the kernel keeps what a reader of some pages is
+    /// answered, and of what nobody reads it is to keep nothing.
     pub(super) fn for_reader_alone(waiter: Waiter) -> Self {
         Fetching { to_ram: false, ..Fetching::for_reader(waiter) }
     }

@@ -118,8 +118,8 @@ impl Cache {
         let (bytes, Key { block, node, pages }) = (Arc::new(bytes), key);
         let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let whole = pages.is_none() && is_file;
-        let sum = whole.then(|| crc32c::crc32c(&bytes));
-        if !self.catalog.hand_out(node, sum) {
+        let summed = pages.is_none().then(|| (block, crc32c::crc32c(&bytes)));
+        if !self.catalog.hand_out(node, summed) {
             return self.fail(key, ReadFailure::PastVersion);
         }
         let Some(fetching) = self.take_off(key, &bytes) else { return };

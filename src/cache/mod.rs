@@ -323,6 +323,34 @@ impl Cache {
         }
     }
 
+    /// Has a block brought whose bytes nobody reads, so that it is known what they are. They go nowhere,
+    /// and the planner does not hear of it. Never blocks.
+    pub fn bring(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
+        let key = Key::whole(block, node);
+        let mut flights = self.lock();
+        match flights.get_mut(&key) {
+            Some(Flight::Pushing(bytes)) => {
+                let bytes = Arc::clone(bytes);
+                drop(flights);
+                waiter(Ok(Landed::from(bytes)));
+            }
+            Some(Flight::Fetching(fetching)) => {
+                fetching.waiters.push(waiter);
+                let flight = fetching.route.number();
+                drop(flights);
+                self.memory.promote(flight);
+            }
+            None => {
+                flights.insert(key, Flight::Fetching(Fetching::for_reader_alone(waiter)));
+                drop(flights);
+                match self.catalog.locate(block).filter(|located| located.node == node) {
+                    Some(located) => self.fetch(block, located, Urgency::Demand),
+                    None => self.fail(key, ReadFailure::PastVersion),
+                }
+            }
+        }
+    }
+
     /// The planner wants a block in RAM. Nothing happens where a flight is under way.
     pub fn prefetch(self: &Arc<Self>, block: BlockId) {
         let Some(located) = self.catalog.locate(block) else {

@@ -288,6 +288,8 @@ mod tests {
     fn a_node_of_which_nothing_was_handed_out_gives_what_there_is_now() {
         for (root, _source, catalog) in stands() {
             let before = node_of(&catalog, "file");
+            let (file, _) = catalog.file(before).unwrap();
+            let summed = |sum| Some((catalog.layout().blocks_of(file).next().unwrap(), sum));
             let change = |text: &str, number: u64| {
                 write(root.path(), text, number);
                 look(&catalog).0
@@ -297,24 +299,24 @@ mod tests {
                 assert_eq!(catalog.served(node).unwrap().0, third);
                 assert_eq!(catalog.served_attr(node).unwrap().stat.size, 12);
             }
-            assert!(!catalog.hand_out(before, Some(1)), "bytes that have come too late");
-            assert!(catalog.hand_out(third, Some(3)));
+            assert!(!catalog.hand_out(before, summed(1)), "bytes that have come too late");
+            assert!(catalog.hand_out(third, summed(3)));
             let fourth = change("fourth bytes", 4);
-            assert!(catalog.hand_out(fourth, Some(4)));
+            assert!(catalog.hand_out(fourth, summed(4)));
             for past in [before, second, third] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
-                assert!(catalog.hand_out(past, Some(3)), "who has read of it may go on");
+                assert!(catalog.hand_out(past, summed(3)), "who has read of it may go on");
             }
             // Only its time has changed, twice.
             let same = [5, 6].map(|number| change("fourth bytes", number))[1];
             for node in [fourth, same] {
                 assert_eq!(catalog.served(node).unwrap().0, same, "it may be the same");
             }
-            assert!(catalog.hand_out(same, Some(4)));
+            assert!(catalog.hand_out(same, summed(4)));
             assert_eq!(catalog.served(fourth).unwrap().0, same, "it is the same");
             let other = change("other bytes!", 7);
             assert_eq!(catalog.served(fourth).unwrap().0, other);
-            assert!(catalog.hand_out(other, Some(5)));
+            assert!(catalog.hand_out(other, summed(5)));
             for past in [fourth, same] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "it is another");
             }

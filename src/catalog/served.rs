@@ -5,16 +5,21 @@
 //!
 //! 1. Nothing was handed out for the node. Its reader sees a file that was always so.
 //! 2. The new bytes are those that were handed out: only times, owners or attributes have changed. This
-//!    is found out by a checksum when the new bytes come, for files of less than a block.
+//!    is found out by the checksum of each block that was handed out, when its new bytes come. Who reads
+//!    something else of the file waits for that.
 //!
 //! Else it gives those of its own version as long as they can be had, and then `ESTALE`.
 
 use nix::errno::Errno;
 
 use super::node::NodeId;
-use super::tree::{Tree, content};
+use super::tree::Tree;
 use super::{Attr, Catalog};
-use crate::ids::{BLOCK_BYTES, FileId};
+use crate::ids::{BlockId, FileId};
+
+/// So many blocks of a file are read again at most to find out whether they are the same: a gibibyte. A
+/// reader waits for it.
+const PROVED_MAX: usize = 1024;
 
 impl Tree {
     /// The row whose present version a node gives, as [`resolve`](Self::resolve) but for versions of
@@ -37,24 +42,42 @@ impl Tree {
         let row = self.row_mut(file);
         let past = row.version;
         row.version = past.wrapping_add(1);
-        let was_handed_out = self.handed_out.set(file, false);
-        let is_summed = content(&self.stat(file)) < BLOCK_BYTES;
-        if is_resized || was_handed_out && !is_summed {
+        let is_unsummed = self.unsummed.set(file, false);
+        let blocks = self.layout.blocks_of(file);
+        let handed_out: Vec<BlockId> = blocks.filter(|block| self.sums.has(*block)).collect();
+        if is_resized || is_unsummed || handed_out.len() > PROVED_MAX {
             self.oldest.remove(&file);
-            self.doubtful.set(file, false);
+            self.forget(handed_out);
         } else {
             self.oldest.entry(file).or_insert(past);
-            if was_handed_out {
-                self.doubtful.set(file, true);
-            }
+            self.unproved.extend(handed_out);
         }
     }
 
-    /// The bytes of a version have come, of which nothing was handed out yet: earlier nodes give them if
-    /// they are what was handed out for these.
-    fn settle(&mut self, file: FileId, sum: u32) {
-        if self.doubtful.set(file, false) && self.sums.get(file) != sum {
+    /// Blocks of a file that were handed out of an earlier version alone.
+    fn unproved_of(&self, file: FileId) -> impl Iterator<Item = BlockId> + '_ {
+        let mut blocks = self.layout.blocks_of(file);
+        let (count, first) = (blocks.len() as u32, blocks.next().unwrap_or(BlockId(0)));
+        self.unproved.range(first..BlockId(first.0 + count)).copied()
+    }
+
+    /// No node gives any more what was handed out of these blocks.
+    fn forget(&mut self, blocks: Vec<BlockId>) {
+        for block in blocks {
+            self.unproved.remove(&block);
+            self.sums.forget(block);
+        }
+    }
+
+    /// The bytes of a block have come: earlier nodes of its file give the present bytes only if these are
+    /// what was handed out for them.
+    fn prove(&mut self, file: FileId, block: BlockId, sum: u32) {
+        if self.sums.is(block, sum) {
+            self.unproved.remove(&block);
+        } else if self.unproved.contains(&block) {
             self.oldest.remove(&file);
+            let blocks = self.unproved_of(file).collect();
+            self.forget(blocks);
         }
     }
 }
@@ -72,33 +95,40 @@ impl Catalog {
         there.ok_or(Errno::ESTALE)
     }
 
-    /// Notes that bytes of a node are handed out: from then on it gives no others. `sum` is the checksum
-    /// of a whole file of less than a block. Says whether these bytes may be handed out, which they may
-    /// not if the node gives those of a later version already.
-    pub fn hand_out(&self, node: NodeId, sum: Option<u32>) -> bool {
-        if let Some(sum) = sum {
-            self.settle(node, sum);
+    /// Blocks of a node that were handed out of earlier versions alone. What else there is of it may only
+    /// be given for nodes of these versions if these blocks turn out to be the same.
+    pub fn unproved(&self, node: NodeId) -> Vec<BlockId> {
+        let tree = self.read();
+        tree.resolve(node).map_or(Vec::new(), |file| tree.unproved_of(file).collect())
+    }
+
+    /// Notes that bytes of a node are handed out: from then on it gives no others. `summed` is the block
+    /// whose bytes they are, all of them, and its checksum. Says whether these bytes may be handed out,
+    /// which they may not if the node gives those of a later version already.
+    pub fn hand_out(&self, node: NodeId, summed: Option<(BlockId, u32)>) -> bool {
+        if let Some((block, sum)) = summed {
+            self.prove(node, block, sum);
         }
         let tree = self.read();
         match (tree.resolve(node), tree.serve(node)) {
             (Ok(file), _) => {
-                if let Some(sum) = sum {
-                    tree.sums.set(file, sum);
+                match summed {
+                    Some((block, sum)) => tree.sums.set(block, sum),
+                    None => _ = tree.unsummed.set(file, true),
                 }
-                tree.handed_out.set(file, true);
                 true
             }
             (Err(_), served) => served.is_err(),
         }
     }
 
-    fn settle(&self, node: NodeId, sum: u32) {
-        let is_doubtful =
-            |tree: &Tree| tree.resolve(node).is_ok_and(|file| tree.doubtful.has(file));
-        if is_doubtful(&self.read()) {
+    fn prove(&self, node: NodeId, block: BlockId, sum: u32) {
+        let is_unproved =
+            |tree: &Tree| tree.resolve(node).is_ok() && tree.unproved.contains(&block);
+        if is_unproved(&self.read()) {
             let mut tree = self.write();
             if let Ok(file) = tree.resolve(node) {
-                tree.settle(file, sum);
+                tree.prove(file, block, sum);
             }
         }
     }
@@ -121,5 +151,94 @@ impl Catalog {
     pub fn served_attr(&self, node: NodeId) -> Result<Attr, Errno> {
         let tree = self.read();
         Ok(self.attr(&tree, tree.serve(node)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs::File;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use crate::catalog::tests::{Gated, node_of};
+    use crate::ids::BLOCK_BYTES;
+
+    /// A file of one block more than are compared.
+    struct Stand(tempfile::TempDir, Catalog);
+
+    impl Stand {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let file = File::create(root.path().join("file")).unwrap();
+            file.set_len((PROVED_MAX as u64 + 1) * BLOCK_BYTES).unwrap();
+            let period = Some(Duration::from_secs(60));
+            let catalog = Catalog::scan(Gated::new(root.path(), "none"), 1, period).unwrap();
+            Stand(root, catalog)
+        }
+
+        /// Gives the file another time; its node.
+        fn touch(&self, seconds: u64) -> NodeId {
+            let file = File::options().write(true).open(self.0.path().join("file")).unwrap();
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+            self.1.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+            node_of(&self.1, "file")
+        }
+
+        /// Hands so many blocks out, which all have this checksum.
+        fn hand_out(&self, node: NodeId, count: usize, sum: u32) {
+            let (file, _) = self.1.file(node).unwrap();
+            for block in self.1.layout().blocks_of(file).take(count) {
+                assert!(self.1.hand_out(node, Some((block, sum))));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_which_very_much_was_handed_out_is_not_compared() {
+        let stand = Stand::new();
+        let catalog = &stand.1;
+        for (count, is_compared) in [(PROVED_MAX, true), (PROVED_MAX + 1, false)] {
+            let before = node_of(catalog, "file");
+            stand.hand_out(before, count, 0);
+            let after = stand.touch(count as u64);
+            assert_eq!(catalog.served(before).is_ok(), is_compared);
+            assert_eq!(catalog.unproved(after).len(), if is_compared { count } else { 0 });
+        }
+    }
+
+    #[test]
+    fn one_block_that_is_another_makes_it_another_file() {
+        let stand = Stand::new();
+        let catalog = &stand.1;
+        let first = node_of(catalog, "file");
+        stand.hand_out(first, 3, 7);
+        let second = stand.touch(1);
+        stand.hand_out(second, 2, 7);
+        assert_eq!(catalog.served(first).unwrap().0, second, "nothing speaks against it");
+        let third = stand.touch(2);
+        assert_eq!(catalog.unproved(third).len(), 3);
+        stand.hand_out(third, 1, 8);
+        for past in [first, second] {
+            assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
+        }
+        assert!(catalog.unproved(third).is_empty(), "there is nobody to know it for");
+        let fourth = stand.touch(3);
+        assert_eq!(catalog.unproved(fourth).len(), 1, "of what was handed out of the third");
+        stand.hand_out(fourth, 1, 8);
+        assert_eq!(catalog.served(third).unwrap().0, fourth);
+    }
+
+    #[test]
+    fn what_was_handed_out_without_a_checksum_is_not_compared() {
+        let stand = Stand::new();
+        let first = node_of(&stand.1, "file");
+        stand.hand_out(first, 1, 7);
+        assert!(stand.1.hand_out(first, None));
+        let second = stand.touch(1);
+        assert_eq!(stand.1.served(first).err(), Some(Errno::ESTALE));
+        stand.hand_out(second, 1, 7);
+        let third = stand.touch(2);
+        assert_eq!(stand.1.served(second).unwrap().0, third);
     }
 }

@@ -1,33 +1,69 @@
-//! A checksum for each file, which threads set without waiting for each other.
+//! A checksum for each block, which threads set without waiting for each other.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::ids::FileId;
+use crate::ids::BlockId;
 use crate::sync::RwLock;
 
-/// The CRC-32C of the bytes of each file that were handed out last: four bytes a file, up to the last
-/// file that has one.
+/// The CRC-32C of the bytes of each block that were handed out last: four bytes a block, up to the last
+/// block that has one. 0 stands for none, and a checksum of 0 is taken for 1.
 #[derive(Debug, Default)]
 pub(super) struct Sums(RwLock<Vec<AtomicU32>>);
 
 impl Sums {
-    /// The checksum of a file; 0 if it was never set.
-    pub(super) fn get(&self, file: FileId) -> u32 {
+    fn get(&self, block: BlockId) -> u32 {
         let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        sums.get(file.index()).map_or(0, |sum| sum.load(Ordering::Acquire))
+        sums.get(block.index()).map_or(0, |sum| sum.load(Ordering::Acquire))
     }
 
-    /// Sets the checksum of a file.
-    pub(super) fn set(&self, file: FileId, sum: u32) {
+    /// Whether a block has a checksum.
+    pub(super) fn has(&self, block: BlockId) -> bool {
+        self.get(block) != 0
+    }
+
+    /// Whether this is the checksum of a block.
+    pub(super) fn is(&self, block: BlockId, sum: u32) -> bool {
+        self.get(block) == sum.max(1)
+    }
+
+    /// Sets the checksum of a block.
+    pub(super) fn set(&self, block: BlockId, sum: u32) {
         let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = sums.get(file.index()) {
-            return slot.store(sum, Ordering::Release);
+        if let Some(slot) = sums.get(block.index()) {
+            return slot.store(sum.max(1), Ordering::Release);
         }
         drop(sums);
         let mut sums = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let length = sums.len().max((file.index() + 1).next_power_of_two());
+        let length = sums.len().max((block.index() + 1).next_power_of_two());
         sums.resize_with(length, AtomicU32::default);
-        sums[file.index()].store(sum, Ordering::Release);
+        sums[block.index()].store(sum.max(1), Ordering::Release);
+    }
+
+    /// A block has no checksum any more.
+    pub(super) fn forget(&self, block: BlockId) {
+        let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = sums.get(block.index()) {
+            slot.store(0, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_has_the_checksum_that_was_set_last() {
+        let (sums, block) = (Sums::default(), BlockId(70));
+        assert!(!sums.has(block) && !sums.is(block, 0));
+        for sum in [7, 0] {
+            sums.set(block, sum);
+            assert!(sums.has(block) && sums.is(block, sum) && !sums.is(block, 8));
+        }
+        assert!(!sums.has(BlockId(69)));
+        sums.forget(block);
+        sums.forget(BlockId(1000));
+        assert!(!sums.has(block));
     }
 }

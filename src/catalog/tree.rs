@@ -4,7 +4,7 @@
 //! rows, and need no list of their own until they change. A further name of a file, its hard link,
 //! is a row that only leads to the file's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::row::{Class, Row, State};
 use super::scan::Found;
 use super::sums::Sums;
 use super::{Bits, TICK};
-use crate::ids::FileId;
+use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Kind, Stat};
 
@@ -115,14 +115,14 @@ pub(super) struct Tree {
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
     links: HashMap<(u64, u64), FileId>,
-    /// Files of whose present version something was handed out.
-    pub(super) handed_out: Bits,
+    /// Files of whose present version something was handed out that has no checksum.
+    pub(super) unsummed: Bits,
     /// The first version whose node gives the present version's bytes, where that is an earlier one.
     pub(super) oldest: HashMap<FileId, u16>,
-    /// Files of which bytes of an earlier version were handed out, and it is not known yet whether
+    /// Blocks of which bytes of an earlier version were handed out, and it is not known yet whether
     /// those of the present one are the same.
-    pub(super) doubtful: Bits,
-    /// Checksums of what was handed out.
+    pub(super) unproved: BTreeSet<BlockId>,
+    /// Checksums of the blocks that were handed out.
     pub(super) sums: Sums,
     /// Whether the source is taken never to change.
     pub(super) immutable: bool,

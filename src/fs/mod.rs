@@ -375,9 +375,13 @@ impl Dataset {
     /// A task opens a file to read it.
     ///
     /// # Errors
-    /// `ESTALE` for a version that is past.
+    /// `ESTALE` for a version that is past, also where the present one may turn out to be the same: the
+    /// kernel looks the name up again then, and opens the present one.
     pub fn open(&self, node: NodeId, task: u32) -> Result<(), Errno> {
-        let (_, file, _) = self.catalog.served(node)?;
+        let (present, file, _) = self.catalog.served(node)?;
+        if present != node && !self.catalog.unproved(present).is_empty() {
+            return Err(Errno::ESTALE);
+        }
         self.inbox.put(Event::Opened { task, file }, None);
         Ok(())
     }

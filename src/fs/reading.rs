@@ -1,7 +1,8 @@
 //! One read: which version of its file it gets, and where its bytes come from.
 //!
 //! A reader that has seen nothing of a version that is past gets the present one instead. So a file that
-//! turns out to have changed is read again, unless other bytes of the past version were handed out.
+//! turns out to have changed is read again, unless other bytes of the past version were handed out. To know
+//! that, the blocks that were handed out are brought first.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,13 +13,17 @@ use nix::errno::Errno;
 use super::join::Join;
 use super::waiting::Pending;
 use super::{Dataset, ReadReply};
-use crate::cache::{Landed, ReadFailure, Waiter};
+use crate::cache::{Buffer, Landed, ReadFailure, Waiter};
 use crate::catalog::NodeId;
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::source::Urgency;
 
 /// How often a read begins anew because its file has changed meanwhile.
-const RETRIES: u32 = 3;
+pub(super) const RETRIES: u32 = 3;
+
+/// Blocks that one read has brought at once to know whether they are the same: for so many there is memory
+/// at any time.
+const PROVED_AT_ONCE: usize = 4;
 
 /// Takes the bytes of a read, or why there are none.
 pub(super) type Done = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
@@ -76,6 +81,12 @@ impl Dataset {
         if part.range.is_empty() {
             return reader.answer(Ok(&[]));
         }
+        if node != reader.node {
+            let unproved = self.unproved_beside(&part);
+            if !unproved.is_empty() {
+                return self.prove(node, unproved, reader);
+            }
+        }
         match &self.peeks {
             Some(peeks) if self.cache.may_peek(node, file, &part.range) => {
                 let dataset = Arc::clone(self);
@@ -87,6 +98,43 @@ impl Dataset {
                 });
             }
             _ => self.missed(part, reader),
+        }
+    }
+
+    /// Blocks that a node of an earlier version may have shown, but for those that are read now in any
+    /// case: when these come, it is known whether they are the same.
+    fn unproved_beside(&self, part: &Part) -> Vec<BlockId> {
+        let mut unproved = self.catalog.unproved(part.node);
+        if !self.is_in_parts(part.node) {
+            let length = part.range.end - part.range.start;
+            let layout = self.catalog.layout();
+            let asked = layout.blocks_in(part.file, part.range.start, length);
+            unproved.retain(|block| asked.clone().all(|read| read != *block));
+        }
+        unproved
+    }
+
+    /// Has some of these blocks brought, and lets the read begin anew when it is known whether they are
+    /// the same.
+    fn prove(self: &Arc<Self>, node: NodeId, mut blocks: Vec<BlockId>, reader: Reader) {
+        if !reader.reply.waits() {
+            return;
+        }
+        blocks.truncate(PROVED_AT_ONCE);
+        let dataset = Arc::clone(self);
+        let done = move |result: Result<&[u8], ReadFailure>| match result {
+            Ok(_) => dataset.begin(reader),
+            Err(_) => dataset.came(node, result, reader),
+        };
+        let join = Arc::new(Join::new(blocks.len(), Box::new(done)));
+        for (index, block) in blocks.into_iter().enumerate() {
+            let join = Arc::clone(&join);
+            let waiter = move |result: Result<Landed, ReadFailure>| {
+                // Nobody needs the bytes.
+                let none = |_| Landed::from(Arc::new(Buffer::from(Vec::new())));
+                join.take(index, result.map(none));
+            };
+            self.cache.bring(block, node, Box::new(waiter));
         }
     }
 
@@ -130,35 +178,44 @@ impl Dataset {
         waiter: impl FnOnce(Result<Landed, ReadFailure>) + Send + 'static,
     ) {
         let pages = PageRange::covering(&asked);
-        // By a further connection the kernel keeps nothing of what it is answered.
-        let in_parts = self.peeks.is_none()
-            && node.file().is_some_and(|file| self.cache.gears().is_in_parts(file));
         let waiter: Waiter = Box::new(move |result: Result<Landed, ReadFailure>| {
             waiter(result.and_then(|bytes| bytes.cut(&asked)));
         });
-        match in_parts {
+        match self.is_in_parts(node) {
             true => self.cache.read_pages(block, pages, node, task, waiter),
             false => self.cache.read(block, node, task, waiter),
         }
     }
 
+    /// Whether readers of a node get the pages that they ask for, and no whole blocks.
+    fn is_in_parts(&self, node: NodeId) -> bool {
+        // By a further connection the kernel keeps nothing of what it is answered.
+        self.peeks.is_none() && node.file().is_some_and(|file| self.cache.gears().is_in_parts(file))
+    }
+
     /// A read has got its bytes, which are a node's, or begins anew.
     fn came(self: &Arc<Self>, node: NodeId, result: Result<&[u8], ReadFailure>, reader: Reader) {
+        let is_past = node != reader.node;
         match result {
             // They have turned out to be others than those that its reader may have read before.
-            Ok(_) if node != reader.node && self.catalog.served(reader.node).is_err() => {
-                self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
-                reader.answer(Err(Errno::ESTALE));
-            }
+            Ok(_) if is_past && self.catalog.served(reader.node).is_err() => self.stale(reader),
+            // The file has changed once more, or is read in parts since then.
+            Ok(_) if is_past && !self.catalog.unproved(node).is_empty() => self.again(reader),
             Ok(bytes) => reader.answer(Ok(bytes)),
             Err(ReadFailure::Errno(errno)) => reader.answer(Err(errno)),
-            Err(ReadFailure::PastVersion) if reader.retries > 0 => {
-                self.begin(Reader { retries: reader.retries - 1, ..reader });
-            }
-            Err(ReadFailure::PastVersion) => {
-                self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
-                reader.answer(Err(Errno::ESTALE));
-            }
+            Err(ReadFailure::PastVersion) => self.again(reader),
         }
+    }
+
+    fn again(self: &Arc<Self>, reader: Reader) {
+        match reader.retries.checked_sub(1) {
+            Some(retries) => self.begin(Reader { retries, ..reader }),
+            None => self.stale(reader),
+        }
+    }
+
+    fn stale(&self, reader: Reader) {
+        self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
+        reader.answer(Err(Errno::ESTALE));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Instant, UNIX_EPOCH};
 
+use super::reading::RETRIES;
 use super::*;
 use crate::cache::{Looked, Pages};
 use crate::catalog::Located;
@@ -175,10 +176,15 @@ impl Stand {
     fn write(&mut self, first: u8, length: usize) {
         self.bytes[0] = first;
         self.bytes.truncate(length);
+        self.rewrite(first.into());
+    }
+
+    /// Writes the file as of so many seconds after 1970.
+    fn rewrite(&self, seconds: u64) {
         let path = self.files.path().join("file");
         std::fs::write(&path, &self.bytes).unwrap();
         let file = std::fs::File::options().write(true).open(path).unwrap();
-        file.set_modified(UNIX_EPOCH + Duration::from_secs(first.into())).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
     }
 }
 
@@ -192,12 +198,76 @@ fn who_has_read_nothing_of_a_version_that_is_past_gets_the_present_one() {
         (0..2).for_each(|_| stand.answer(0, None));
         (0..2).for_each(|_| stand.answer(BLOCK, None));
         assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..BLOCK + 10]);
-        // It has read this version now.
+        // It has read this version now: what it has read is brought again, and is not the same.
         stand.write(2, 3 * BLOCK);
         let read = stand.read(2 * BLOCK..2 * BLOCK + 10);
-        stand.answer(2 * BLOCK, None);
+        [2 * BLOCK, 0, BLOCK].into_iter().for_each(|offset| stand.answer(offset, None));
         assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
     }
+}
+
+#[test]
+fn a_large_file_is_read_on_if_all_blocks_that_were_read_are_the_same() {
+    for period in [None, Some(Duration::from_secs(3600))] {
+        let mut stand = checked(period);
+        let read = stand.read(0..BLOCK + 10);
+        [0, BLOCK].into_iter().for_each(|offset| stand.answer(offset, None));
+        assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
+        assert_eq!(stand.pushes(), [0, BLOCK_BYTES]);
+        // First a byte that nobody has read, then the time alone.
+        stand.bytes[3 * BLOCK - 1] ^= 1;
+        for seconds in [1, 2] {
+            stand.rewrite(seconds);
+            let range = 2 * BLOCK..3 * BLOCK;
+            let read = stand.read(range.clone());
+            stand.answer(2 * BLOCK, None);
+            for offset in [0, BLOCK] {
+                let request = stand.request(offset);
+                assert!(read.try_recv().is_err(), "it is not known yet whether it may be read");
+                assert_eq!(stand.dataset.open(stand.node, 2), Err(Errno::ESTALE), "nor opened");
+                stand.directory.read(vec![request]);
+            }
+            stand.answer(2 * BLOCK, None);
+            assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[range]);
+            assert_eq!(stand.dataset.open(stand.node, 2), Ok(()));
+            assert_eq!(stand.pushes(), [2 * BLOCK_BYTES], "what was compared is not kept");
+            let again = stand.read(0..10);
+            stand.answer(0, None);
+            assert!(again.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..10]);
+            assert_eq!(stand.pushes(), [0]);
+        }
+    }
+}
+
+/// The kernel keeps of each page that it was answered what it was then.
+#[test]
+fn a_large_file_of_which_pages_were_read_is_another_one_when_it_has_changed() {
+    let stand = checked(None);
+    let file = stand.node.file().unwrap();
+    stand.dataset.cache.gears().divide(file, true);
+    let read = stand.read(0..10);
+    stand.answer(0, None);
+    assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
+    stand.rewrite(1);
+    let read = stand.read(BLOCK..BLOCK + 10);
+    stand.answer(BLOCK, None);
+    assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
+}
+
+#[test]
+fn a_read_of_a_file_that_changes_again_and_again_ends() {
+    let stand = checked(Some(Duration::from_secs(3600)));
+    let read = stand.read(0..10);
+    stand.answer(0, None);
+    assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
+    let read = stand.read(BLOCK..BLOCK + 10);
+    // The file changes when it has been looked at, before it is read. What was read is compared each time.
+    for (seconds, offset) in (0..).zip([BLOCK].into_iter().chain([0; RETRIES as usize])) {
+        let request = stand.request(offset);
+        stand.rewrite(seconds);
+        stand.directory.read(vec![request]);
+    }
+    assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
 }
 
 /// The kernel would fill the file with zeros up to the size that it knows.

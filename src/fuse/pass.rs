@@ -20,6 +20,7 @@ use tempfile::tempfile_in;
 use super::{Notifier, Pusher};
 use crate::cache::store::Lent;
 use crate::catalog::NodeId;
+use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The file behind a node, as long as it is passed through.
@@ -38,10 +39,18 @@ struct Opens {
 }
 
 /// Which nodes are passed through.
-#[derive(Default)]
 pub(super) struct Passing {
     able: AtomicBool,
     opens: Mutex<HashMap<NodeId, Opens>>,
+    /// Closes files: the cache disk may take its time to give up one that has been deleted.
+    closer: Pool,
+}
+
+impl Default for Passing {
+    fn default() -> Self {
+        let closer = Pool::new("belady-close", 1, 0);
+        Passing { able: AtomicBool::default(), opens: Mutex::default(), closer }
+    }
 }
 
 impl Passing {
@@ -125,9 +134,10 @@ impl Passing {
         let Some(opens) = all.get_mut(&node) else { return };
         let count = if passed { &mut opens.passed } else { &mut opens.plain };
         *count = count.saturating_sub(1);
-        let ended = (opens.plain == 0 && opens.passed == 0).then(|| all.remove(&node));
-        // What it holds is closed without the lock.
+        let ended = (opens.plain == 0 && opens.passed == 0).then(|| all.remove(&node)).flatten();
         drop(all);
-        drop(ended);
+        if let Some(backing) = ended.and_then(|opens| opens.backing) {
+            self.closer.submit(Urgency::Prefetch, move || drop(backing));
+        }
     }
 }

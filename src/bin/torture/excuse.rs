@@ -75,9 +75,7 @@ impl Excuses {
     /// Until when the operation that began then may wait. An hour where that is not known yet.
     pub(crate) fn held_until(&self, subject: &Subject, began: Nanos) -> Nanos {
         let windows = self.windows();
-        let holds = windows
-            .iter()
-            .filter(|window| window.until.saturating_add(TAIL) >= began && window.holds(subject));
+        let holds = windows.iter().filter(|window| window.ends() >= began && window.holds(subject));
         holds.map(|window| window.until).max().unwrap_or(0).max(began)
     }
 
@@ -112,8 +110,15 @@ impl Window {
         meets && self.trouble.holds(subject)
     }
 
+    /// Until when operations may begin that it excuses. A mount that is there again has no part in the end
+    /// of the one before.
+    fn ends(&self) -> Nanos {
+        let tail = if self.trouble.takes_the_mount_away() { 0 } else { TAIL };
+        self.until.saturating_add(tail)
+    }
+
     fn overlaps(&self, began: Nanos, ended: Nanos) -> bool {
-        self.from <= ended && self.until.saturating_add(TAIL) >= began
+        self.from <= ended && self.ends() >= began
     }
 }
 
@@ -150,6 +155,19 @@ mod tests {
         assert!(!explains(libc::ESTALE, &file("d0/0003.bin"), began));
         excuses.end(noted);
         assert!(!explains(libc::EIO, &file("d0/0003.bin"), now() + 2 * TAIL));
+    }
+
+    #[test]
+    fn what_begins_after_the_mount_is_there_again_is_not_excused() {
+        let excuses = Excuses::default();
+        let file = Subject::File("d0/0003.bin".to_owned());
+        let explains = |began| excuses.explains(libc::ENOTCONN, &file, began, began);
+        for trouble in [Trouble::Kill, Trouble::Cycle] {
+            let noted = excuses.begin(trouble, Target::All);
+            let away = now();
+            excuses.end(noted);
+            assert!(explains(away) && !explains(now() + 1), "{}", trouble.name());
+        }
     }
 
     #[test]

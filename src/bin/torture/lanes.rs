@@ -115,14 +115,16 @@ impl<'e> Lanes<'e> {
             }
             watch.tally.fault(step.trouble);
             let noted = excuses.begin(step.trouble, Target::All);
-            let passed = (self.stage.plan.mode == "passthrough")
-                .then(|| excuses.begin(Trouble::PassedThrough, Target::All));
+            let is_lasting = CacheDisk::is_lasting(step.trouble);
+            // From a disk that is full or takes no writes the kernel reads on.
+            if is_lasting && self.stage.plan.mode == "passthrough" {
+                excuses.begin(Trouble::PassedThrough, Target::All);
+            }
             self.must(step.trouble.name(), disk.begin(step.trouble));
             self.last(step);
             self.must("end of a fault", disk.end(step.trouble));
-            if !CacheDisk::is_lasting(step.trouble) {
+            if !is_lasting {
                 excuses.end(noted);
-                passed.into_iter().for_each(|noted| excuses.end(noted));
             }
         }
     }

@@ -14,6 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::clock::Nanos;
 pub(crate) use promise::Promise;
 
+/// Bytes from which on a file may become stale though its bytes stay.
+const LARGE: u64 = 1 << 20;
+
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
@@ -249,9 +252,16 @@ impl Permitted {
         self.0.iter().all(|state| state.body.is_none())
     }
 
-    /// Whether it has changed, so that a descriptor may have become stale.
+    /// Whether it has changed so that a descriptor may have become stale. Other times, links or attributes
+    /// alone do not make it so, unless it is so large that it may be read in parts, or passed through.
     pub(crate) fn has_changed(&self) -> bool {
-        self.0.len() > 1
+        let may_be_stale = |pair: &[State]| match [pair[0].body, pair[1].body] {
+            [Some(was), Some(is)] if was == is => {
+                is.size >= LARGE || pair.iter().any(|state| state.is_growing)
+            }
+            _ => true,
+        };
+        self.0.windows(2).any(may_be_stale)
     }
 
     /// Whether it may have this size.

@@ -64,6 +64,23 @@ fn a_file_stays_absent_only_if_an_immutable_source_lacked_it_at_the_last_look() 
 }
 
 #[test]
+fn only_other_bytes_make_a_small_file_stale() {
+    let promise = Promise::new(None, 0);
+    let large = Body { content: 1, size: LARGE };
+    for (before, after, may) in [
+        (FIRST, Some(FIRST), false),
+        (FIRST, Some(SECOND), true),
+        (FIRST, None, true),
+        (large, Some(large), true),
+    ] {
+        let file = File::new(3, "d/0003".into(), before, 0);
+        assert!(!file.permitted(&promise, 0, 100).has_changed());
+        change(&file, after, 10, 20);
+        assert_eq!(file.permitted(&promise, 0, 100).has_changed(), may, "{before:?} {after:?}");
+    }
+}
+
+#[test]
 fn bytes_of_two_states_are_never_right() {
     let (file, promise) = (file(), Promise::new(Some(PERIOD), 0));
     change(&file, Some(SECOND), 10, 10);
