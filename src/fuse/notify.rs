@@ -149,3 +149,49 @@ impl Notifier {
         writev(&self.device, &message).map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+    use super::*;
+
+    #[test]
+    fn a_notification_that_waits_is_counted_and_told_once() {
+        // A pipe that is full takes a message as slowly as a kernel that is held up.
+        let (mut kernel, mut device) = std::io::pipe().unwrap();
+        fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        while device.write(&[0; 4096]).is_ok() {}
+        while device.write(&[0]).is_ok() {}
+        fcntl(&device, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        let notifier = Arc::new(Notifier::new(device.into()));
+        assert_eq!(notifier.look(Instant::now() + 2 * LONG), 0);
+        let sends = Arc::clone(&notifier);
+        let sender = thread::spawn(move || sends.expire(NodeId::ROOT, OsStr::new("name")));
+        while notifier.look(Instant::now() + 2 * LONG) == 0 {
+            thread::yield_now();
+        }
+        assert!(notifier.sending().iter().all(|sending| sending.is_told));
+        assert_eq!(
+            notifier.look(Instant::now() + 2 * LONG),
+            1,
+            "it is counted as long as it waits"
+        );
+        let is_sent = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_sent);
+        let drain = thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while !seen.load(Ordering::Relaxed) && kernel.read(&mut bytes).is_ok_and(|n| n > 0) {}
+        });
+        assert_eq!(sender.join().unwrap(), Ok(()));
+        is_sent.store(true, Ordering::Relaxed);
+        assert_eq!(notifier.look(Instant::now() + 2 * LONG), 0);
+        drop(notifier);
+        drain.join().unwrap();
+    }
+}

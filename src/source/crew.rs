@@ -23,7 +23,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// Jobs at once with those that are held up, unless a crew is given another limit.
 const UNDER_WAY_MAX: usize = 64;
 
-/// Jobs that are held up at places beside each other, all of which then count as places that hang.
+/// Places beside each other with jobs that are held up; more, and all that are beside them hang.
 const HELD_UP_BESIDE_MAX: usize = 8;
 
 /// Stack of a thread: there may be thousands of threads.
@@ -140,10 +140,16 @@ impl<K: Place> State<K> {
     fn hangs(&self, place: &K, now: Instant) -> bool {
         let under_way = self.under_way.len();
         let beside = || self.under_way.values().filter(|job| job.place.is_beside(place));
-        let held_up = || beside().filter(|job| self.is_held_up(job, now));
+        let mut held_up: Vec<&K> = Vec::new();
+        for job in beside().filter(|job| self.is_held_up(job, now)) {
+            if job.place == *place || !held_up.contains(&&job.place) {
+                held_up.push(&job.place);
+            }
+        }
+        let here = held_up.iter().filter(|held_up| **held_up == place).count();
         under_way >= self.under_way_max
-            || held_up().filter(|job| job.place == *place).count() >= self.held_up_max
-            || held_up().count() >= self.held_up_max.max(HELD_UP_BESIDE_MAX)
+            || here >= self.held_up_max
+            || held_up.len() - here >= HELD_UP_BESIDE_MAX
             || under_way >= self.under_way_max / 2 && beside().next().is_some()
     }
 
@@ -480,7 +486,13 @@ mod tests {
             assert!(!begins(&mut state, name, 7, now), "it waits for the first of its name");
         }
         assert!(!begins(&mut state, 100, 7, now));
-        assert!(begins(&mut state, 100, 8, now));
+        // All at once at one place, which is one place that hangs.
+        for _ in 0..2 {
+            assert!(begins(&mut state, 100, 8, now) && begins(&mut state, 100, 8, now));
+            assert!(begins(&mut state, 100, 9, now) && begins(&mut state, 100, 9, now));
+            now += PATIENCE;
+        }
+        assert!(begins(&mut state, 101, 8, now));
         now += PATIENCE;
         // One of them is over: its name has another turn, and those beside it wait no longer.
         state.end(1);

@@ -162,6 +162,7 @@ fn a_large_file_is_read_on_if_only_its_time_has_changed_and_is_stale_if_its_byte
         ground.plant("file", &version(2, LENGTH));
         age(200);
         fails(open.read_exact_at(&mut bytes, 5 << 19), libc::ESTALE);
+        drop(open);
         wait_until("the new version", || match fs::read(&path) {
             Ok(bytes) => bytes == version(2, LENGTH),
             Err(error) => {

@@ -97,7 +97,7 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     assert!(met("belady-inside") && met("belady-signals") && met("belady"), "{tried:?}");
 }
 
-/// A mount whose daemon the kernel holds up in a notification: a reader's lookup hangs at the source.
+/// A mount whose daemon the kernel holds up: a reader's lookup hangs at the source.
 /// The ground, the source, the mount, and two tasks that wait.
 pub(crate) type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
 
@@ -117,8 +117,6 @@ pub(crate) fn held_up() -> HeldUp {
     let reader = Reader::start(move || fs::metadata(path).map(drop));
     wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
     let maker = stand_in_line(mounted.path("b/new"));
-    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
-    wait_until("a notification that waits", || mounted.count("/stuck_notifications") > 0);
     (ground, slow, mounted, [reader, maker])
 }
 
