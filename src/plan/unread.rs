@@ -11,6 +11,9 @@
 //! one has read and what it has not, in no order: where second reads were rare and are no longer,
 //! another epoch has begun, and what the one before still lacked is expected in it, too.
 //!
+//! What is read at the end of each epoch (`late`) is fetched last, and given up for what is read before:
+//! a validation's files would else have their place in the cache while others are trained on.
+//!
 //! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
 //! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
 //! number of fetches. Where files are read several times an epoch, by several jobs or as a sampler
@@ -20,6 +23,7 @@
 
 use std::collections::VecDeque;
 
+use super::late::Late;
 use crate::ids::BlockId;
 
 /// Second reads that show that another epoch has begun: fewer are put down to a file looked at
@@ -83,9 +87,12 @@ pub(super) struct Unread {
     /// Blocks that were read for the first time of all while that was so, and those fetched for it.
     discovered: u32,
     guesses: u32,
-    /// The runs that are yet to be gone through in this epoch, and up to where the first has been.
+    /// The runs that are yet to be gone through in this epoch, and up to where the first has been;
+    /// and whether this time what is read late is fetched.
     runs: VecDeque<u32>,
     within: u32,
+    ending: bool,
+    late: Late,
 }
 
 /// Reads of an epoch.
@@ -169,6 +176,8 @@ impl Unread {
             guesses: 0,
             runs: VecDeque::new(),
             within: 0,
+            ending: false,
+            late: Late::default(),
         };
         unread.grow(blocks);
         unread
@@ -178,6 +187,7 @@ impl Unread {
         if blocks > self.last_read.len() {
             self.last_read.resize(blocks, 0);
             self.known.resize(blocks.div_ceil(AROUND as usize), false);
+            self.late.grow(blocks);
         }
     }
 
@@ -186,6 +196,9 @@ impl Unread {
         let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
         let again = last == self.epoch;
         self.count(last);
+        if !again {
+            self.late.read(block);
+        }
         self.reads.second += self.next.read(block, again);
         if self.next.again >= self.needed() {
             if self.next.has_begun(self.before_next()) {
@@ -245,6 +258,7 @@ impl Unread {
         self.before = self.before_next().first();
         self.reads = Reads::default();
         let begun = std::mem::take(&mut self.next).reads;
+        self.late.begin(&begun, !cut);
         if self.epoch == u16::MAX {
             self.forget();
         }
@@ -261,9 +275,14 @@ impl Unread {
         }
         let left = self.last_read.iter().filter(|last| **last == self.epoch - 1);
         self.left = left.count() as u32;
+        self.go_through(false);
+    }
+
+    /// Goes through what is expected from its beginning.
+    fn go_through(&mut self, ending: bool) {
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
         self.runs = known.map(|(run, _)| run).collect();
-        self.within = 0;
+        (self.within, self.ending) = (0, ending);
     }
 
     /// Counts epochs from a small number again.
@@ -316,7 +335,7 @@ impl Unread {
     }
 
     /// Number of the epoch in which the block is expected next.
-    pub(super) fn next_epoch(&self, block: BlockId) -> u64 {
+    fn next_epoch(&self, block: BlockId) -> u64 {
         let last = self.last_read[block.index()];
         let wait = match () {
             () if last == self.epoch => 1,
@@ -329,6 +348,13 @@ impl Unread {
         u64::from(self.epoch) + wait
     }
 
+    /// When the block is expected next, next to others: with those of an epoch's end after the rest.
+    pub(super) fn next_read(&self, block: BlockId) -> u64 {
+        let epoch = self.next_epoch(block);
+        let late = epoch == u64::from(self.epoch) && self.late.has(block);
+        2 * epoch + u64::from(late)
+    }
+
     /// The next block that is still to be read in this epoch, until it is [passed](Self::pass).
     pub(super) fn candidate(&mut self) -> Option<BlockId> {
         let guesses = GUESSES_MIN.saturating_add(self.discovered.saturating_mul(GUESSES));
@@ -336,18 +362,24 @@ impl Unread {
         if self.missed < MISSED_MIN || !self.is_regular() || self.epoch == 1 && !may_guess {
             return None;
         }
-        while let Some(run) = self.runs.front() {
-            while self.within < AROUND {
-                let block = BlockId(run * AROUND + self.within);
-                if self.is_expected(block) && (may_guess || !self.is_guess(block)) {
-                    return Some(block);
+        loop {
+            while let Some(run) = self.runs.front() {
+                while self.within < AROUND {
+                    let block = BlockId(run * AROUND + self.within);
+                    let due = self.ending || !self.late.has(block);
+                    if due && self.is_expected(block) && (may_guess || !self.is_guess(block)) {
+                        return Some(block);
+                    }
+                    self.within += 1;
                 }
-                self.within += 1;
+                self.runs.pop_front();
+                self.within = 0;
             }
-            self.runs.pop_front();
-            self.within = 0;
+            if self.ending || !self.late.any() {
+                return None;
+            }
+            self.go_through(true);
         }
-        None
     }
 
     /// The candidate is fetched, or needs not be.

@@ -45,3 +45,19 @@ fn a_job_that_is_stopped_within_an_epoch_spoils_none_after_it() {
         assert!(found[2..].iter().all(|share| *share > 0.64), "{read}: {found:.2?}");
     }
 }
+
+/// A validation's files are all there when it begins, and have no place in the cache before.
+#[test]
+fn a_validation_takes_no_room_from_the_training() {
+    let train = FILES / 5 * 4;
+    let mut all: Vec<u32> = shuffled(FILES, 77).to_vec();
+    let validation = all.split_off(train as usize);
+    let training = |epoch| shuffled(train, epoch).iter().map(|at| all[*at as usize]).collect();
+    let epochs: Vec<Vec<u32>> = (0..6).map(training).collect();
+    let parts = epochs.iter().flat_map(|epoch| [&epoch[..], &validation[..]]);
+    let found = found(parts);
+    // RAM has room for half of all: five eighths of the training, less the window.
+    for epoch in found[4..].chunks(2) {
+        assert!(epoch[0] > 0.8 && epoch[1] > 0.95, "{found:.2?}");
+    }
+}
