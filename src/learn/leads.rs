@@ -70,6 +70,9 @@ impl Loader {
                 self.suspects = None;
             }
         }
+        if let Purpose::Split { wholes } = &running.purpose {
+            self.split(wholes, findings, shared, out);
+        }
         let leads = findings.iter().filter_map(|finding| self.lead(running, finding, shared));
         let mut leads: Vec<Lead> = leads.filter(|lead| lead.bits > 0.0).collect();
         leads.sort_by(|one, other| other.bits.total_cmp(&one.bits));
@@ -103,7 +106,7 @@ impl Loader {
                 let law = origin.own_law();
                 (index, origin, law)
             }
-            Finding::Output { .. } => return None,
+            Finding::Output { .. } | Finding::Split { .. } => return None,
         };
         self.lead_of(running, told, SURE + hypotheses, shared)
     }
