@@ -37,6 +37,13 @@ const SEEN_MIN: u32 = 64;
 /// From how many bits on one reader's opens say by themselves that it reads the order.
 const BITS_MIN: f64 = 10.0;
 
+/// Of an order as it was read before, the part of its places that its readers may be apart: less than
+/// half of what each of a few has where they go through a part of it each.
+const APART_PART: u32 = 8;
+
+/// From how many opens on it is known whether they are.
+const TOGETHER_MIN: u32 = 8;
+
 /// The share, in quarters, that is read of what lies between two opens of an index order.
 const DENSE: u32 = 3;
 
@@ -184,6 +191,21 @@ impl Follow {
         4 * read >= DENSE * there
     }
 
+    /// Whether those who read are near each other, but for a few, so that what comes next is read
+    /// next: `attempt` is what it was taken up with. Readers that go through a part of it each, side by
+    /// side, go forward too.
+    pub(super) fn is_together(&self, attempt: &Attempt) -> bool {
+        let readers = attempt.readers().iter();
+        let places = readers.filter_map(|reader| {
+            let last = self.sequence.place(reader.last)?;
+            Some((last.abs_diff(self.front) <= self.apart(), reader.samples.len()))
+        });
+        let (near, far): (Vec<_>, Vec<_>) = places.partition(|(is_near, _)| *is_near);
+        let opens = |of: &[(bool, usize)]| of.iter().map(|(_, opens)| opens).sum::<usize>();
+        let enough = attempt.opens() >= TOGETHER_MIN;
+        enough && near.len() > far.len() && opens(&near) >= 3 * opens(&far)
+    }
+
     /// Whether enough was seen to say what the share is: not one worker's of batches of one.
     pub(super) fn knows_share(&self) -> bool {
         self.share.stride == 1 || self.shared >= SHARED_MIN
@@ -207,7 +229,7 @@ impl Follow {
             // Threads of one reader overtake each other.
             Some(at) if place + self.back() >= at.last => Some(0.0),
             Some(_) => None,
-            None => (place.abs_diff(self.front) <= self.ahead()).then_some(0.0),
+            None => (place.abs_diff(self.front) <= self.apart()).then_some(0.0),
         };
         let Some(bits) = bits else {
             // Half of a wider share would make up for the other half.
@@ -260,6 +282,11 @@ impl Follow {
     /// How far readers may be apart.
     fn ahead(&self) -> u32 {
         AHEAD * self.share.stride
+    }
+
+    /// How far from the others a reader may begin.
+    fn apart(&self) -> u32 {
+        if self.origin.is_as_seen() { self.sequence.len() / APART_PART } else { self.ahead() }
     }
 
     /// A task has ended.

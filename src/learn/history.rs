@@ -66,7 +66,7 @@ impl Epoch {
     }
 
     /// See [`samples`].
-    fn samples(&self, generators: &Generators) -> Arc<[u32]> {
+    pub(super) fn samples(&self, generators: &Generators) -> Arc<[u32]> {
         match &self.read {
             Read::Made { index, origin, share, .. } => {
                 share.of_epoch(&index.epoch(origin, generators).unwrap_or_default())

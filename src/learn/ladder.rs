@@ -92,6 +92,8 @@ pub(super) enum Purpose {
     },
     /// The default generator that an epoch's seed comes from.
     Default,
+    /// How a list was split of which the loader has read a part: one of these numberings.
+    Split { wholes: Vec<usize> },
 }
 
 impl Loader {
@@ -137,6 +139,11 @@ impl Loader {
         if self.follow.is_some() || self.ended || 4 * known < 3 * log.len() {
             return;
         }
+        self.search_again(shared, out);
+    }
+
+    /// Searches from the beginning.
+    pub(super) fn search_again(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         if let Some(id) = self.searching.take() {
             shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
@@ -223,7 +230,7 @@ impl Loader {
         self.want((search, Purpose::Default), past_epoch, shared, out);
     }
 
-    fn want(
+    pub(super) fn want(
         &self,
         (search, purpose): (Search, Purpose),
         epoch: u32,
@@ -279,8 +286,13 @@ impl Loader {
         let newest: Vec<&Reader> = self.attempt.readers().iter().rev().take(READERS).collect();
         // The default generator draws seeds for generators that then draw nothing else.
         let skips: &[u32] = if self.stage == Stage::Drawn { &[0] } else { &[0, 2] };
+        // There may be too many targets: what a list that was split shows to be read comes first.
+        let is_split = |index: &Index| index.part.as_ref().is_some_and(|part| part.list.is_some());
+        let (mut indexes, others): (Vec<_>, Vec<_>) =
+            shared.indexes.iter().enumerate().partition(|(_, index)| is_split(index));
+        indexes.extend(others);
         for &skip in skips {
-            for (at, index) in shared.indexes.iter().enumerate() {
+            for &(at, index) in &indexes {
                 let n = index.sequence.len();
                 let places = match (self.stage, skip) {
                     (Stage::Smallest | Stage::Popular, 0) => RANKS.min(n / 8).max(1),

@@ -76,6 +76,9 @@ impl Loader {
                 self.suspects = None;
             }
         }
+        if let Purpose::Split { wholes } = &running.purpose {
+            self.split(wholes, findings, shared, out);
+        }
         let mut leads: Vec<Lead> = Vec::new();
         for finding in findings {
             leads.extend(self.lead(running, finding, shared).filter(|lead| lead.bits > 0.0));
@@ -115,7 +118,7 @@ impl Loader {
                 let law = origin.own_law();
                 (index, origin, law)
             }
-            Finding::Output { .. } => return None,
+            Finding::Output { .. } | Finding::Split { .. } => return None,
         };
         self.lead_of(running, told, SURE + hypotheses, shared)
     }

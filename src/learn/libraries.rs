@@ -1,7 +1,9 @@
 //! The samplers of other libraries than torch, as scripts use them: with a seed that somebody wrote
 //! down, and the parameters of tutorials.
 
-use crate::order::samplers::{Algorithm, Dali, Keras, PythonSeed, Sampler, Shuffle, TfShuffle};
+use crate::order::samplers::{
+    Algorithm, Dali, Distributed, Keras, PythonSeed, Sampler, Shuffle, TfShuffle,
+};
 
 /// Batches of Keras's loader that are tried, its own default first.
 const BATCHES: [u32; 6] = [32, 64, 16, 128, 8, 256];
@@ -41,6 +43,19 @@ pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
         keras.chain(tensorflow).chain(lists.into_iter().map(Sampler::Shuffle))
     };
     std::iter::once(Sampler::Dali(dali)).chain(seeds.iter().flat_map(of_seed)).collect()
+}
+
+/// The lists that scripts shuffle with these seeds and then split: as torch's `random_split`, numpy's
+/// and scikit-learn's splits, `datasets`' and Python's own `shuffle` do.
+pub(super) fn lists(seeds: &[u32]) -> Vec<Sampler> {
+    let of_seed = |&seed: &u32| {
+        let seed = u64::from(seed);
+        let torch = Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() });
+        let others = ALGORITHMS
+            .map(|algorithm| Shuffle { seed: PythonSeed::Number(seed), ..Shuffle::new(algorithm) });
+        std::iter::once(torch).chain(others.map(Sampler::Shuffle))
+    };
+    seeds.iter().flat_map(of_seed).collect()
 }
 
 #[cfg(test)]

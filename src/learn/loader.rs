@@ -78,6 +78,8 @@ pub(super) struct Loader {
     pub(super) asked_default: bool,
     /// Searches for samplers of other libraries.
     pub(super) libraries: u32,
+    /// Epochs for which it was asked which samples they had.
+    pub(super) parts: u32,
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
@@ -115,6 +117,7 @@ impl Loader {
             searching: None,
             asked_default: false,
             libraries: 0,
+            parts: 0,
             proven: false,
             grounds: (Rung::Unread, 0.0, 0.0),
             known_after: None,
@@ -186,12 +189,17 @@ impl Loader {
         }
         let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
-            if self.whole && over.log().len() >= RECORDED_MIN {
-                self.recorded = Some(over.sequence());
-            }
+            let whole = self.whole;
+            let before = self.recorded.take_if(|_| whole && over.log().len() >= RECORDED_MIN);
             self.history.seen(self.epoch, over.log());
             shared.news += 1;
             self.begin_epoch();
+            if whole {
+                self.consider_part(&over, before.as_deref(), shared, out);
+            }
+            if whole && over.log().len() >= RECORDED_MIN {
+                self.recorded = Some(over.sequence());
+            }
         }
         self.streak = self.streak.saturating_add(1);
         if self.is_time() && self.reads() {
@@ -314,6 +322,9 @@ impl Loader {
             Some((_, share)) => follow.inherit(share),
             None if !follow.knows_share() => return false,
             None => {}
+        }
+        if origin.is_as_seen() && !follow.is_together(&self.attempt) {
+            return false;
         }
         let goes_on = self.past.as_ref().is_some_and(|past| past.origin == origin);
         if origin == Origin::Sequential && !goes_on && !follow.is_dense(&self.attempt, &weight) {

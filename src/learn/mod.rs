@@ -34,6 +34,7 @@ mod leads;
 mod libraries;
 mod loader;
 mod origin;
+mod parts;
 mod search;
 mod sequence;
 mod share;
@@ -164,7 +165,7 @@ impl Learner {
         let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
         let indexes: BTreeSet<usize> = followed.collect();
         let candidate = |index: usize| {
-            let Index { name, sequence } = &self.shared.indexes[index];
+            let Index { name, sequence, .. } = &self.shared.indexes[index];
             Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
         };
         indexes.into_iter().map(candidate).collect()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::crack::{Hit, SeedSearch, Target};
 use super::evidence::weigh;
-use super::libraries::samplers;
+use super::libraries::{lists, samplers};
 use super::origin::{Generators, Origin};
 use super::sequence::Sequence;
 use super::share::RANKS_MAX;
@@ -43,6 +43,9 @@ const AFTER: usize = 4096;
 /// Bits of evidence that a sampler's epoch has to have to be looked at more closely.
 const FITS: f64 = 16.0;
 
+/// Bits of evidence beyond those that tell all splits apart that a split is asked for.
+const SPLITS: f64 = 20.0;
+
 /// Words of a generator's state.
 const WORDS: usize = 624;
 const MIDDLE: usize = 397;
@@ -67,6 +70,8 @@ enum Kind {
     Library { samplers: Arc<[Sampler]>, epochs: Vec<u32>, views: Vec<View> },
     /// The same, of the seeds that torch's default generator draws first, by popular seeds of its own.
     Drawn(SeedSearch),
+    /// Lists as popular seeds shuffle them, in which what the views have read lies side by side.
+    Split { lists: Arc<[Sampler]>, views: Vec<View> },
     /// Outputs of torch's default generator that are this, by popular seeds.
     Output { value: u32, outputs: u64 },
 }
@@ -113,6 +118,15 @@ pub enum Finding {
         /// Number of the index order among those looked at.
         view: u32,
     },
+    /// A list of which a part was read.
+    Split {
+        /// What shuffled it.
+        list: Sampler,
+        /// Number of the index order among those looked at.
+        view: u32,
+        /// The part.
+        part: Range<u32>,
+    },
     /// The default generator with this seed gives the value as this output, counted from 0.
     Output {
         /// What the default generator was seeded with.
@@ -150,6 +164,13 @@ impl Search {
         Search { kind: Kind::Library { samplers, epochs, views }, units }
     }
 
+    /// For lists of which the views have read a part, as popular seeds shuffle them.
+    pub(super) fn split(views: Vec<View>) -> Self {
+        let lists: Arc<[Sampler]> = lists(&popular()).into();
+        let units = lists.len() as u64;
+        Search { kind: Kind::Split { lists, views }, units }
+    }
+
     /// For a value among the first `outputs` outputs of torch's default generator, as popular seeds
     /// seed it.
     pub(super) fn output(value: u32, outputs: u64) -> Self {
@@ -175,6 +196,10 @@ impl Search {
             Kind::Library { views, epochs, .. } => {
                 let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
                 let samples = samples * epochs.len() as u64;
+                (2_000_000 / samples.max(1)).max(1)
+            }
+            Kind::Split { views, .. } => {
+                let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
                 (2_000_000 / samples.max(1)).max(1)
             }
             Kind::Drawn(_) => 64,
@@ -216,6 +241,10 @@ impl Search {
                 let samplers = samplers.iter().skip(units.start as usize).take(units.count());
                 let all = samplers.flat_map(|sampler| epochs.iter().map(move |&k| (sampler, k)));
                 all.flat_map(|(sampler, epoch)| fitting(sampler, epoch, views)).collect()
+            }
+            Kind::Split { lists, views } => {
+                let some = lists.iter().skip(units.start as usize).take(units.count());
+                some.flat_map(|list| splits(list, views, lists.len())).collect()
             }
             Kind::Drawn(search) => {
                 let seeds = seeds_of_scripts().into_iter().skip(units.start as usize);
@@ -313,6 +342,23 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     };
     let views = (0..).zip(views).filter(|(_, view)| fits(view));
     views.map(|(view, _)| Finding::Library { sampler: sampler.clone(), epoch, view }).collect()
+}
+
+/// The parts of a list, of so many that are looked at, that the views have read.
+fn splits(list: &Sampler, views: &[View], lists: usize) -> Vec<Finding> {
+    let part = |view: &View| {
+        let positions = list.epochs(view.n, 0).next()?;
+        let sequence = Sequence::new(positions.into());
+        let places = || view.readers.iter().flatten().filter_map(|at| sequence.place(*at));
+        let part = places().min()?..places().max()? + 1;
+        // Of samples drawn from all, all would be of such a part by one chance in 2^bits.
+        let (n, len) = (f64::from(view.n), part.len() as f64);
+        let bits = places().count() as f64 * (n / len).log2();
+        let tried = (views.len() * lists) as f64 * (n - len + 1.0);
+        (bits >= SPLITS + tried.log2()).then_some(part)
+    };
+    let parts = (0..).zip(views).filter_map(|(view, of)| Some((view, part(of)?)));
+    parts.map(|(view, part)| Finding::Split { list: list.clone(), view, part }).collect()
 }
 
 /// The outputs of a seed's generator, of the first `count`, that are `value`.

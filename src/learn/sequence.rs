@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::origin::{Generators, Origin};
+use crate::order::samplers::Sampler;
 
 const NONE: u32 = u32::MAX;
 
@@ -44,6 +45,17 @@ impl Sequence {
 pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
+    /// Of what it is a part, if it is one that a loader has read.
+    pub(super) part: Option<Part>,
+}
+
+/// A part of another numbering.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// How many samples that has.
+    pub(super) of: u32,
+    /// The list of these that was split, if one was.
+    pub(super) list: Option<Sampler>,
 }
 
 impl Index {

@@ -9,12 +9,15 @@ use super::history::Read;
 use super::journal::Journal;
 use super::ladder::Running;
 use super::origin::Generators;
-use super::sequence::{Index, Sequence};
+use super::sequence::{Index, Part, Sequence};
 use super::suspect::Other;
 use crate::order::SampleTable;
 
 /// Of how many loaders the orders are remembered.
 const OTHERS_MAX: usize = 16;
+
+/// How many numberings come from what loaders have read.
+const DERIVED_MAX: usize = 32;
 
 /// One in so many samples of an epoch may not have been seen.
 const UNSEEN_PART: usize = 50;
@@ -77,11 +80,24 @@ impl Shared {
     }
 
     /// Takes a numbering in, behind the others; says whether it is another one.
-    pub(super) fn add(&mut self, Candidate { name, samples }: Candidate) -> bool {
+    pub(super) fn add(&mut self, candidate: Candidate) -> bool {
+        self.number(candidate, None)
+    }
+
+    /// The same of a part of another one, as long as there are few.
+    pub(super) fn derive(&mut self, candidate: Candidate, part: Part) -> bool {
+        let derived = self.indexes.iter().filter(|index| index.part.is_some());
+        let new = derived.count() < DERIVED_MAX && self.number(candidate, Some(part));
+        self.version = self.version.wrapping_add(u32::from(new));
+        new
+    }
+
+    fn number(&mut self, Candidate { name, samples }: Candidate, part: Option<Part>) -> bool {
         let same = |index: &Index| **index.sequence.samples() == *samples;
         let other = samples.len() > 1 && !self.indexes.iter().any(same);
         if other {
-            self.indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
+            let sequence = Arc::new(Sequence::new(samples));
+            self.indexes.push(Index { name, sequence, part });
         }
         other
     }

@@ -100,6 +100,9 @@ impl Sources<'_> {
         for (index, found) in self.indexes.iter().enumerate() {
             let (origin, sequence) = (Origin::Sequential, Arc::clone(&found.sequence));
             suspects.push(Suspect::whole(Some(index), origin, Law::Same, sequence));
+            for (origin, law) in found.drawn_after_split() {
+                suspects.extend(self.head(index, origin, law, SHORT_HEAD));
+            }
             for sampler in self.samplers {
                 let origin = Origin::Sampler { sampler: sampler.clone(), epoch: 0 };
                 suspects.extend(self.head(index, origin, Law::Sampler, HEAD));

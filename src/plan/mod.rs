@@ -36,6 +36,7 @@ mod draws;
 mod epoch;
 mod event;
 mod gear;
+mod late;
 mod layout;
 mod parts;
 mod policy;
@@ -359,7 +360,7 @@ impl Planner {
         if self.blind {
             // A large file is read as a whole.
             let first = self.layout.blocks_of(self.layout.file_of(block)).next();
-            return NextUse::At(self.unread.next_epoch(first.unwrap_or(block)));
+            return NextUse::At(self.unread.next_read(first.unwrap_or(block)));
         }
         self.streams
             .iter()

@@ -7,6 +7,13 @@
 //! reads from lies elsewhere. Of those no more are fetched than were read, twice over: whoever reads
 //! a part of them only, wants the others never.
 //!
+//! A job may be stopped within an epoch, or resumed within one. Then the next epoch reads what this
+//! one has read and what it has not, in no order: where second reads were rare and are no longer,
+//! another epoch has begun, and what the one before still lacked is expected in it, too.
+//!
+//! What is read at the end of each epoch (`late`) is fetched last, and given up for what is read before:
+//! a validation's files would else have their place in the cache while others are trained on.
+//!
 //! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
 //! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
 //! number of fetches. Where files are read several times an epoch, by several jobs or as a sampler
@@ -14,15 +21,14 @@
 //! as long as it may be read again. To keep what was read last would find less there: see the rows
 //! "auto, blind" and "lru, blind" of `tests/golden/policies.txt`.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 
+use super::late::Late;
 use crate::ids::BlockId;
 
-/// So many of so many reads are second reads of an epoch where another one has begun: fewer are put
-/// down to a file looked at twice, or to an indexer.
-const AGAIN: usize = 24;
-const RECENT: u32 = u32::BITS;
+/// Second reads that show that another epoch has begun: fewer are put down to a file looked at
+/// twice, or to an indexer.
+const AGAIN: u32 = 24;
 
 /// Another one has begun, too, only after so many such reads for what was left of this one, and for
 /// all blocks there are: a validation is read several times in an epoch, and each new epoch has all
@@ -30,8 +36,19 @@ const RECENT: u32 = u32::BITS;
 const LEFT_PART: u32 = 4;
 const BLOCKS_PART: usize = 256;
 
+/// An epoch may begin with a second read as long as one read in so many after it is one, too; when
+/// so many others have come since there were more, it has not begun there.
+const AGAIN_PART: u32 = 8;
+const OTHERS_MAX: u32 = 128;
+
+/// How many times as frequent second reads are in an epoch that has begun within another one, as
+/// they were before: those that were, and a few. Where samples are drawn anew for each read, they are
+/// twice as frequent.
+const FREQUENT: u64 = 4;
+const FEW: u64 = 6;
+
 /// Reads out of line that are overlooked, and one for so many others.
-const OVERLOOKED: u32 = 2 * RECENT;
+const OVERLOOKED: u32 = 64;
 const OVERLOOKED_PART: u32 = 8;
 
 /// Reads that found nothing, until somebody counts as going through the files.
@@ -40,7 +57,8 @@ const MISSED_MIN: u32 = 64;
 /// Blocks that lie side by side: where one is read the others are expected too.
 const AROUND: u32 = 64;
 
-/// How many blocks are fetched in the first epoch for each that is read, after some.
+/// How many blocks that nobody ever read are fetched for each that is read for the first time, after
+/// some.
 const GUESSES: u32 = 2;
 const GUESSES_MIN: u32 = 64;
 
@@ -49,29 +67,95 @@ const GUESSES_MIN: u32 = 64;
 pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
-    /// Of the latest reads, whether they were second ones of the epoch, the latest in the lowest bit.
-    recent: u32,
-    /// The latest second reads, as long as there is hardly another: those of the next epoch.
-    again: Vec<BlockId>,
-    /// First reads of this epoch: of blocks that were expected, and of others; and second ones.
-    expected: u32,
-    unexpected: u32,
-    second: u32,
+    reads: Reads,
+    next: Next,
     /// Blocks of the epoch before that are still to be read in this one; in the first, how many
     /// have been.
     left: u32,
     /// Blocks that the epoch before has read.
     before: u32,
+    /// Whether the epoch before ended before all was read.
+    cut: bool,
     /// Whether files have been read once in this epoch, and were in the one before, but for a few.
     regular: [bool; 2],
     /// Whether something was read of each run of [`AROUND`] blocks.
     known: Vec<bool>,
     missed: u32,
-    /// Blocks fetched in the first epoch because others around them were read.
+    /// Whether what nobody ever read is expected where others around it were read: no epoch has been
+    /// seen from its beginning to its end.
+    guessing: bool,
+    /// Blocks that were read for the first time of all while that was so, and those fetched for it.
+    discovered: u32,
     guesses: u32,
-    /// The runs that are yet to be gone through in this epoch, and up to where the first has been.
+    /// The runs that are yet to be gone through in this epoch, and up to where the first has been;
+    /// and whether this time what is read late is fetched.
     runs: VecDeque<u32>,
     within: u32,
+    ending: bool,
+    late: Late,
+}
+
+/// Reads of an epoch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reads {
+    /// First ones of blocks that the epoch before has read; in the first epoch, all first ones.
+    expected: u32,
+    /// First ones of others that were expected because no epoch has been seen whole.
+    guessed: u32,
+    /// First ones of others.
+    unexpected: u32,
+    /// Second ones, but for those that may be of the next epoch.
+    second: u32,
+}
+
+impl Reads {
+    fn first(&self) -> u32 {
+        self.expected + self.guessed + self.unexpected
+    }
+}
+
+/// The latest reads, from the second read with which the next epoch may have begun.
+#[derive(Debug, Default)]
+struct Next {
+    reads: Vec<BlockId>,
+    /// How many of them are second ones.
+    again: u32,
+    /// Others that may come until it is known that no epoch has begun here.
+    others: u32,
+}
+
+impl Next {
+    /// Takes a read; gives the number of second reads that turn out to be of this epoch.
+    fn read(&mut self, block: BlockId, again: bool) -> u32 {
+        if again {
+            self.again += 1;
+            self.others = (self.others + AGAIN_PART - 1).min(OTHERS_MAX);
+        } else {
+            self.others = self.others.saturating_sub(1);
+        }
+        if self.others == 0 {
+            return self.clear();
+        }
+        self.reads.push(block);
+        0
+    }
+
+    /// No epoch has begun here. Gives the number of second reads.
+    fn clear(&mut self) -> u32 {
+        std::mem::take(self).again
+    }
+
+    /// Whether about all reads are second ones: the epoch before has read all there is.
+    fn is_dense(&self) -> bool {
+        8 * self.again as usize >= 7 * self.reads.len()
+    }
+
+    /// Whether another epoch has begun here, after these reads.
+    fn has_begun(&self, before: Reads) -> bool {
+        let (again, reads) = (u64::from(self.again), self.reads.len() as u64);
+        let (second, all) = (u64::from(before.second), u64::from(before.first() + before.second));
+        4 * again >= 3 * reads || again * all >= FREQUENT * (second + FEW) * reads
+    }
 }
 
 impl Unread {
@@ -79,19 +163,21 @@ impl Unread {
         let mut unread = Unread {
             last_read: Vec::new(),
             epoch: 1,
-            recent: 0,
-            again: Vec::new(),
-            expected: 0,
-            unexpected: 0,
-            second: 0,
+            reads: Reads::default(),
+            next: Next::default(),
             left: 0,
             before: 0,
+            cut: false,
             regular: [true; 2],
             known: Vec::new(),
             missed: 0,
+            guessing: true,
+            discovered: 0,
             guesses: 0,
             runs: VecDeque::new(),
             within: 0,
+            ending: false,
+            late: Late::default(),
         };
         unread.grow(blocks);
         unread
@@ -101,71 +187,102 @@ impl Unread {
         if blocks > self.last_read.len() {
             self.last_read.resize(blocks, 0);
             self.known.resize(blocks.div_ceil(AROUND as usize), false);
+            self.late.grow(blocks);
         }
     }
 
     /// The block was read. Says whether blocks are expected at other times than before.
     pub(super) fn read(&mut self, block: BlockId) -> bool {
-        let expected = self.is_expected(block);
         let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
-        let again = last >= self.epoch;
-        self.second += u32::from(again);
-        self.expected += u32::from(expected);
-        self.unexpected += u32::from(!expected && !again);
-        if self.epoch == 1 {
-            self.left = self.expected;
-        } else {
-            self.left = self.left.saturating_sub(u32::from(expected));
+        let again = last == self.epoch;
+        self.count(last);
+        if !again {
+            self.late.read(block);
         }
-        self.recent = self.recent << 1 | u32::from(again);
-        if again {
-            self.again.push(block);
-        }
-        let dense = self.recent.count_ones() as usize;
-        if dense < AGAIN {
-            self.again.drain(..self.again.len() - dense);
-        }
-        let needed = AGAIN.max((self.left / LEFT_PART) as usize).max(self.blocks_part());
-        if self.again.len() >= needed {
-            self.begin();
-            return true;
+        self.reads.second += self.next.read(block, again);
+        if self.next.again >= self.needed() {
+            if self.next.has_begun(self.before_next()) {
+                self.begin();
+                return true;
+            }
+            self.reads.second += self.next.clear();
         }
         let regular = self.is_regular();
         self.regular[0] &= self.is_once();
         regular != self.is_regular()
     }
 
-    /// Blocks that an epoch reads: the one before, or this one so far.
-    pub(super) fn size(&self) -> u32 {
-        self.before.max(self.expected + self.unexpected)
+    /// Counts a read of a block that was read last in this epoch.
+    fn count(&mut self, last: u16) {
+        let discovered = u32::from(last == 0 && self.guessing);
+        self.discovered += discovered;
+        if last == self.epoch {
+            return;
+        }
+        if last == self.epoch - 1 {
+            self.reads.expected += 1;
+            self.left =
+                if self.epoch == 1 { self.reads.expected } else { self.left.saturating_sub(1) };
+        } else {
+            self.reads.guessed += discovered;
+            self.reads.unexpected += 1 - discovered;
+        }
     }
 
-    fn blocks_part(&self) -> usize {
-        self.last_read.len() / BLOCKS_PART
+    /// Second reads that show that another epoch has begun.
+    fn needed(&self) -> u32 {
+        // What the epoch before has read may be a part of what this one reads.
+        let (first, expected) = (u64::from(self.reads.first()), u64::from(self.reads.expected));
+        let left = u64::from(self.left) * first.max(1) / expected.max(1);
+        let left = left.min(self.last_read.len() as u64) as u32;
+        AGAIN.max(left / LEFT_PART).max((self.last_read.len() / BLOCKS_PART) as u32)
+    }
+
+    /// What this epoch has read before the next one may have begun.
+    fn before_next(&self) -> Reads {
+        let fresh = self.next.reads.len() as u32 - self.next.again;
+        let expected = self.reads.expected.saturating_sub(fresh);
+        Reads { expected, ..self.reads }
+    }
+
+    /// Blocks that an epoch reads: the one before, or this one so far.
+    pub(super) fn size(&self) -> u32 {
+        self.before.max(self.reads.first())
     }
 
     /// Another epoch has begun.
     fn begin(&mut self) {
-        let begun = std::mem::take(&mut self.again);
-        self.second = self.second.saturating_sub(begun.len() as u32);
-        self.regular = [true, self.regular[0] && self.is_once()];
+        let cut = !self.next.is_dense();
+        // Where one epoch after the other seems to be cut, others are read in each.
+        self.regular = [!(cut && self.cut), self.regular[0] && self.is_once()];
+        self.before = self.before_next().first();
+        self.reads = Reads::default();
+        let begun = std::mem::take(&mut self.next).reads;
+        self.late.begin(&begun, !cut);
         if self.epoch == u16::MAX {
             self.forget();
         }
+        if cut && self.epoch > 1 {
+            let lacked = self.last_read.iter_mut().filter(|last| **last == self.epoch - 1);
+            lacked.for_each(|last| *last = self.epoch);
+        }
+        self.guessing &= cut;
+        self.cut = cut;
         self.epoch += 1;
-        self.before = self.expected + self.unexpected;
-        self.left = self.before;
-        (self.expected, self.unexpected, self.second) = (0, 0, 0);
         for block in begun {
             let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
-            let first = u32::from(last < self.epoch);
-            self.expected += first;
-            self.left = self.left.saturating_sub(first);
+            self.reads.expected += u32::from(last < self.epoch);
         }
-        self.recent = 0;
+        let left = self.last_read.iter().filter(|last| **last == self.epoch - 1);
+        self.left = left.count() as u32;
+        self.go_through(false);
+    }
+
+    /// Goes through what is expected from its beginning.
+    fn go_through(&mut self, ending: bool) {
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
         self.runs = known.map(|(run, _)| run).collect();
-        self.within = 0;
+        (self.within, self.ending) = (0, ending);
     }
 
     /// Counts epochs from a small number again.
@@ -184,10 +301,12 @@ impl Unread {
     /// Whether files are read once in this epoch, and those that were in the one before, but for
     /// some: those read again are few, or have just begun another one.
     fn is_once(&self) -> bool {
-        let first = self.expected + self.unexpected;
-        let second = self.second.saturating_sub(self.again.len() as u32);
-        second <= OVERLOOKED + first / OVERLOOKED_PART
-            && self.unexpected <= OVERLOOKED + self.expected
+        let Reads { expected, guessed, unexpected, mut second } = self.reads;
+        if !self.next.has_begun(self.before_next()) {
+            second += self.next.again;
+        }
+        second <= OVERLOOKED + self.reads.first() / OVERLOOKED_PART
+            && unexpected <= OVERLOOKED + expected + guessed
     }
 
     /// Whether that is so, and was in the epoch before.
@@ -195,9 +314,15 @@ impl Unread {
         self.regular == [true; 2]
     }
 
+    /// Whether nobody ever read the block, and it may yet be read.
+    fn is_guess(&self, block: BlockId) -> bool {
+        self.guessing && self.last_read.get(block.index()) == Some(&0)
+    }
+
     /// Whether the block is still to be read in this epoch.
     fn is_expected(&self, block: BlockId) -> bool {
-        self.last_read.get(block.index()).is_some_and(|last| *last == self.epoch - 1)
+        let before = self.last_read.get(block.index()) == Some(&(self.epoch - 1));
+        before || self.is_guess(block)
     }
 
     /// A read of the block found nothing: somebody wants its bytes.
@@ -210,44 +335,59 @@ impl Unread {
     }
 
     /// Number of the epoch in which the block is expected next.
-    pub(super) fn next_epoch(&self, block: BlockId) -> u64 {
+    fn next_epoch(&self, block: BlockId) -> u64 {
         let last = self.last_read[block.index()];
-        let wait = match last.cmp(&(self.epoch - 1)) {
-            Ordering::Greater => 1,
-            Ordering::Equal if self.is_regular() => 0,
+        let wait = match () {
+            () if last == self.epoch => 1,
+            () if self.is_regular() && self.is_expected(block) => 0,
             // What was read before counts like the rest where there are no epochs to speak of.
-            _ if last > 0 && !self.is_regular() => 1,
+            () if last > 0 && !self.is_regular() => 1,
             // Nobody may ever read it.
-            _ => 2,
+            () => 2,
         };
         u64::from(self.epoch) + wait
     }
 
+    /// When the block is expected next, next to others: with those of an epoch's end after the rest.
+    pub(super) fn next_read(&self, block: BlockId) -> u64 {
+        let epoch = self.next_epoch(block);
+        let late = epoch == u64::from(self.epoch) && self.late.has(block);
+        2 * epoch + u64::from(late)
+    }
+
     /// The next block that is still to be read in this epoch, until it is [passed](Self::pass).
     pub(super) fn candidate(&mut self) -> Option<BlockId> {
-        let guesses = GUESSES_MIN.saturating_add(self.expected.saturating_mul(GUESSES));
-        let guessing = self.epoch == 1 && self.guesses >= guesses;
-        if self.missed < MISSED_MIN || !self.is_regular() || guessing {
+        let guesses = GUESSES_MIN.saturating_add(self.discovered.saturating_mul(GUESSES));
+        let may_guess = self.guesses < guesses;
+        if self.missed < MISSED_MIN || !self.is_regular() || self.epoch == 1 && !may_guess {
             return None;
         }
-        while let Some(run) = self.runs.front() {
-            while self.within < AROUND {
-                let block = BlockId(run * AROUND + self.within);
-                if self.is_expected(block) {
-                    return Some(block);
+        loop {
+            while let Some(run) = self.runs.front() {
+                while self.within < AROUND {
+                    let block = BlockId(run * AROUND + self.within);
+                    let due = self.ending || !self.late.has(block);
+                    if due && self.is_expected(block) && (may_guess || !self.is_guess(block)) {
+                        return Some(block);
+                    }
+                    self.within += 1;
                 }
-                self.within += 1;
+                self.runs.pop_front();
+                self.within = 0;
             }
-            self.runs.pop_front();
-            self.within = 0;
+            if self.ending || !self.late.any() {
+                return None;
+            }
+            self.go_through(true);
         }
-        None
     }
 
     /// The candidate is fetched, or needs not be.
     pub(super) fn pass(&mut self, fetched: bool) {
+        let run = self.runs.front().copied().unwrap_or_default();
+        let guess = self.is_guess(BlockId(run * AROUND + self.within));
+        self.guesses += u32::from(fetched && guess);
         self.within += 1;
-        self.guesses += u32::from(fetched && self.epoch == 1);
     }
 }
 

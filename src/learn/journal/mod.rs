@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::event::{LoaderId, Rung};
 use super::history::{Epoch, Read, Record};
-use super::origin::{Law, Lists, Origin};
+use super::origin::{Generators, Law, Lists, Origin};
 use super::sequence::Index;
 use super::suspect::Suspect;
 pub use format::BYTES_MAX;
@@ -171,10 +171,16 @@ impl Run {
             let epochs = record.epochs.iter().filter(|epoch| epoch.is_over() || partial);
             let mut lists: Vec<Arc<[u32]>> = Vec::new();
             let mut is_cut = false;
+            let generators = Generators::default();
             for epoch in epochs {
-                let Read::Seen(list) = &epoch.read else { continue };
-                if list.len() >= LIST_MIN && !lists.contains(list) && lists.len() < LISTS_MAX {
-                    lists.push(Arc::clone(list));
+                let list = match &epoch.read {
+                    Read::Seen(list) => Arc::clone(list),
+                    // The next run does not know its numbering from the beginning.
+                    Read::Made { index, .. } if index.part.is_some() => epoch.samples(&generators),
+                    Read::Made { .. } => continue,
+                };
+                if list.len() >= LIST_MIN && !lists.contains(&list) && lists.len() < LISTS_MAX {
+                    lists.push(list);
                     is_cut = epoch.is_cut;
                 }
             }
@@ -256,7 +262,7 @@ impl Run {
 /// Where an epoch came from, if a sampler drew it.
 fn made(epoch: &Epoch) -> Option<(u32, Made)> {
     match &epoch.read {
-        Read::Made { index, origin, law, .. } if origin.is_drawn() => {
+        Read::Made { index, origin, law, .. } if origin.is_drawn() && index.part.is_none() => {
             let (index, n) = (index.name.clone(), index.sequence.len());
             let made = Made { index, n, origin: origin.clone(), law: law.clone() };
             Some((epoch.number, made))

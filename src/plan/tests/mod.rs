@@ -5,6 +5,7 @@ mod parts;
 mod staging;
 mod streams;
 mod tracker;
+mod unread;
 mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,116 @@
+//! Blocks that one epoch after the other reads at its end: a validation's, that is, where the same
+//! files are trained on in an order that nobody knows.
+
+use crate::ids::BlockId;
+
+/// Into how many parts an epoch is divided, and how many of them its end has at most and at least.
+const PARTS: usize = 256;
+const END_MAX: usize = PARTS / 2;
+const END_MIN: usize = PARTS / 32;
+
+/// The share, in quarters, of the reads at an epoch's end that were at the end of the one before, too.
+/// Where each epoch is shuffled as a whole, it is only as large as the end is.
+const SAME: u64 = 3;
+
+/// Where in its epoch each block is read.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// By block, the number of its read in this epoch, from 1; 0 where there was none.
+    reads: Vec<u32>,
+    count: u32,
+    /// By block, the part of the epoch before in which it was read.
+    parts: Vec<u8>,
+    late: Vec<bool>,
+    any: bool,
+}
+
+impl Late {
+    pub(super) fn grow(&mut self, blocks: usize) {
+        self.reads.resize(blocks, 0);
+        self.parts.resize(blocks, 0);
+        self.late.resize(blocks, false);
+    }
+
+    /// The block was read for the first time in this epoch.
+    pub(super) fn read(&mut self, block: BlockId) {
+        self.count += 1;
+        self.reads[block.index()] = self.count;
+    }
+
+    /// Whether the block is read at the end of an epoch.
+    pub(super) fn has(&self, block: BlockId) -> bool {
+        self.late.get(block.index()) == Some(&true)
+    }
+
+    /// Whether any is.
+    pub(super) fn any(&self) -> bool {
+        self.any
+    }
+
+    /// Another epoch has begun, with the reads of these blocks. What has been read of the one before
+    /// may not be all of it, and then says nothing.
+    pub(super) fn begin(&mut self, begun: &[BlockId], whole: bool) {
+        let total = u64::from(self.count).max(1);
+        let mut ends = [0u64; PARTS];
+        for (read, part) in self.reads.iter_mut().zip(&mut self.parts) {
+            let now = u64::from(read.saturating_sub(1)) * PARTS as u64 / total;
+            let both = u64::from(*part).min(now);
+            ends[both as usize] += 1;
+            // From here on, in which part it was read in both.
+            *read = both as u32;
+            *part = if whole { now as u8 } else { 0 };
+        }
+        let from = end(&ends, total).filter(|_| whole);
+        self.any = from.is_some();
+        for (late, both) in self.late.iter_mut().zip(&mut self.reads) {
+            *late = from.is_some_and(|from| *both as usize >= from);
+            *both = 0;
+        }
+        self.count = 0;
+        for &block in begun {
+            if self.reads[block.index()] == 0 {
+                self.read(block);
+            }
+        }
+    }
+}
+
+/// Where the end of an epoch of so many reads begins that reads what the one before has read at its
+/// own end: `ends` says how many were read in each part, or after it, in both.
+fn end(ends: &[u64; PARTS], total: u64) -> Option<usize> {
+    let same = |from: &usize| {
+        let both: u64 = ends[*from..].iter().sum();
+        4 * both * PARTS as u64 >= SAME * total * (PARTS - from) as u64
+    };
+    (PARTS - END_MAX..=PARTS - END_MIN).find(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::samplers::torch::{generator, randperm};
+
+    /// How many of 1,000 blocks are late after epochs that read some of them in the same order at the
+    /// end.
+    fn late(fixed: u32) -> (usize, usize) {
+        let mut late = Late::default();
+        late.grow(1_000);
+        for epoch in 0..3 {
+            late.begin(&[], true);
+            let shuffled = randperm(1_000 - fixed, &mut generator(epoch));
+            shuffled.into_iter().chain(1_000 - fixed..1_000).for_each(|b| late.read(BlockId(b)));
+        }
+        late.begin(&[BlockId(0)], true);
+        let of = |blocks: std::ops::Range<u32>| blocks.filter(|b| late.has(BlockId(*b))).count();
+        (of(0..1_000 - fixed), of(1_000 - fixed..1_000))
+    }
+
+    #[test]
+    fn what_is_read_last_again_and_again_is_late() {
+        assert_eq!(late(0), (0, 0));
+        for fixed in [50, 200, 400] {
+            let (others, validation) = late(fixed);
+            assert!(validation == fixed as usize && others < 40, "{fixed}: {others}");
+        }
+    }
+}
