@@ -61,7 +61,7 @@ impl Dataset {
         size: u32,
         reply: ReadReply,
     ) {
-        self.sighted(node, Some(task));
+        self.touched(node, task);
         let reply = self.waiting.enter(Some(task), reply, |reply| reply(Err(Errno::EINTR)));
         self.begin(Reader { node, task, offset, size, retries: RETRIES, reply });
     }
