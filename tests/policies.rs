@@ -50,6 +50,8 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
         workers: 2,
         batch: 64,
         think_us: 1_000,
+        take_us: 0,
+        ahead: 0,
     };
     Scenario {
         layout,

@@ -88,7 +88,8 @@ impl Inbox {
             Event::Missed { .. }
             | Event::Joined { .. }
             | Event::Part { .. }
-            | Event::Seen { .. } => true,
+            | Event::Seen { .. }
+            | Event::Touched { .. } => true,
             // After the end of a list nothing more is said of it.
             Event::Drawn { drawn } => !drawn.next.is_empty(),
             _ => false,

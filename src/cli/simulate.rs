@@ -213,6 +213,8 @@ fn row(
         workers: args.workers,
         batch: args.batch,
         think_us: args.think_us,
+        take_us: 0,
+        ahead: 0,
     };
     let (latency_us, slots, bandwidth) = (args.latency_us, args.slots, args.bandwidth.0);
     let source = SourceModel { latency_us, slots, bandwidth };

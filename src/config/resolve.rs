@@ -251,7 +251,10 @@ fn prefetch(
                 .push(format!("prefetch.window {}: {window} of cache.ram {ram}", prefetch.window));
         }
         (_, None) if prefetch.enabled => {
-            decisions.push("prefetch.window auto: 40 samples of mean size".to_owned());
+            decisions.push(
+                "prefetch.window auto: 40 samples of mean size, more where reads wait for it"
+                    .to_owned(),
+            );
         }
         _ => {}
     }

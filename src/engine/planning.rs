@@ -20,6 +20,9 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 /// How often it is looked whether the tasks that hold files open are still there.
 const ROLL_CALL_EVERY: Duration = Duration::from_secs(1);
 
+/// New tasks after which that is looked at once: threads that are made for each batch end soon.
+const NEWCOMERS_MAX: usize = 16;
+
 /// What the planner's thread last said of itself.
 #[derive(Clone, Default)]
 pub(super) struct Published {
@@ -67,7 +70,7 @@ fn run(
     let mut questions = Vec::new();
     let mut actions = Vec::new();
     let (mut due, mut roll_call) = (Instant::now(), Instant::now());
-    let mut stale = true;
+    let (mut stale, mut known_tasks) = (true, 0);
     loop {
         let patience = match (stale, planner.tasks().next()) {
             (true, _) => PUBLISH_EVERY,
@@ -95,7 +98,8 @@ fn run(
             publish(&planner, published);
         }
         questions.drain(..).for_each(|question| question(&planner));
-        if Instant::now() >= roll_call {
+        let crowded = planner.tasks().count() > known_tasks + NEWCOMERS_MAX;
+        if crowded || Instant::now() >= roll_call {
             let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
             for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
                 planner.apply(Event::Left { task }, &mut actions);
@@ -103,6 +107,7 @@ fn run(
                 stale = true;
             }
             roll_call = Instant::now() + ROLL_CALL_EVERY;
+            known_tasks = planner.tasks().count();
         }
         if stale && Instant::now() >= due {
             publish(&planner, published);

@@ -25,6 +25,7 @@ use nix::errno::Errno;
 use crate::cache::store::Lent;
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, is_certain};
+use crate::ids::FileId;
 use crate::plan::Event;
 use crate::source::{Crew, Kind};
 pub use rights::Rights;
@@ -184,11 +185,24 @@ impl Dataset {
 
     /// A reader asks for a file or something of it, and so has opened it or is about to.
     pub fn sighted(&self, node: NodeId, task: Option<u32>) {
-        if !self.sees_opens()
-            && let (Some(task), Ok((_, file, _))) = (task, self.catalog.served(node))
-        {
+        if let (Some(task), Some(file)) = (task, self.unseen(node)) {
             self.inbox.put(Event::Seen { task, file }, None);
         }
+    }
+
+    /// A reader reads a file, which he has opened some time ago.
+    fn touched(&self, node: NodeId, task: u32) {
+        if let Some(file) = self.unseen(node) {
+            self.inbox.put(Event::Touched { task, file }, None);
+        }
+    }
+
+    /// The file that a node stands for, where its opens are no requests.
+    fn unseen(&self, node: NodeId) -> Option<FileId> {
+        if self.sees_opens() {
+            return None;
+        }
+        self.catalog.served(node).ok().map(|(_, file, _)| file)
     }
 
     /// Whether a file may be opened without a lookup: no open of it needs to be seen, or its read

@@ -66,7 +66,7 @@ impl Dataset {
         size: u32,
         reply: ReadReply,
     ) {
-        self.sighted(node, Some(task));
+        self.touched(node, task);
         let reply = self.waiting.enter(Some(task), None, reply, |reply| reply(Err(Errno::EINTR)));
         self.begin(Reader { node, task, offset, size, retries: RETRIES, reply });
     }

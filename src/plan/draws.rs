@@ -179,7 +179,7 @@ impl Planner {
     /// There is another window: what draws have beyond their part of it is not counted on any more,
     /// the farthest first.
     pub(super) fn give_up_draws(&mut self) {
-        let part = self.window / WINDOW_PART;
+        let part = self.window.bytes() / WINDOW_PART;
         if self.draws.bytes > part {
             let ahead = self.draws.ahead.keys();
             let mut ahead: Vec<_> = ahead.map(|&draw| (self.draws.soonest(draw), draw)).collect();
@@ -196,7 +196,7 @@ impl Planner {
     /// Makes room in the draws' part for one of a list, from those of lists that were silent for
     /// longer. Says whether there is.
     fn make_part(&mut self, bytes: u64, of: usize, place: usize) -> bool {
-        let part = self.window / WINDOW_PART;
+        let part = self.window.bytes() / WINDOW_PART;
         let told = self.draws.lists[of].told;
         while self.draws.bytes + bytes > part {
             let lists = &self.draws.lists;
@@ -217,7 +217,7 @@ impl Planner {
     /// Reads draws ahead as far as there is room.
     pub(super) fn stage_draws(&mut self, actions: &mut Vec<Action>) {
         let has_room = |planner: &Self, bytes: u64| {
-            planner.residency.staged + planner.residency.dropping + bytes <= planner.window
+            planner.residency.staged + planner.residency.dropping + bytes <= planner.window.bytes()
         };
         let Draws { due, waiting, .. } = self.draws;
         if !due || !self.settings.prefetch || waiting > 0 && !has_room(self, waiting) {
@@ -226,7 +226,7 @@ impl Planner {
         (self.draws.due, self.draws.waiting) = (false, 0);
         while self.draws.reading < READING_MAX {
             // What can never fit is left to its reader.
-            let nearest = self.draws.nearest(self.window / WINDOW_PART);
+            let nearest = self.draws.nearest(self.window.bytes() / WINDOW_PART);
             let Some((draw, bytes, of, place)) = nearest else { break };
             if !self.make_part(bytes, of, place) {
                 break;

@@ -105,6 +105,11 @@ impl Epoch {
         has(&self.reached, position)
     }
 
+    /// Whether a position has been reached by a read that was seen.
+    pub(super) fn has_seen(&self, position: u32) -> bool {
+        position < self.len() && self.is_reached(position) && !has(&self.assumed, position)
+    }
+
     /// The first position of a block that is wanted.
     fn find(&self, block: BlockId, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let mut position = *self.first.get(block.index())?;

@@ -52,7 +52,7 @@ pub struct Settings {
     pub prefetch: bool,
     /// Fetches under way at once.
     pub inflight_max: u32,
-    /// Bytes staged ahead and not kept; none: [`WINDOW_BLOCKS`] blocks of mean size.
+    /// Bytes staged ahead and not kept; none: as many as it takes.
     pub window_bytes: Option<u64>,
     /// Whether prefetching waits for the first open.
     pub start_at_open: bool,
@@ -60,10 +60,6 @@ pub struct Settings {
     /// opens it sees, by [`Action::Trust`] and [`Action::Watch`].
     pub gears: bool,
 }
-
-/// Blocks of mean size in the window where its bytes are not set: as many as are in flight on a
-/// source with tens of milliseconds, and few against any share that is worth keeping.
-pub const WINDOW_BLOCKS: u64 = 40;
 
 /// Where a block is fetched from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +128,13 @@ pub enum Event {
         /// The file.
         file: FileId,
     },
+    /// A task reads pages of a file that the kernel does not have. Who maps files opens them long before.
+    Touched {
+        /// Thread id of the reader.
+        task: u32,
+        /// The file.
+        file: FileId,
+    },
     /// A task that was [seen](Event::Seen) has ended.
     Left {
         /// Its thread id.
@@ -144,7 +147,7 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
-    /// A read joined a fetch that was under way. The planner knows it by the open; others may not.
+    /// A read joined a fetch that was under way. Of a small file the planner knows it by the open.
     Joined {
         /// The block read.
         block: BlockId,

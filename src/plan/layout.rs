@@ -149,6 +149,11 @@ impl Layout {
         self.files.iter().map(stored).sum()
     }
 
+    /// Mean bytes of page cache that a file takes; one page where there are none.
+    pub fn mean_file_bytes(&self) -> u64 {
+        self.pages_bytes.checked_div(self.files.len() as u64).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
+    }
+
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
     pub fn mean_pages_bytes(&self) -> u64 {
         self.pages_bytes.checked_div(self.counted).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)

@@ -5,7 +5,7 @@
 //! 1. A stream is given an order. Ahead of its reader, each block that RAM does not
 //!    hold becomes an [`Action::Fetch`], soonest use first, many under way at once. Where RAM has
 //!    room to keep the block it is charged as *kept*, and staging may run through the whole epoch;
-//!    else it is *staged* for its read alone, and such bytes are bounded by the window.
+//!    else it is *staged* for its read alone, and such bytes are bounded by the `window`.
 //! 2. What arrives from the source and will not stay in RAM is offered to the tiers below
 //!    ([`Action::Place`]), where it stays. Where a tier below holds all the data, everything is
 //!    offered to it: the kernel may take pages back at any time, and so nothing is fetched from
@@ -15,6 +15,7 @@
 //!    for it. A read never waits for the planner.
 //! 4. The kernel may take any page back at any time. What is read soon is checked
 //!    ([`Action::Check`]) and fetched again where it got lost.
+//!    Who maps files opens them long before he reads them (`mapped`).
 //! 5. When the last handle of a file is closed and no staged read of it is left, the policy weighs
 //!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
 //!
@@ -32,12 +33,14 @@
 //! The planner is total: it never fails, never blocks, and any sequence of events leaves its
 //! accounts true.
 
+mod crowd;
 mod draws;
 mod epoch;
 mod event;
 mod gear;
 mod late;
 mod layout;
+mod mapped;
 mod parts;
 mod policy;
 mod reading;
@@ -48,6 +51,7 @@ mod stream;
 mod task;
 mod unread;
 mod warm;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -56,13 +60,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{BlockId, FileId, StreamId};
+use crowd::Crowd;
 use draws::Draws;
 pub use event::{
     Accounts, Action, Counters, Draw, Drawn, Event, Place, PolicyKind, Settings, Tier,
-    WINDOW_BLOCKS,
 };
 use gear::Gear;
 pub use layout::Layout;
+use mapped::Mapped;
 use parts::Parts;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
 pub use residency::RAM;
@@ -73,6 +78,7 @@ use task::Task;
 use unread::Unread;
 pub use warm::Standing;
 use warm::Warming;
+use window::Window;
 
 /// Within how many positions a second open of a file is taken for the read that the order has.
 const DUE: u32 = 8;
@@ -93,8 +99,11 @@ pub struct Planner {
     open: BTreeMap<FileId, u32>,
     /// The stream that a task reads for, and its last few blocks.
     tasks: BTreeMap<u32, Task>,
+    /// Tasks that are new, taken together.
+    crowd: Crowd,
     /// By task, where it was seen last: it holds that file open, as far as can be told.
     seen_at: BTreeMap<u32, FileId>,
+    mapped: Mapped,
     /// The gear of each file.
     gears: Vec<Gear>,
     trusted_files: u64,
@@ -103,7 +112,9 @@ pub struct Planner {
     unread: Unread,
     /// Whether `unread` says what is read next, and not the orders.
     blind: bool,
-    window: u64,
+    window: Window,
+    /// At which tick a fetch last waited for room in the window, and that for readers.
+    full_at: Option<u64>,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
     arrivals: VecDeque<BlockId>,
     /// What was staged for streams that nobody read then, and for which.
@@ -130,13 +141,16 @@ impl Planner {
             policy: PolicyKind::None,
             open: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            crowd: Crowd::default(),
             seen_at: BTreeMap::new(),
+            mapped: Mapped::default(),
             gears: vec![Gear::default(); layout.files()],
             trusted_files: 0,
             ending: false,
             unread: Unread::new(layout.blocks()),
             blind: true,
-            window: 0,
+            window: Window::new(settings.window_bytes),
+            full_at: None,
             arrivals: VecDeque::new(),
             early: Vec::new(),
             mirrored: false,
@@ -178,9 +192,10 @@ impl Planner {
             }
             Event::Opened { task, file } => self.opened(task, file, actions),
             Event::Seen { task, file } => self.seen(task, file, actions),
+            Event::Touched { task, file } => self.touched(task, file, actions),
             Event::Left { task } => self.left(task, actions),
             Event::Missed { block, task } => self.missed(block, task, actions),
-            Event::Joined { .. } => {}
+            Event::Joined { block, .. } => self.joined(block, actions),
             Event::Part { block, task, pages } => self.part(block, task, pages, actions),
             Event::Closed { file } => self.closed(file, actions),
             Event::Arrived { block, from } => self.arrived(block, from, actions),
@@ -207,6 +222,7 @@ impl Planner {
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
+        self.let_go(actions);
         self.follow_up(actions);
         // They have a part of the window only.
         self.stage_draws(actions);
@@ -269,7 +285,7 @@ impl Planner {
             staged: self.residency.staged,
             parts: self.parts.bytes,
             dropping: self.residency.dropping,
-            window: self.window,
+            window: self.window.bytes(),
             fetching: self.residency.fetching,
         }
     }
@@ -432,9 +448,7 @@ impl Planner {
         let tiers = &self.settings.tiers;
         let takes_all = |tier: usize| self.is_worth_it(tier) && tiers[tier].capacity >= total;
         self.mirrored = (RAM + 1..tiers.len()).any(takes_all);
-        let auto = WINDOW_BLOCKS * self.layout.mean_pages_bytes();
-        let wanted = self.settings.window_bytes.unwrap_or(auto);
-        self.window = wanted.min(self.settings.tiers[RAM].capacity);
+        self.window.fit(self.layout.mean_pages_bytes(), self.settings.tiers[RAM].capacity);
     }
 
     /// Whether the orders that are followed say too little of what is read: none, or of less than

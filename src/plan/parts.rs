@@ -4,15 +4,19 @@
 //!    RAM does not have the one before. From then on the file is read *in parts*
 //!    ([`Action::InParts`]): the source is asked for the pages that the kernel asks for. That is not so
 //!    if RAM or a tier below has room for all the data, or if an order that is followed has the block.
+//!    A read of the last block is no jump: archives and tables have their directory there, and are read
+//!    from their start to their end after it.
 //! 2. A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If
 //!    RAM is full, the block goes whose first part is the oldest, with all its parts. How often pages are
 //!    used is not known: reads that find them are not seen.
 //! 3. If half of a block has come in parts, here and there, and a tier has room to keep all of it, it is
 //!    fetched whole, to a tier below RAM first.
-//! 4. Reads that follow each other for the length of a block are sequential. From then on the file is
-//!    read by whole blocks again, and ahead. So it is if there comes to be room for all the data.
+//! 4. Reads that follow each other for the length of a block are sequential. The next block is fetched
+//!    ahead, and from there on the file is read by whole blocks again. So it is if there comes to be
+//!    room for all the data.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use super::Planner;
 use super::event::Action;
@@ -29,29 +33,36 @@ const PLACES_MAX: usize = 16;
 /// Files read in parts of which the places are known.
 const FILES_MAX: usize = 4096;
 
-/// Reads that follow each other.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    /// The page of the file at which it goes on.
-    next: u64,
-    /// Pages read so far.
-    length: u64,
-}
-
-/// The latest runs of a file, the latest last.
+/// Pages of a file that were read one after the other, in the latest places where reads go on, the
+/// latest last.
 #[derive(Debug, Default)]
-struct Runs(VecDeque<Run>);
+struct Runs(VecDeque<Range<u64>>);
 
 impl Runs {
-    /// Pages are read. Says how many have followed each other up to their end.
+    /// Pages are read. Says how many have followed each other there. What the kernel reads ahead may
+    /// be asked for out of its order.
     fn read(&mut self, first: u64, count: u64) -> u64 {
-        let before = self.0.iter().position(|run| run.next == first);
-        let length = before.and_then(|at| self.0.remove(at)).map_or(0, |run| run.length) + count;
+        let mut run = first..first + count;
+        self.0.retain(|other| {
+            let adjoins = other.end == run.start || run.end == other.start;
+            if adjoins {
+                run = run.start.min(other.start)..run.end.max(other.end);
+            }
+            !adjoins
+        });
         if self.0.len() == PLACES_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Run { next: first + count, length });
+        let length = run.end - run.start;
+        self.0.push_back(run);
         length
+    }
+
+    /// The most pages of these that have followed each other.
+    fn longest_in(&self, pages: Range<u64>) -> u64 {
+        let within =
+            |run: &Range<u64>| run.end.min(pages.end).saturating_sub(run.start.max(pages.start));
+        self.0.iter().map(within).max().unwrap_or_default()
     }
 }
 
@@ -133,8 +144,11 @@ impl Planner {
     /// parts if it has jumped there.
     pub(super) fn may_divide(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let file = self.layout.file_of(block);
-        let first = self.layout.blocks_of(file).next().unwrap_or(block);
-        if block == first || self.parts.has(file) || self.is_foreseen(block) {
+        let mut blocks = self.layout.blocks_of(file);
+        let count = blocks.len() as u32;
+        let nth = block.0 - blocks.next().map_or(block.0, |first| first.0);
+        let at_an_end = nth == 0 || nth + 1 == count;
+        if at_an_end || self.parts.has(file) || self.is_foreseen(block) {
             return;
         }
         let behind = BlockId(block.0 - 1);
@@ -164,18 +178,23 @@ impl Planner {
         self.counters.parts += 1;
         self.counters.source_bytes += pages.bytes();
         let first = self.layout.blocks_of(file).next().unwrap_or(block);
-        let page = u64::from(block.0 - first.0) * BLOCK_PAGES + u64::from(pages.first);
-        let runs = self.parts.files.get_mut(&file);
-        let run = runs.map_or(0, |runs| runs.read(page, pages.count.into()));
+        let start = u64::from(block.0 - first.0) * BLOCK_PAGES;
+        let mut runs = self.parts.files.get_mut(&file);
+        let page = start + u64::from(pages.first);
+        let run = runs.as_mut().map_or(0, |runs| runs.read(page, pages.count.into()));
+        let longest = runs.map_or(0, |runs| runs.longest_in(start..start + BLOCK_PAGES));
         let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
         let bytes = if there { 0 } else { self.parts.add(block, pages) };
-        if run >= BLOCK_PAGES || self.is_foreseen(block) || self.has_room_for_all() {
-            self.join_parts(file, actions);
+        let is_sequential = run >= BLOCK_PAGES;
+        if is_sequential && self.settings.prefetch {
             let next = self.layout.blocks_of(file).find(|next| next.0 == block.0 + 1);
-            if let Some(next) = next.filter(|_| run >= BLOCK_PAGES && self.settings.prefetch) {
-                self.try_stage(next, actions);
-            }
-        } else if 2 * bytes >= self.layout.pages_bytes(block) && 2 * run < BLOCK_PAGES {
+            next.iter().for_each(|next| _ = self.try_stage(*next, actions));
+        }
+        // Else the pages of the block that were read would be fetched again with the rest of it.
+        let at_end = pages.offset() + pages.bytes() >= self.layout.pages_bytes(block);
+        if is_sequential && at_end || self.is_foreseen(block) || self.has_room_for_all() {
+            self.join_parts(file, actions);
+        } else if 2 * bytes >= self.layout.pages_bytes(block) && 2 * longest < BLOCK_PAGES {
             self.complete(block, actions);
         }
     }
@@ -188,7 +207,7 @@ impl Planner {
     }
 
     /// Whether an order that is followed has the block.
-    fn is_foreseen(&self, block: BlockId) -> bool {
+    pub(super) fn is_foreseen(&self, block: BlockId) -> bool {
         let has = |stream: &Stream| stream.is_following() && stream.contains(block);
         self.streams.iter().flatten().any(has)
     }
@@ -196,7 +215,7 @@ impl Planner {
     /// Whether RAM or a tier below has room for all the data.
     fn has_room_for_all(&self) -> bool {
         let all = self.layout.pages_bytes_of_all();
-        self.mirrored || all + self.window <= self.settings.tiers[RAM].capacity
+        self.mirrored || all + self.window.bytes() <= self.settings.tiers[RAM].capacity
     }
 
     /// Brings the rest of a block, if a tier has room to keep it.

@@ -16,9 +16,10 @@ impl Planner {
             return;
         }
         // In this order, so that what is being opened does not make room for what is closed.
+        self.mapped.opened(file);
         self.looked_up(task, file, actions);
         if let Some(before) = before {
-            self.closed(before, actions);
+            self.leave(before, actions);
         }
     }
 
@@ -29,7 +30,7 @@ impl Planner {
             stream.leave(task);
         }
         if let Some(file) = self.seen_at.remove(&task) {
-            self.closed(file, actions);
+            self.leave(file, actions);
         }
     }
 
@@ -44,7 +45,7 @@ impl Planner {
     }
 
     /// Counts a read for the epoch.
-    fn count(&mut self, block: BlockId) {
+    pub(super) fn count(&mut self, block: BlockId) {
         let changed = self.unread.read(block);
         if changed && (self.blind || self.is_blind()) && self.policy == PolicyKind::UnreadFirst {
             self.choose_policy();
@@ -58,13 +59,8 @@ impl Planner {
 
     /// A task opens a file, or only asks for its attributes.
     fn looked_up(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        *self.open.entry(file).or_default() += 1;
+        self.hold(file);
         let Some(block) = self.layout.blocks_of(file).next() else { return };
-        // What is being read is no victim, though its next use may well be the farthest.
-        for block in self.layout.blocks_of(file) {
-            self.policies[RAM].remove(block);
-            self.residency.mark_unread(block, false);
-        }
         self.ticks += 1;
         let counted = self.streams.iter().flatten().any(|stream| stream.has_assumed(block));
         // To open a file that is read in parts says nothing of what is read of it.
@@ -88,12 +84,22 @@ impl Planner {
         let sight = self.sight();
         let due = |stream: &Stream| stream.sighting(block, sight).is_some_and(|(_, far)| far < DUE);
         if !reader.opens(block) || self.streams.iter().flatten().any(due) {
-            if !in_parts {
+            // What may be read later counts then.
+            if !in_parts && self.mapped.lag() == 0 {
                 self.count(block);
             }
             self.follow(task, &mut reader, block, actions);
         }
         self.tasks.insert(task, reader);
+    }
+
+    /// A file is open. What is being read is no victim, though its next use may well be the farthest.
+    pub(super) fn hold(&mut self, file: FileId) {
+        *self.open.entry(file).or_default() += 1;
+        for block in self.layout.blocks_of(file) {
+            self.policies[RAM].remove(block);
+            self.residency.mark_unread(block, false);
+        }
     }
 
     /// Moves the stream that the open belongs to: the task's own where it can be, else the one
@@ -122,7 +128,12 @@ impl Planner {
             let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
             let known = (stream.len(), stream.workers());
-            let positions = reader.sees(id, position, known, blocks, distance);
+            let mut positions = reader.sees(id, position, known, blocks, distance);
+            if positions.is_empty() && reader.is_new() {
+                positions = self.crowd.sees(id, position, stream.len());
+            }
+            // Of a task that has just been trusted the crowd may have counted some.
+            positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
             stream.explain(positions.len().saturating_sub(1));
             for position in positions {
                 stream.reach(position, task, self.ticks, sight);
@@ -132,6 +143,12 @@ impl Planner {
             reader.strays();
         }
         reader.stray = (!read).then_some(block);
+        if read {
+            // So many reads further a wider window would have reached.
+            let reach = self.window.most() / self.layout.mean_file_bytes();
+            let was_full = self.full_at.is_some_and(|at| self.ticks - at <= reach);
+            self.foreseen(was_full && !self.residency.is_in(block, RAM), actions);
+        }
         let mut changed = false;
         let mut over = Vec::new();
         let sight = Sight { layout: &self.layout, gears: &self.gears };
@@ -192,13 +209,20 @@ impl Planner {
         self.residency.restart_fetch(block);
     }
 
+    /// A read waits for a block that is on its way.
+    pub(super) fn joined(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if !self.is_foreseen(block) {
+            self.read_on(block, actions);
+        }
+    }
+
     pub(super) fn missed(&mut self, block: BlockId, task: u32, actions: &mut Vec<Action>) {
         self.reads_for_sure(task, self.layout.file_of(block), actions);
         self.pass(block, task, actions);
         self.unread.missed(block);
         self.residency.mark_unread(block, false);
         if self.residency.is_fetching(block) {
-            return;
+            return self.joined(block, actions);
         }
         if self.residency.is_in(block, RAM) {
             self.counters.lost += 1;

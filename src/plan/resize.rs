@@ -1,4 +1,4 @@
-//! A tier that may hold more or less from now on.
+//! A tier that may hold more or less from now on, or a window that has been widened.
 //!
 //! 1. The window takes its part first, as at the start.
 //! 2. What is kept goes by the policy, as if a block that is read at this moment came in; then
@@ -19,7 +19,26 @@ impl Planner {
         let Some(resized) = self.settings.tiers.get_mut(tier) else { return };
         resized.capacity = capacity;
         self.size_tiers();
-        let window = if tier == RAM { self.window } else { 0 };
+        self.fit_kept(tier, actions);
+        if tier == RAM {
+            self.give_up_draws();
+            self.unstage(actions);
+        }
+    }
+
+    /// A read was where an order had it. `late`: it found nothing, which a wider window might have helped.
+    pub(super) fn foreseen(&mut self, late: bool, actions: &mut Vec<Action>) {
+        let before = self.window.bytes();
+        self.window.read(late);
+        if self.window.bytes() > before {
+            self.fit_kept(RAM, actions);
+        }
+    }
+
+    /// Gives up what a tier keeps beyond its capacity, of which the window has its part.
+    pub(super) fn fit_kept(&mut self, tier: usize, actions: &mut Vec<Action>) {
+        let capacity = self.settings.tiers[tier].capacity;
+        let window = if tier == RAM { self.window.bytes() } else { 0 };
         let over = |planner: &Self| planner.residency.kept[tier] + window > capacity;
         while over(self)
             && let Some(victim) = self.policies[tier].victim(NextUse::At(0))
@@ -35,10 +54,6 @@ impl Planner {
             if kept && !(tier == RAM && self.residency.is_staged(block)) {
                 self.give_up(block, tier, actions);
             }
-        }
-        if tier == RAM {
-            self.give_up_draws();
-            self.unstage(actions);
         }
     }
 

@@ -106,17 +106,26 @@ impl Planner {
         None
     }
 
-    /// Drops what was staged first where files that are held open have been read past the budget.
+    /// Where files that are held open have been read past the budget, has the window take more of it, or
+    /// drops what was staged first.
     pub(super) fn make_room(&mut self, actions: &mut Vec<Action>) {
         self.fit_parts(actions);
         let capacity = self.settings.tiers[RAM].capacity;
-        while self.residency.kept[RAM] + self.residency.staged > capacity.max(self.window)
+        while self.residency.kept[RAM] + self.residency.staged > capacity.max(self.window.bytes())
             && let Some(block) = self.arrivals.pop_front()
         {
             let file = self.layout.file_of(block);
             let small = self.layout.blocks_of(file).len() < 2;
             // A small file is being read at this moment; its close settles it.
-            if self.residency.is_staged(block) && self.residency.is_in(block, RAM) && !small {
+            if small || !self.residency.is_staged(block) || !self.residency.is_in(block, RAM) {
+                continue;
+            }
+            // Of a large one that is open it may be what is read next, if no order says more.
+            let needed = self.open.contains_key(&file) && !self.is_foreseen(block);
+            if needed && self.window.widen() {
+                self.arrivals.push_front(block);
+                self.fit_kept(RAM, actions);
+            } else {
                 self.drop_pages(block, actions);
             }
         }
@@ -176,7 +185,7 @@ impl Planner {
         let bytes = self.layout.pages_bytes(block);
         let own = if self.residency.is_staged(block) { bytes } else { 0 };
         // Readers may have had more staged than the window has room for.
-        let beside = self.window.max(self.residency.staged - own);
+        let beside = self.window.bytes().max(self.residency.staged - own);
         self.policy != PolicyKind::None
             && kept + bytes + beside <= self.settings.tiers[RAM].capacity
     }
@@ -218,6 +227,7 @@ impl Planner {
         if !self.settings.prefetch || self.settings.start_at_open && self.counters.opens == 0 {
             return;
         }
+        let in_time = !self.lags_too_far();
         while self.may_fetch_more() {
             let wait = self.left_to_readers();
             let nearest = self
@@ -225,7 +235,7 @@ impl Planner {
                 .iter_mut()
                 .enumerate()
                 .filter_map(|(index, stream)| {
-                    let stream = stream.as_mut()?;
+                    let stream = stream.as_mut().filter(|_| in_time)?;
                     let (block, distance) = stream.candidate()?;
                     let wait = if stream.is_read() { 0 } else { wait };
                     Some((distance + wait, index, block))
@@ -241,6 +251,9 @@ impl Planner {
                 if distance < wait {
                     self.take_back_early(actions);
                 }
+                if !self.residency.is_dropping(block) && self.waits_for_readers() {
+                    self.full_at = Some(self.ticks);
+                }
                 return;
             }
             if let Some(stream) = self.streams[index].as_mut() {
@@ -250,6 +263,12 @@ impl Planner {
                 }
             }
         }
+    }
+
+    /// Whether most of what is staged has arrived and is not read yet, so that the source could do more.
+    fn waits_for_readers(&self) -> bool {
+        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
+        2 * coming < self.window.bytes()
     }
 
     /// How many reads it takes until the streams that are read are at the end of their epochs: others,
@@ -369,11 +388,12 @@ impl Planner {
             return true;
         }
         let keep = self.can_be_kept(block);
-        let beside = self.draws.reserved(self.window);
+        let window = self.window.bytes();
+        let beside = self.draws.reserved(window);
         let taken = self.residency.staged + self.residency.dropping + beside;
-        if !keep && taken + bytes > self.window {
+        if !keep && taken + bytes > window {
             // What can never fit is left to its reader.
-            return bytes > self.window;
+            return bytes > window;
         }
         self.fetch_ahead(block, keep, actions);
         true

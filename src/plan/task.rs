@@ -46,6 +46,8 @@ pub(super) struct Task {
     /// The stream it was last seen to read for.
     pub(super) stream: Option<StreamId>,
     recent: [Option<BlockId>; 4],
+    /// Opens, as long as they are few.
+    opened: u32,
     last: Option<u64>,
     /// Its last steps, a bit each: 1 where it went forward.
     steps: u32,
@@ -60,8 +62,14 @@ pub(super) struct Task {
 }
 
 impl Task {
+    /// Whether it has opened too little to be trusted or not by itself.
+    pub(super) fn is_new(&self) -> bool {
+        self.opened <= FORWARD_MIN
+    }
+
     /// Notes an open; says whether the task has opened the block just before.
     pub(super) fn opens(&mut self, block: BlockId) -> bool {
+        self.opened = self.opened.saturating_add(1);
         let again = self.recent.contains(&Some(block));
         let step = self.recent[0].and_then(|before| block.0.checked_sub(before.0));
         self.walk = match step {

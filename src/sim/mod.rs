@@ -2,7 +2,8 @@
 //!
 //! A discrete-event simulation of readers, tiers and a source around the very planner that the
 //! mount runs. Readers take the samples of their order batch by batch as a loader's workers do,
-//! open a file, wait for its blocks, and think. What the planner asks for is done by the
+//! open a file, read its blocks one after the other, and think. They may be so many batches ahead of
+//! their job. What the planner asks for is done by the
 //! [`SourceModel`] or in the tiers' own time. One seed, one world: the same input gives the same
 //! [`Report`], down to its digest.
 
@@ -55,6 +56,10 @@ pub struct Reader {
     pub batch: u32,
     /// Microseconds that a worker rests after each sample.
     pub think_us: u64,
+    /// Microseconds that the job takes for a batch; 0: workers do not wait for it.
+    pub take_us: u64,
+    /// Batches that each worker is handed out ahead of the job.
+    pub ahead: u32,
 }
 
 /// A simulation: who reads what, with which cache, from which source.
@@ -85,6 +90,8 @@ pub struct EpochReport {
     /// Of these, samples whose every byte was in a tier when they were opened, or had been
     /// brought there for an earlier read.
     pub hits: u64,
+    /// Samples of which a reader had to wait for bytes.
+    pub waits: u64,
     /// Blocks of these samples.
     pub blocks: u64,
     /// Microseconds that readers waited.
@@ -116,6 +123,7 @@ impl Report {
         self.epochs.iter().skip(skip).fold(EpochReport::default(), |sum, epoch| EpochReport {
             reads: sum.reads + epoch.reads,
             hits: sum.hits + epoch.hits,
+            waits: sum.waits + epoch.waits,
             blocks: sum.blocks + epoch.blocks,
             stall_us: sum.stall_us + epoch.stall_us,
             source_reads: sum.source_reads + epoch.source_reads,

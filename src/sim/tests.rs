@@ -10,7 +10,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
     let ram = (f64::from(SAMPLES) * share) as u64 * 4096;
     let readers = readers
         .into_iter()
-        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1 })
+        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1, take_us: 0, ahead: 0 })
         .collect();
     run(&Scenario {
         layout: Arc::new(Layout::new((0..SAMPLES).map(|_| 4096))),
@@ -80,7 +80,7 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
         let order = workload::rehearsal(NEW, 500, 56, 7, 3, 1).unwrap();
         let report = run(&Scenario {
             layout: Arc::new(Layout::new((0..NEW).map(|_| BYTES))),
-            readers: vec![Reader { order, workers: 1, batch: 63, think_us }],
+            readers: vec![Reader { order, workers: 1, batch: 63, think_us, take_us: 0, ahead: 0 }],
             known,
             epochs: 3,
             settings: Settings {
@@ -103,4 +103,113 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
     let (told, untold) = (waits(true), waits(false));
     println!("waits: {told:.4} of the time, {untold:.4} where the order is not told");
     assert!(told <= 0.02 && untold >= 0.5, "{told} {untold}");
+}
+
+/// A source that is busy with others.
+const BUSY: SourceModel = SourceModel { latency_us: 8_450, slots: 16, bandwidth: 200_000_000 };
+
+fn with_ram(capacity: u64) -> Settings {
+    Settings {
+        tiers: vec![Tier { capacity, block_us: 0 }],
+        source_us: None,
+        policy: PolicyKind::Auto,
+        prefetch: true,
+        inflight_max: 32,
+        window_bytes: None,
+        start_at_open: false,
+        gears: false,
+    }
+}
+
+const LARGE_FILES: u32 = 64;
+const BLOCKS: u32 = 8;
+
+/// Blocks that Bélády's rule fetches where RAM has room for so many.
+fn ideal(order: &Order, epochs: u32, room: usize) -> u64 {
+    let files = (0..epochs).flat_map(|epoch| order.epoch(epoch).to_vec());
+    let blocks: Vec<u32> = files.flat_map(|file| file * BLOCKS..(file + 1) * BLOCKS).collect();
+    let mut next = vec![usize::MAX; blocks.len()];
+    let mut last = std::collections::BTreeMap::new();
+    for at in (0..blocks.len()).rev() {
+        next[at] = last.insert(blocks[at], at).unwrap_or(usize::MAX);
+    }
+    let mut kept = std::collections::BTreeMap::new();
+    let mut fetched = 0;
+    for (at, &block) in blocks.iter().enumerate() {
+        fetched += u64::from(kept.insert(block, next[at]).is_none());
+        if kept.len() > room {
+            let farthest = kept.iter().max_by_key(|(_, next)| **next).map(|(block, _)| *block);
+            farthest.iter().for_each(|block| _ = kept.remove(block));
+        }
+    }
+    fetched
+}
+
+/// Files of eight blocks, read from their start to their end, where RAM has room for half of them.
+#[test]
+fn large_files_cost_little_more_than_they_must() {
+    const EPOCHS: u32 = 3;
+    let layout = Arc::new(Layout::new((0..LARGE_FILES).map(|_| u64::from(BLOCKS) << 20)));
+    let all = layout.blocks() as u64;
+    let order = workload::permutations(LARGE_FILES, EPOCHS, 1).unwrap();
+    let least = ideal(&order, EPOCHS, layout.blocks() / 2);
+    assert_eq!(least, 2 * all, "half of the data again in each epoch");
+    for (known, workers) in [true, false].into_iter().flat_map(|k| [1, 4, 8].map(|w| (k, w))) {
+        for policy in [PolicyKind::Auto, PolicyKind::Belady] {
+            let order = Arc::clone(&order);
+            let reader =
+                Reader { order, workers, batch: 4, think_us: 20_000, take_us: 0, ahead: 0 };
+            let report = run(&Scenario {
+                layout: Arc::clone(&layout),
+                readers: vec![reader],
+                known,
+                epochs: EPOCHS,
+                settings: Settings { policy, ..with_ram(layout.pages_bytes_of_all() / 2) },
+                source: BUSY,
+                vanish: None,
+            });
+            let fetched = report.after(0).source_reads;
+            let epochs =
+                report.epochs.iter().map(|epoch| (epoch.source_reads, epoch.end_us / 1000));
+            let epochs: Vec<_> = epochs.collect();
+            println!("known {known}, {workers} workers, {policy:?}: {epochs:?}");
+            assert!(fetched * 100 <= least * 110, "{fetched} of {least} blocks");
+            // In the first epoch each byte once, and the start of the next one.
+            let first = report.epochs[0].source_reads;
+            assert!(first <= all + if known { 64 } else { 0 }, "{first} of {all} blocks");
+        }
+    }
+}
+
+/// Loaders ask for many batches at once: 8 workers that are 8 batches ahead of their job.
+#[test]
+fn bursts_of_a_loader_find_what_they_ask_for() {
+    const EPOCHS: u32 = 6;
+    const FILES: u32 = 2_000;
+    const BYTES: u64 = 110_000;
+    let layout = Arc::new(Layout::new((0..FILES).map(|_| BYTES)));
+    let order = workload::permutations(FILES, EPOCHS, 1).unwrap();
+    let ram = layout.pages_bytes_of_all() / 2;
+    let waits = |window_bytes: Option<u64>| {
+        let order = Arc::clone(&order);
+        let reader =
+            Reader { order, workers: 8, batch: 4, think_us: 200, take_us: 4_000, ahead: 8 };
+        let report = run(&Scenario {
+            layout: Arc::clone(&layout),
+            readers: vec![reader],
+            known: true,
+            epochs: EPOCHS,
+            settings: Settings { window_bytes, ..with_ram(ram) },
+            source: BUSY,
+            vanish: None,
+        });
+        let epochs = report.epochs.iter().map(|epoch| (epoch.waits, epoch.source_reads));
+        println!("{window_bytes:?}: {:?}", epochs.collect::<Vec<_>>());
+        let steady = report.after(3);
+        steady.waits as f64 / steady.reads as f64
+    };
+    let (narrow, wide) = (waits(Some(40 * 110_592)), waits(Some(ram / 4)));
+    let found = waits(None);
+    assert!(narrow > 0.03 && wide < 0.01, "{narrow}, {wide}");
+    assert!(found <= wide + 0.02, "{found}, by hand {wide}");
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{EpochReport, Report, Scenario};
@@ -14,6 +15,8 @@ use crate::plan::{Action, Event, Place, Planner, RAM};
 enum Due {
     /// A worker is ready for its next sample.
     Ready(usize),
+    /// A worker is handed out another batch, of this epoch.
+    Handed(usize, u32),
     /// A fetch brings its bytes; the tier it came from, 0 for the source.
     Fetched(BlockId, usize),
     Dropped(BlockId),
@@ -28,11 +31,26 @@ struct Worker {
     taken: u32,
     epoch: u32,
     file: Option<FileId>,
-    /// Blocks it waits for, and since when.
-    waiting: u32,
+    /// The blocks of its sample that it has not asked for.
+    blocks: Range<u32>,
+    /// Since when it reads the sample.
     since: u64,
     missed: bool,
+    waited: bool,
     done: bool,
+    /// Batches that it has been handed out and has not begun, and whether it waits for one.
+    handed: u32,
+    idle: bool,
+}
+
+/// The job that takes the batches of a reader, one after the other.
+#[derive(Clone, Debug, Default)]
+struct Job {
+    /// Batches taken in this epoch, and those that are ready.
+    taken: u32,
+    ready: BTreeSet<u32>,
+    /// When it takes the next one.
+    free: u64,
 }
 
 pub(super) struct World<'a> {
@@ -42,6 +60,7 @@ pub(super) struct World<'a> {
     due: BinaryHeap<Reverse<(u64, u64, Due)>>,
     sequence: u64,
     workers: Vec<Worker>,
+    jobs: Vec<Job>,
     /// The present epoch of each reader.
     orders: Vec<Arc<[u32]>>,
     /// Blocks in each tier, as the world has them.
@@ -64,6 +83,7 @@ impl<'a> World<'a> {
             due: BinaryHeap::new(),
             sequence: 0,
             workers: Vec::new(),
+            jobs: vec![Job::default(); scenario.readers.len()],
             orders: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
             tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
             flights: BTreeMap::new(),
@@ -81,7 +101,8 @@ impl<'a> World<'a> {
         };
         for (index, reader) in scenario.readers.iter().enumerate() {
             for nth in 0..reader.workers.max(1) {
-                world.workers.push(Worker { reader: index, nth, ..Worker::default() });
+                let handed = reader.ahead;
+                world.workers.push(Worker { reader: index, nth, handed, ..Worker::default() });
             }
             if scenario.known {
                 let order = reader.order.clone();
@@ -100,6 +121,7 @@ impl<'a> World<'a> {
             self.note(time ^ fingerprint(due));
             match due {
                 Due::Ready(worker) => self.take_sample(worker),
+                Due::Handed(worker, epoch) => self.hand_out(worker, epoch),
                 Due::Fetched(block, tier) => self.fetched(block, tier),
                 Due::Dropped(block) => self.tell(Event::Dropped { block }),
                 Due::Placed(block, tier) => {
@@ -204,14 +226,22 @@ impl<'a> World<'a> {
             self.tiers[tier].clear();
         }
         self.tell(Event::Opened { task, file });
-        let worker = &mut self.workers[index];
-        (worker.file, worker.since, worker.waiting, worker.missed) =
-            (Some(file), self.now, 0, false);
         let length = sample.length.unwrap_or(u64::MAX);
         let blocks = self.scenario.layout.blocks_in(file, sample.offset, length);
-        let epoch = self.workers[index].epoch as usize;
-        self.report.epochs[epoch].blocks += blocks.len() as u64;
-        for block in blocks {
+        let count = blocks.len() as u32;
+        let first = blocks.clone().next().map_or(0, |block| block.0);
+        let worker = &mut self.workers[index];
+        (worker.file, worker.since) = (Some(file), self.now);
+        (worker.missed, worker.waited) = (false, false);
+        worker.blocks = first..first + count;
+        let epoch = worker.epoch as usize;
+        self.report.epochs[epoch].blocks += u64::from(count);
+        self.read_on(index);
+    }
+
+    /// A worker reads on in its sample until it has to wait for a block, or to its end.
+    fn read_on(&mut self, index: usize) {
+        while let Some(block) = self.workers[index].blocks.next().map(BlockId) {
             if self.tiers[RAM].contains(&block) {
                 continue;
             }
@@ -220,17 +250,15 @@ impl<'a> World<'a> {
                 let tier = (RAM + 1..self.tiers.len()).find(|&t| self.tiers[t].contains(&block));
                 self.fetch(block, tier.map_or(Place::Source, Place::Tier));
             }
-            self.workers[index].waiting += 1;
+            self.workers[index].waited = true;
             self.flights.entry(block).or_default().push(index);
-            self.tell(Event::Missed { block, task });
+            return self.tell(Event::Missed { block, task: index as u32 + 1 });
         }
-        if self.workers[index].waiting == 0 {
-            self.finish_sample(index);
-        }
+        self.finish_sample(index);
     }
 
     /// The sample at the worker's next position: batch `k` of an epoch belongs to worker `k mod W`.
-    /// None where the worker waits for the others' epoch to end, or everything is read.
+    /// None where the worker waits for a batch or for the others' epoch to end, or everything is read.
     fn next_sample(&mut self, index: usize) -> Option<Sample> {
         let worker = &self.workers[index];
         if worker.epoch >= self.scenario.epochs {
@@ -244,7 +272,15 @@ impl<'a> World<'a> {
             self.end_epoch(index);
             return None;
         };
-        self.workers[index].taken += 1;
+        let worker = &mut self.workers[index];
+        if reader.take_us > 0 && worker.taken % batch == 0 {
+            let Some(left) = worker.handed.checked_sub(1) else {
+                worker.idle = true;
+                return None;
+            };
+            worker.handed = left;
+        }
+        worker.taken += 1;
         Some(reader.order.samples().get(sample))
     }
 
@@ -257,10 +293,46 @@ impl<'a> World<'a> {
         if peers.iter().all(|&w| self.workers[w].done) {
             let epoch = self.workers[index].epoch + 1;
             self.orders[reader] = self.scenario.readers[reader].order.epoch(epoch);
+            let begins = self.jobs[reader].free.max(self.now);
+            self.jobs[reader] = Job { free: begins, ..Job::default() };
             for worker in peers {
                 let next = &mut self.workers[worker];
                 (next.done, next.taken, next.epoch) = (false, 0, next.epoch + 1);
-                self.at(self.now, Due::Ready(worker));
+                next.handed = self.scenario.readers[reader].ahead;
+                self.at(begins, Due::Ready(worker));
+            }
+        }
+    }
+
+    /// A worker is handed out another batch.
+    fn hand_out(&mut self, index: usize, epoch: u32) {
+        let worker = &mut self.workers[index];
+        if worker.epoch == epoch {
+            worker.handed += 1;
+            if std::mem::take(&mut worker.idle) {
+                self.take_sample(index);
+            }
+        }
+    }
+
+    /// A batch is ready. For each that the job takes its worker is handed out another one.
+    fn batch_ready(&mut self, index: usize, batch: u32) {
+        let (reader, epoch) = (self.workers[index].reader, self.workers[index].epoch);
+        let take_us = self.scenario.readers[reader].take_us;
+        self.jobs[reader].ready.insert(batch);
+        loop {
+            let job = &mut self.jobs[reader];
+            let taken = job.taken;
+            if !job.ready.remove(&taken) {
+                return;
+            }
+            job.taken += 1;
+            job.free = job.free.max(self.now) + take_us;
+            let free = job.free;
+            let count = self.scenario.readers[reader].workers.max(1);
+            let next = |worker: &Worker| worker.reader == reader && worker.nth == taken % count;
+            if let Some(worker) = self.workers.iter().position(next) {
+                self.at(free, Due::Handed(worker, epoch));
             }
         }
     }
@@ -280,10 +352,7 @@ impl<'a> World<'a> {
         }
         self.tell(Event::Arrived { block, from });
         for index in waiters {
-            self.workers[index].waiting -= 1;
-            if self.workers[index].waiting == 0 {
-                self.finish_sample(index);
-            }
+            self.read_on(index);
         }
     }
 
@@ -299,8 +368,14 @@ impl<'a> World<'a> {
         let report = &mut self.report.epochs[worker.epoch as usize];
         (report.reads, report.end_us) = (report.reads + 1, self.now);
         report.hits += u64::from(!worker.missed);
+        report.waits += u64::from(worker.waited);
         report.stall_us += self.now - worker.since;
-        let think = self.scenario.readers[worker.reader].think_us;
+        let reader = &self.scenario.readers[worker.reader];
+        let (think, batch) = (reader.think_us, reader.batch.max(1));
+        let (taken, nth, workers) = (worker.taken, worker.nth, reader.workers.max(1));
+        if reader.take_us > 0 && taken % batch == 0 {
+            self.batch_ready(index, (taken / batch - 1) * workers + nth);
+        }
         self.tell(Event::Closed { file });
         self.at(self.now + think, Due::Ready(index));
     }
@@ -309,6 +384,7 @@ impl<'a> World<'a> {
 fn fingerprint(due: Due) -> u64 {
     let (kind, a, b) = match due {
         Due::Ready(worker) => (1u64, worker as u64, 0),
+        Due::Handed(worker, epoch) => (5, worker as u64, u64::from(epoch)),
         Due::Fetched(block, tier) => (2, u64::from(block.0), tier as u64),
         Due::Dropped(block) => (3, u64::from(block.0), 0),
         Due::Placed(block, tier) => (4, u64::from(block.0), tier as u64),

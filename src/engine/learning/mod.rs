@@ -248,14 +248,17 @@ pub(super) struct Ear {
 impl Ear {
     /// Passes on what is an open, or looks like one.
     pub(super) fn hear(&self, event: &Event) {
-        if let Event::Seen { .. }
-        | Event::Opened { .. }
-        | Event::Missed { .. }
-        | Event::Part { .. } = event
-        {
-            let at_ms = self.started.elapsed().as_millis() as u64;
-            // What there is no room for is not learnt from.
-            let _ = self.notes.try_send(Note::Heard(at_ms, event.clone()));
-        }
+        let heard = match *event {
+            // It may be the only sign that the file was opened.
+            Event::Touched { task, file } => Event::Seen { task, file },
+            Event::Seen { .. }
+            | Event::Opened { .. }
+            | Event::Missed { .. }
+            | Event::Part { .. } => event.clone(),
+            _ => return,
+        };
+        let at_ms = self.started.elapsed().as_millis() as u64;
+        // What there is no room for is not learnt from.
+        let _ = self.notes.try_send(Note::Heard(at_ms, heard));
     }
 }

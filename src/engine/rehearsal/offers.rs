@@ -163,7 +163,7 @@ impl Offers {
                     self.asked(&located, cache);
                 }
             }
-            Event::Opened { file, .. } | Event::Seen { file, .. } => {
+            Event::Opened { file, .. } | Event::Seen { file, .. } | Event::Touched { file, .. } => {
                 let now_s = self.now_s();
                 let is_open = matches!(event, Event::Opened { .. });
                 match self.stage(file) {

@@ -250,6 +250,12 @@ impl Stream {
         self.current.assumed(block).is_some()
     }
 
+    /// Whether a read at a position, counted over all epochs, has been seen.
+    pub(in crate::plan) fn has_seen(&self, absolute: u64) -> bool {
+        let position = absolute.checked_sub(self.base).map(|position| position as u32);
+        position.is_some_and(|position| self.current.has_seen(position))
+    }
+
     /// Positions of the current epoch.
     pub(in crate::plan) fn len(&self) -> u32 {
         self.current.len()

@@ -1,6 +1,8 @@
 //! The planner against a model of the world, under any sequence of events.
 
 mod draws;
+mod large;
+mod mapped;
 mod parts;
 mod staging;
 mod streams;
@@ -159,14 +161,35 @@ impl World {
         }
     }
 
-    /// A task is seen at a file, and at no other any more.
-    fn see(&mut self, task: u32, file: FileId) {
+    /// A task is at a file, and at no other any more.
+    fn move_to(&mut self, task: u32, file: FileId) {
         let before = self.seen.insert(task, file);
         if before != Some(file) {
             before.into_iter().for_each(|before| self.release(before));
             *self.open.entry(file).or_default() += 1;
         }
+    }
+
+    /// A task looks a file up, and does not read it yet.
+    fn look_up(&mut self, task: u32, file: FileId) {
+        self.move_to(task, file);
         self.tell(Event::Seen { task, file });
+    }
+
+    /// A task looks a file up and reads it.
+    fn see(&mut self, task: u32, file: FileId) {
+        self.look_up(task, file);
+        self.read(task, file);
+    }
+
+    /// A task reads a file that it may have opened before.
+    fn touch(&mut self, task: u32, file: FileId) {
+        self.move_to(task, file);
+        self.tell(Event::Touched { task, file });
+        self.read(task, file);
+    }
+
+    fn read(&mut self, task: u32, file: FileId) {
         for block in self.layout.clone().blocks_of(file) {
             if !self.pages.contains(&block) {
                 self.miss(block, task);
@@ -323,6 +346,8 @@ enum Step {
     Found(u32),
     Lose(usize),
     See(u32, u32),
+    LookUp(u32, u32),
+    Touch(u32, u32),
     Leave(u32),
     Resize(usize, u64),
     Want(u32),
@@ -346,6 +371,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..FILES).prop_map(Step::Found),
         1 => any::<usize>().prop_map(Step::Lose),
         4 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::See(task, file)),
+        2 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::LookUp(task, file)),
+        4 => (10..14u32, 0..FILES).prop_map(|(task, file)| Step::Touch(task, file)),
         1 => (10..14u32).prop_map(Step::Leave),
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
         2 => (0..FILES).prop_map(Step::Want),
@@ -405,6 +432,8 @@ proptest! {
                 }
                 Step::Lose(nth) => world.lose(nth),
                 Step::See(task, file) => world.see(task, FileId(file)),
+                Step::LookUp(task, file) => world.look_up(task, FileId(file)),
+                Step::Touch(task, file) => world.touch(task, FileId(file)),
                 Step::Leave(task) => world.leave(task),
                 Step::Resize(tier, capacity) => world.tell(Event::Resized { tier, capacity }),
                 Step::Want(first) => {

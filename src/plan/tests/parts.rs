@@ -12,7 +12,7 @@ fn world(blocks: u64, ram: u64) -> World {
 
 const FILE: FileId = FileId(0);
 
-fn arrive_all(world: &mut World) {
+pub(super) fn arrive_all(world: &mut World) {
     while !world.fetching.is_empty() {
         world.arrive(0, false);
     }

@@ -15,6 +15,8 @@ struct Loader {
     files: u32,
     workers: u32,
     batch: u32,
+    /// Threads that are made for each batch and read it; 0: the worker does.
+    threads: u32,
     /// The share of sightings that are lost.
     lost: f64,
     /// How many sightings may be on their way at once.
@@ -105,9 +107,21 @@ impl Run {
             let may_go = |q: &VecDeque<(usize, u32)>| q.front().is_some_and(|f| f.0 < low + span);
             let able: Vec<usize> = (0..workers).filter(|&w| may_go(&queues[w])).collect();
             let worker = able[self.choice.random_range(0..able.len())];
-            let Some((_, file)) = queues[worker].pop_front() else { continue };
-            // Workers live for an epoch.
-            self.read(epoch * 100 + worker as u32 + 1, FileId(file));
+            let next = queues[worker].pop_front();
+            let Some((position, file)) = next else { continue };
+            let (number, nth) = ((position / batch) as u32, (position % batch) as u32);
+            let threads = self.loader.threads;
+            if threads == 0 {
+                // Workers live for an epoch.
+                self.read(epoch * 100 + worker as u32 + 1, FileId(file));
+                continue;
+            }
+            let first = (epoch + 1) * 100_000 + number * threads;
+            self.read(first + nth % threads, FileId(file));
+            if nth + 1 == batch as u32 {
+                (first..first + threads).for_each(|task| self.world.leave(task));
+                self.move_on();
+            }
         }
         while !self.late.is_empty() {
             self.sight();
@@ -167,8 +181,16 @@ impl Run {
     }
 }
 
-const LOADER: Loader =
-    Loader { files: 3000, workers: 4, batch: 16, lost: 0.0, delayed: 0, share: 50, seed: 1 };
+const LOADER: Loader = Loader {
+    files: 3000,
+    workers: 4,
+    batch: 16,
+    threads: 0,
+    lost: 0.0,
+    delayed: 0,
+    share: 50,
+    seed: 1,
+};
 
 #[test]
 fn what_is_kept_is_read_unseen_but_for_beacons() {
@@ -217,6 +239,20 @@ fn what_is_staged_is_there_in_time_and_dropped_after() {
         assert!(status.following && status.epoch >= 3, "{share} %: {status:?}");
         assert_eq!(outcome.early, 0, "{share} %: {outcome:?}");
         assert!(outcome.misses * 1000 <= outcome.reads * 5, "{share} %: {outcome:?}");
+    }
+}
+
+#[test]
+fn threads_that_are_made_for_each_batch_are_followed() {
+    for (batch, threads) in [(16, 8), (32, 8), (64, 8), (8, 8)] {
+        for share in [0, 20, 110] {
+            let loader = Loader { workers: 2, batch, threads, share, ..LOADER };
+            let (outcome, status) = loader.run(4);
+            println!("{batch} by {threads} threads, {share} %: {outcome:?}");
+            assert!(status.following && status.epoch >= 3, "{batch}, {share} %: {status:?}");
+            assert!(outcome.misses * 100 <= outcome.reads, "{batch}, {share} %: {outcome:?}");
+            assert!(outcome.early * 1000 <= outcome.reads, "{batch}, {share} %: {outcome:?}");
+        }
     }
 }
 

@@ -1,0 +1,87 @@
+//! Tasks that read too little to be trusted each by itself, as threads that are made for each batch.
+//!
+//! They are taken together: where several tasks that are new read close to each other in an order, they
+//! read for it. Processes that are started for one file each, by `find -exec` say, do not.
+
+use std::collections::VecDeque;
+
+use crate::ids::StreamId;
+
+/// Places where new tasks may go on.
+const PLACES_MAX: usize = 16;
+
+/// Reads of one place that show that they are of the order.
+const READS_MIN: usize = 4;
+
+/// How far a read may be from the last one of its place, in positions: less in a small dataset, where
+/// whoever jumps about comes as close now and then.
+const NEAR: (u64, u64) = (4, 16);
+const NEAR_PART: u64 = 256;
+
+/// A place in an order where new tasks read.
+#[derive(Debug)]
+struct Place {
+    stream: StreamId,
+    /// The farthest position that was read there, and how many were.
+    last: u64,
+    reads: usize,
+    /// Those that are not counted yet.
+    pending: Vec<u64>,
+}
+
+/// Tasks that are new.
+#[derive(Debug, Default)]
+pub(super) struct Crowd(VecDeque<Place>);
+
+impl Crowd {
+    /// A new task opened what a stream of `length` positions has at `position`. Gives the positions that
+    /// now count as read.
+    pub(super) fn sees(&mut self, stream: StreamId, position: u64, length: u32) -> Vec<u64> {
+        let near = (u64::from(length) / NEAR_PART).clamp(NEAR.0, NEAR.1);
+        let far = |place: &Place| match place.stream == stream {
+            true => place.last.abs_diff(position),
+            false => u64::MAX,
+        };
+        let nearest = (0..self.0.len()).min_by_key(|&at| far(&self.0[at]));
+        let nearest = nearest.filter(|&at| far(&self.0[at]) <= near);
+        let place = nearest.and_then(|at| self.0.remove(at));
+        let mut place =
+            place.unwrap_or(Place { stream, last: position, reads: 0, pending: Vec::new() });
+        place.last = place.last.max(position);
+        place.reads += 1;
+        place.pending.push(position);
+        let trusted = place.reads >= READS_MIN;
+        let read = if trusted { std::mem::take(&mut place.pending) } else { Vec::new() };
+        if self.0.len() == PLACES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(place);
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamId = StreamId(0);
+
+    #[test]
+    fn those_who_read_close_to_each_other_are_trusted_together() {
+        let mut crowd = Crowd::default();
+        let read: Vec<u64> = [10, 500, 12, 11, 501, 13, 503, 502]
+            .iter()
+            .flat_map(|&position| crowd.sees(STREAM, position, 2_000))
+            .collect();
+        assert_eq!(read, [10, 12, 11, 13, 500, 501, 503, 502]);
+        assert_eq!(crowd.sees(STREAM, 15, 2_000), [15]);
+    }
+
+    #[test]
+    fn those_who_jump_about_are_not() {
+        let mut crowd = Crowd::default();
+        let jumps = (0..1_000u64).map(|k| k * 7_919 % 5_000);
+        let read: usize = jumps.map(|position| crowd.sees(STREAM, position, 5_000).len()).sum();
+        assert!(read < 20, "{read}");
+    }
+}

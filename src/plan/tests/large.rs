@@ -1,0 +1,79 @@
+//! Large files that are read whole, and not from their start on.
+
+use super::parts::arrive_all;
+use super::*;
+
+const FILES: u32 = 64;
+const BLOCKS: u32 = 8;
+
+/// Pages of a read, and reads of a block.
+const PIECE: u16 = 32;
+const PIECES: u32 = 8;
+
+/// What a worker has yet to read of its file: by piece, its block and first page. It looks at the start
+/// and at another piece first, and the kernel asks for what it reads ahead out of its order.
+fn pieces(file: u32, peek: u32) -> VecDeque<(BlockId, u16)> {
+    let piece = |nth: u32| {
+        let block = BlockId(file * BLOCKS + nth / PIECES);
+        (block, (nth % PIECES) as u16 * PIECE)
+    };
+    let mut whole: Vec<u32> = (0..BLOCKS * PIECES).collect();
+    whole.chunks_exact_mut(4).for_each(|pieces| pieces.swap(1, 2));
+    [0, peek].into_iter().chain(whole).map(piece).collect()
+}
+
+fn read(world: &mut World, task: u32, block: BlockId, first: u16) {
+    let has = |page: u16| world.parts.get(&block).is_some_and(|set| set.contains(&page));
+    if world.pages.contains(&block) || (first..first + PIECE).all(has) {
+        return;
+    }
+    let file = world.layout.file_of(block);
+    if !world.fetching.contains(&block) && world.in_parts.contains(&file) {
+        world.read_part(block, task, first, PIECE);
+    } else if !world.fetching.contains(&block) {
+        world.miss(block, task);
+    }
+    arrive_all(world);
+}
+
+/// The directory of an archive is at its end; some files have something in their middle that is read first.
+#[test]
+fn archives_cost_their_own_bytes() {
+    for peek in [BLOCKS * PIECES - 1, BLOCKS * PIECES / 2 + 3] {
+        let layout = Arc::new(Layout::new((0..FILES).map(|_| u64::from(BLOCKS) << 20)));
+        let all = layout.pages_bytes_of_all();
+        let plan = settings(all / 2, None, PolicyKind::Auto);
+        let plan = Settings { window_bytes: None, inflight_max: 32, ..plan };
+        let mut world = World::new(plan.clone());
+        world.planner = Planner::new(plan, layout.clone());
+        world.layout = layout;
+        let mut before = 0;
+        for epoch in 0..3 {
+            let mut files: VecDeque<u32> = shuffled(FILES, epoch).iter().copied().collect();
+            let mut workers: Vec<VecDeque<(BlockId, u16)>> = vec![VecDeque::new(); 4];
+            while !files.is_empty() || workers.iter().any(|left| !left.is_empty()) {
+                for (task, left) in (1..).zip(&mut workers) {
+                    if left.is_empty()
+                        && let Some(file) = files.pop_front()
+                    {
+                        world.tell(Event::Seen { task, file: FileId(file) });
+                        *left = pieces(file, peek);
+                    }
+                    if let Some((block, first)) = left.pop_front() {
+                        read(&mut world, task, block, first);
+                    }
+                }
+                world.check();
+            }
+            let fetched = world.planner.counters().source_bytes;
+            let bytes = fetched - before;
+            before = fetched;
+            println!("{peek}, {epoch}: {} of {} MiB", bytes >> 20, all >> 20);
+            if epoch == 0 {
+                assert_eq!(bytes, all, "each byte once");
+            } else {
+                assert!(bytes * 20 <= all * 11, "{epoch}: {bytes} of {all}");
+            }
+        }
+    }
+}
