@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::origin::{Generators, Origin};
+use crate::order::OrderSpec;
 
 const NONE: u32 = u32::MAX;
 
@@ -44,6 +45,8 @@ impl Sequence {
 pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
+    /// See [`super::Candidate::spec`].
+    pub(super) spec: Option<OrderSpec>,
 }
 
 impl Index {

@@ -11,10 +11,14 @@ use super::ladder::Running;
 use super::origin::Generators;
 use super::sequence::{Index, Sequence};
 use super::suspect::Other;
+use super::told::Told;
 use crate::order::SampleTable;
 
 /// Of how many loaders the orders are remembered.
 const OTHERS_MAX: usize = 16;
+
+/// How many told orders are remembered: one for each rank of a large node.
+const TOLD_MAX: usize = 16;
 
 /// One in so many samples of an epoch may not have been seen.
 const UNSEEN_PART: usize = 50;
@@ -47,6 +51,8 @@ pub(super) struct Shared {
     pub(super) spent: BTreeSet<u64>,
     /// What earlier loaders read.
     pub(super) journal: Journal,
+    /// Orders that somebody told, the latest at the end.
+    pub(super) told: Vec<Told>,
     /// Counts what has become worth to be remembered.
     pub(super) news: u64,
 }
@@ -69,6 +75,7 @@ impl Shared {
             cached: false,
             spent: BTreeSet::new(),
             journal: Journal::default(),
+            told: Vec::new(),
             news: 0,
         };
         candidates.into_iter().for_each(|candidate| _ = shared.add(candidate));
@@ -76,14 +83,27 @@ impl Shared {
         shared
     }
 
-    /// Takes a numbering in, behind the others; says whether it is another one.
-    pub(super) fn add(&mut self, Candidate { name, samples }: Candidate) -> bool {
+    /// Takes a numbering in, behind the others, if it is another one; gives its place. None for one of
+    /// which nothing can be learnt.
+    pub(super) fn add(&mut self, Candidate { name, samples, spec }: Candidate) -> Option<usize> {
         let same = |index: &Index| **index.sequence.samples() == *samples;
-        let other = samples.len() > 1 && !self.indexes.iter().any(same);
-        if other {
-            self.indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)) });
+        if let Some(known) = self.indexes.iter().position(same) {
+            self.indexes[known].spec = self.indexes[known].spec.take().or(spec);
+            return Some(known);
         }
-        other
+        if samples.len() < 2 {
+            return None;
+        }
+        self.indexes.push(Index { name, sequence: Arc::new(Sequence::new(samples)), spec });
+        Some(self.indexes.len() - 1)
+    }
+
+    /// Somebody has told an order.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told.push(told);
+        if self.told.len() > TOLD_MAX {
+            self.told.remove(0);
+        }
     }
 
     /// Whether samples are about all of some numbering: an epoch of these is at its end.

@@ -7,6 +7,7 @@ mod scenes;
 mod seeded;
 mod shell;
 mod sim;
+mod told;
 mod trials;
 mod twins;
 mod words;
