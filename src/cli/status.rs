@@ -225,7 +225,8 @@ fn render_orders(out: &mut String, status: &Value) {
         );
     }
     orders.iter().for_each(|order| render_order(out, order));
-    loaders.iter().for_each(|loader| render_loader(out, loader));
+    let others = loaders.iter().filter(|loader| loader["reads_told"] != Value::Bool(true));
+    others.for_each(|loader| render_loader(out, loader));
     if let Some(journal) = status["journal"].as_str() {
         let _ = writeln!(out, "  journal  {journal}");
     }
@@ -266,6 +267,9 @@ fn render_loader(out: &mut String, loader: &Value) {
         let _ = write!(out, "; {seconds:.1} s of processor time for searches");
     }
     out.push('\n');
+    if let Some(spec) = loader["spec"].as_str() {
+        let _ = writeln!(out, "           the same, told: {spec}");
+    }
 }
 
 fn render_order(out: &mut String, order: &Value) {
@@ -278,6 +282,9 @@ fn render_order(out: &mut String, order: &Value) {
             number(order, "/epoch"),
             progress(order),
         );
+    }
+    if let Some(fix) = order["fix"].as_str() {
+        let _ = writeln!(out, "           {fix}");
     }
     if let Some(refused) = order["refused"].as_str() {
         let _ = writeln!(out, "  order    {name}: REFUSED: {refused}");

@@ -77,8 +77,8 @@ impl Engine {
         };
         let (record, program) = choose(learning.records()?, wanted).map_err(|error| {
             let told = self.status().orders.iter().any(|order| order.spec.is_some());
-            let hint = "who reads in an order that was told is not observed; `belady order show` \
-                        writes that order";
+            let hint =
+                "`belady order show` writes an order that was told, whether it is read or not";
             if told { error.hint(hint) } else { error }
         })?;
         let Record { loader, group, mut epochs } = record;

@@ -55,6 +55,8 @@ pub struct OrderStatus {
     pub spec: Option<String>,
     /// Why the last order given was refused.
     pub refused: Option<String>,
+    /// What would be right, in words, where the order is not what is read and that is known.
+    pub fix: Option<String>,
     /// Where the reader stands.
     #[serde(flatten)]
     pub progress: Option<StreamStatus>,
@@ -207,6 +209,7 @@ impl Engine {
             stream: stream.name.clone(),
             spec: stream.spec.clone(),
             refused: stream.refused.clone(),
+            fix: self.learning.as_ref().and_then(|learning| learning.fix(StreamId(index as u16))),
             progress: published.progress(StreamId(index as u16)).cloned(),
         };
         given.map(status).collect()

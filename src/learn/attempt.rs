@@ -24,6 +24,8 @@ pub(super) struct Reader {
     /// Its latest one.
     pub(super) last: u32,
     gone: bool,
+    /// Whether it was a thread of a process that goes on.
+    thread: bool,
 }
 
 /// The opens of an epoch as far as they are unexplained.
@@ -101,7 +103,8 @@ impl Attempt {
         self.recent.push_back(Recent { first, ..open });
         if !known && self.has_room() {
             let Recent { task, sample: last, .. } = open;
-            self.readers.push(Reader { task, samples: Vec::new(), last, gone: false });
+            let (gone, thread) = (false, false);
+            self.readers.push(Reader { task, samples: Vec::new(), last, gone, thread });
         }
         if let Some(reader) = self.readers.iter_mut().find(|reader| reader.task == open.task) {
             reader.last = open.sample;
@@ -140,10 +143,10 @@ impl Attempt {
         over
     }
 
-    /// A task has ended.
-    pub(super) fn leave(&mut self, task: u32) {
+    /// A task has ended; `goes_on`: it was a thread, and its process goes on.
+    pub(super) fn leave(&mut self, task: u32, goes_on: bool) {
         for reader in self.readers.iter_mut().filter(|reader| reader.task == task) {
-            reader.gone = true;
+            (reader.gone, reader.thread) = (true, goes_on);
         }
     }
 
@@ -157,9 +160,11 @@ impl Attempt {
         self.readers.clear();
     }
 
-    /// Whether all tasks that opened something have ended.
+    /// Whether all tasks that opened something have ended, and some of them with their processes:
+    /// threads are made for a batch as well.
     pub(super) fn is_left(&self) -> bool {
-        !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone)
+        let all = self.readers.iter().all(|reader| reader.gone);
+        all && self.readers.iter().any(|reader| !reader.thread)
     }
 
     /// Whether nothing was opened.
@@ -243,11 +248,24 @@ mod tests {
         let mut attempt = Attempt::default();
         read(&mut attempt, 1, 0..10);
         read(&mut attempt, 2, 10..20);
-        attempt.leave(1);
+        attempt.leave(1, false);
         assert!(read(&mut attempt, 2, 20..22).is_none());
-        attempt.leave(2);
+        attempt.leave(2, false);
         assert!(read(&mut attempt, 3, [500]).is_some());
         assert_eq!((attempt.opens(), attempt.readers().len()), (1, 1));
+    }
+
+    #[test]
+    fn threads_of_a_batch_end_no_epoch() {
+        let mut attempt = Attempt::default();
+        for batch in 0..200 {
+            for task in 4 * batch..4 * batch + 4 {
+                assert!(read(&mut attempt, task, 4 * task..4 * task + 4).is_none());
+            }
+            (4 * batch..4 * batch + 4).for_each(|task| attempt.leave(task, true));
+        }
+        assert_eq!(attempt.log().len(), 3_200);
+        assert!(read(&mut attempt, 1_000, 0..20).is_some());
     }
 
     #[test]
@@ -268,7 +286,7 @@ mod tests {
         }
         assert_eq!(attempt.readers().len(), READERS_MAX);
         assert!(attempt.samples().all(|samples| samples.len() == 10));
-        attempt.leave(5);
+        attempt.leave(5, true);
         attempt.note(0, 100, 5_000, true);
         let tasks: Vec<u32> = attempt.readers().iter().map(|reader| reader.task).collect();
         assert!(tasks.contains(&100) && !tasks.contains(&5), "{tasks:?}");

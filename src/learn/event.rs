@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::search::{Finding, Search};
-use crate::order::Order;
 use crate::order::samplers::Sampler;
+use crate::order::{Order, OrderSpec};
 
 /// A loader as the learner tells them apart: those who read one dataset in one order for one
 /// process. Dense from 0, never used twice.
@@ -39,6 +39,8 @@ pub enum Observation {
     Left {
         /// The task.
         task: u32,
+        /// Whether it was a thread, and its process goes on: such come and go within an epoch.
+        goes_on: bool,
     },
     /// A process has ended, and with it all loaders that read for it: what they have read is still
     /// remembered.
@@ -143,6 +145,8 @@ pub enum Why {
 /// On what an order rests, or the lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
+    /// Somebody told it.
+    Told,
     /// An earlier run read so, or it follows from what that read.
     Replayed,
     /// It follows from an earlier epoch, from another loader, or needs no seed.
@@ -160,6 +164,7 @@ pub enum Rung {
 impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Rung::Told => "as it was told",
             Rung::Replayed => "known from an earlier run",
             Rung::Derived => "derived",
             Rung::Dictionary => "found among popular seeds",
@@ -193,6 +198,8 @@ pub struct Belief {
     pub known_after: Option<u32>,
     /// How many epochs have begun in the very order that had been foretold for them.
     pub foreseen: u32,
+    /// The order as somebody would tell it, if it can be told.
+    pub spec: Option<OrderSpec>,
     /// The same in a sentence.
     pub text: String,
 }

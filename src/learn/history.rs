@@ -158,6 +158,14 @@ impl History {
         }
     }
 
+    /// What was read in the last epoch that is over, if its order was not known.
+    pub(super) fn last_seen(&self) -> &[u32] {
+        match self.epochs.back().map(|epoch| &epoch.read) {
+            Some(Read::Seen(samples)) => samples,
+            _ => &[],
+        }
+    }
+
     fn push(&mut self, epoch: Epoch) {
         self.left = Arc::default();
         self.epochs.push_back(epoch);
@@ -227,7 +235,7 @@ mod tests {
     #[test]
     fn one_generator_draws_all_epochs_of_one() {
         let n = 10_000;
-        let all = Candidate { name: "path".into(), samples: (0..n).collect() };
+        let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
         let shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
         let epoch = |number: u32| {
             let origin = Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 };

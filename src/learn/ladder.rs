@@ -1,8 +1,9 @@
 //! What is searched for an order that nothing known explains.
 //!
-//! The smallest seeds come first, then those that torch's default generator draws first, and then the
-//! samplers of other libraries. More small seeds follow, then small ones of an epoch that did not begin
-//! where it was first seen. All seeds are the last.
+//! What somebody may have meant who told an order comes first. The smallest seeds follow, then those
+//! that torch's default generator draws first, and then the samplers of other libraries. After more
+//! small seeds come popular ones whose first epochs were not seen, then small ones of an epoch that did
+//! not begin where it was first seen. All seeds are the last.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,6 +44,11 @@ const SMALLEST: u64 = 1 << 12;
 /// libraries are tried.
 const LIBRARIES_MAX: u32 = 4;
 
+/// For how many of them epochs are tried that come later in their streams; and for how many what
+/// somebody may have meant who told an order.
+const LATER_MAX: u32 = 2;
+const TOLD_MAX: u32 = 4;
+
 /// Samples drawn by a search for an epoch's middle.
 const DRAWN_MAX: u64 = 1 << 28;
 
@@ -51,6 +57,8 @@ const DRAWN_MAX: u64 = 1 << 28;
 pub(super) enum Stage {
     /// Nothing.
     Start,
+    /// What somebody may have meant who told an order.
+    Told,
     /// The smallest seeds, at the epoch's beginning.
     Smallest,
     /// The first that torch's default generator draws, at the epoch's beginning.
@@ -59,6 +67,8 @@ pub(super) enum Stage {
     Library,
     /// Small seeds, at the epoch's beginning.
     Popular,
+    /// Popular seeds of generators that have drawn epochs before.
+    Later,
     /// Popular seeds, anywhere in the epoch.
     Anywhere,
     /// All seeds.
@@ -107,11 +117,13 @@ impl Loader {
         while self.stage != Stage::Done {
             self.stage = match self.stage {
                 _ if self.serial > SERIALS_MAX && self.past.is_none() => Stage::Done,
-                Stage::Start => Stage::Smallest,
+                Stage::Start => Stage::Told,
+                Stage::Told => Stage::Smallest,
                 Stage::Smallest => Stage::Drawn,
                 Stage::Drawn => Stage::Library,
                 Stage::Library => Stage::Popular,
-                Stage::Popular => Stage::Anywhere,
+                Stage::Popular => Stage::Later,
+                Stage::Later => Stage::Anywhere,
                 Stage::Anywhere if self.may_crack(shared) => Stage::All,
                 Stage::Anywhere | Stage::All | Stage::Done => Stage::Done,
             };
@@ -130,10 +142,10 @@ impl Loader {
         }
     }
 
-    /// There is another numbering, the last one: what it may have is searched through from the
+    /// There is something new about a numbering: what it may have is searched through from the
     /// beginning.
-    pub(super) fn seek_anew(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
-        let Some(new) = shared.indexes.last() else { return };
+    pub(super) fn seek_anew(&mut self, index: usize, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let Some(new) = shared.indexes.get(index) else { return };
         let log = self.attempt.log();
         let known = log.iter().filter(|sample| new.sequence.place(**sample).is_some()).count();
         if self.follow.is_some() || self.ended || 4 * known < 3 * log.len() {
@@ -148,7 +160,7 @@ impl Loader {
             shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }
-        (self.stage, self.libraries, self.failed) = (Stage::Start, 0, 0);
+        (self.stage, self.told, self.libraries, self.failed) = (Stage::Start, 0, 0, 0);
         self.seek(shared, out);
     }
 
@@ -161,13 +173,27 @@ impl Loader {
             {
                 None
             }
-            Stage::Library => {
-                self.libraries += 1;
+            Stage::Told if self.told >= TOLD_MAX || shared.told.is_empty() => None,
+            Stage::Later if self.libraries > LATER_MAX || self.is_understood() => None,
+            Stage::Told | Stage::Library | Stage::Later => {
                 let (views, keys) = self.views(shared);
+                if views.is_empty() {
+                    return None;
+                }
                 // Who lists the files first looks at all of them, which is no epoch of a sampler.
-                let epochs = [0, self.epoch().saturating_sub(1), self.epoch()];
-                let epochs = BTreeSet::from(epochs).into_iter().collect();
-                (!views.is_empty()).then(|| (Search::library(views, epochs), keys))
+                let epochs = BTreeSet::from([0, self.epoch().saturating_sub(1), self.epoch()]);
+                let search = match self.stage {
+                    Stage::Told => {
+                        self.told += 1;
+                        Search::told(&shared.told, epochs, views)?
+                    }
+                    Stage::Later => Search::later(&shared.told, views),
+                    _ => {
+                        self.libraries += 1;
+                        Search::library(views, epochs.into_iter().collect())
+                    }
+                };
+                Some((search, keys))
             }
             _ => {
                 let (targets, keys) = self.targets(self.places(shared), shared);
@@ -337,7 +363,7 @@ impl Loader {
         match self.stage {
             Stage::All => Search::beginning(targets, 1 << 32),
             Stage::Smallest => Search::beginning(targets, SMALLEST),
-            Stage::Drawn => Search::drawn(targets),
+            Stage::Drawn => Search::drawn(targets, &shared.told),
             Stage::Anywhere => {
                 let drawn: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
                 Search::anywhere(targets, (DRAWN_MAX / drawn.max(1)).clamp(64, 1 << 12))

@@ -114,9 +114,11 @@ impl Loader {
             }
             Finding::Library { sampler, epoch, view } => {
                 let &(index, _) = keys.get(*view as usize)?;
-                let origin = Origin::Sampler { sampler: sampler.clone(), epoch: *epoch };
-                let law = origin.own_law();
-                (index, origin, law)
+                let n = shared.indexes[index].sequence.len();
+                let (origin, law) = Origin::of(sampler, *epoch, n, &shared.generators);
+                // The first permutation of a seed may be that of any of torch's samplers.
+                let any = *epoch == 0 && matches!(origin, Origin::Draw { .. });
+                (index, origin, if any { Law::Unknown } else { law })
             }
             Finding::Output { .. } | Finding::Split { .. } => return None,
         };
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn each_lead_has_its_own_need() {
         let n = 100_000;
-        let all = Candidate { name: "path".into(), samples: (0..n).collect() };
+        let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
         let mut shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
         let (mut loader, mut out) = (Loader::new(LoaderId(0), 1), Vec::new());
         let order: Vec<u32> = (0..n).map(|place| (place * 31_337 + 11) % n).collect();

@@ -63,8 +63,9 @@ pub(super) struct Loader {
     /// What searches have found for the attempt, what spoke for most first.
     pub(super) leads: Vec<Lead>,
     pub(super) epoch: u32,
-    /// When it opened something last.
+    /// When it opened something last, and what.
     pub(super) last_ms: u64,
+    pub(super) latest: Option<u32>,
     /// Opens since the last that was where the order has it.
     streak: u32,
     /// Counts the attempts.
@@ -76,6 +77,8 @@ pub(super) struct Loader {
     pub(super) sought: bool,
     pub(super) searching: Option<SearchId>,
     pub(super) asked_default: bool,
+    /// Searches for what somebody may have meant who told an order.
+    pub(super) told: u32,
     /// Searches for samplers of other libraries.
     pub(super) libraries: u32,
     /// Epochs for which it was asked which samples they had.
@@ -109,6 +112,7 @@ impl Loader {
             leads: Vec::new(),
             epoch: 0,
             last_ms: 0,
+            latest: None,
             streak: 0,
             serial: 0,
             stage: Stage::Start,
@@ -116,6 +120,7 @@ impl Loader {
             sought: false,
             searching: None,
             asked_default: false,
+            told: 0,
             libraries: 0,
             parts: 0,
             proven: false,
@@ -146,7 +151,7 @@ impl Loader {
         let next = follow.see(open.task, open.sample) == Seen::Next;
         if next {
             self.streak = 0;
-            self.last_ms = open.at_ms;
+            (self.last_ms, self.latest) = (open.at_ms, Some(open.sample));
         }
         if next && follow.is_found_again() {
             // What others of the process looked at was nothing to go by.
@@ -183,7 +188,7 @@ impl Loader {
 
     /// Takes an open that no order explains.
     pub(super) fn wonder(&mut self, open: &Open, shared: &mut Shared, out: &mut Vec<Decision>) {
-        self.last_ms = open.at_ms;
+        (self.last_ms, self.latest) = (open.at_ms, Some(open.sample));
         if let Some(follow) = &mut self.follow {
             follow.note_lack(open.sample);
         }
@@ -302,6 +307,7 @@ impl Loader {
             recorded: self.recorded.as_ref(),
             defaults: &self.defaults,
             journal: &shared.journal,
+            told: &shared.told,
         }
     }
 
@@ -437,8 +443,8 @@ impl Loader {
     }
 
     /// A task has ended.
-    pub(super) fn leave(&mut self, task: u32) {
-        self.attempt.leave(task);
+    pub(super) fn leave(&mut self, task: u32, goes_on: bool) {
+        self.attempt.leave(task, goes_on);
         if let Some(follow) = &mut self.follow {
             follow.leave(task);
         }

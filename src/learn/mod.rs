@@ -7,16 +7,18 @@
 //! 1. Opens come in as [`Observation`]s. Those of one process are a *group*, and of these, those
 //!    that go through one dataset are a *loader*. What each of its tasks opens is kept apart
 //!    (`attempt`): a loader's worker goes forward through its batches, whatever the others do.
-//! 2. What is opened is compared with orders that cost nothing (`suspect`): one sample after the
-//!    other, the epoch before, what follows from its seed, what other loaders read.
-//! 3. If none of them explains it, searches are asked for (`ladder`, `search`, [`crack`]):
-//!    popular seeds of torch and of other libraries (`libraries`), then all of torch. The shell
-//!    runs them; what they find comes back as observations.
+//! 2. What is opened is compared with orders that cost nothing (`suspect`): what somebody told
+//!    (`told`), one sample after the other, the epoch before, what follows from its seed, what other
+//!    loaders read.
+//! 3. If none of them explains it, searches are asked for (`ladder`, `search`, [`crack`]): what has
+//!    the seed that was told, popular seeds of torch and of other libraries (`libraries`), then all
+//!    of torch. The shell runs them; what they find comes back as observations.
 //! 4. An order is believed when the opens are likelier in it than in none by more bits than it
 //!    takes to tell all orders tried apart, and 20 more (`evidence`).
 //! 5. From then on the loader is followed in it (`follow`), told about by
 //!    [`Decision::Committed`], and as soon as two epochs show how one follows from the other
-//!    (`origin`), with its next epoch. An order that is not read any more is withdrawn.
+//!    (`origin`), with its next epoch. An order that is not read any more is withdrawn. What is
+//!    believed can be told to another job (`sampler`).
 //!
 //! Everything here is values: no file, clock, thread or lock. One [`Learner::apply`] takes a
 //! microsecond as a rule and some 50 milliseconds a million samples where an epoch begins, so it
@@ -35,6 +37,7 @@ mod libraries;
 mod loader;
 mod origin;
 mod parts;
+mod sampler;
 mod search;
 mod sequence;
 mod share;
@@ -43,6 +46,7 @@ mod suspect;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,13 +56,18 @@ pub use history::{Epoch, Record, Samples, samples};
 pub use journal::{BYTES_MAX as JOURNAL_BYTES_MAX, Journal};
 pub use search::{Finding, Search};
 
-use crate::order::SampleTable;
+use crate::order::samplers::Sampler;
+use crate::order::{Order, OrderSpec, SampleTable};
 use loader::Loader;
 use sequence::Index;
 use shared::{Open, Shared};
+use told::Told;
 
 /// How many of a task's latest opens are remembered: a second one is of the same read.
 const RECENT: usize = 4;
+
+/// How many opens show which part of a dataset a loader reads.
+const SEEN: usize = 64;
 
 /// How many tasks and loaders are told apart; those seen last stay. Of loaders whose process
 /// has ended fewer do: what is remembered of each may be large.
@@ -74,6 +83,9 @@ pub struct Candidate {
     pub name: String,
     /// By position, the sample.
     pub samples: Arc<[u32]>,
+    /// How it is told, as the order that goes through it one after the other; none where that cannot
+    /// be.
+    pub spec: Option<OrderSpec>,
 }
 
 /// Finds out the orders of all loaders of one source.
@@ -118,7 +130,7 @@ impl Learner {
             Observation::Opened { at_ms, task, group, sample, exact } => {
                 self.opened(group, Open { at_ms, task, sample, exact }, out);
             }
-            Observation::Left { task } => self.left(task),
+            Observation::Left { task, goes_on } => self.left(task, goes_on),
             Observation::Ended { group } => self.end(group, out),
             Observation::Found { search, findings } => self.found(search, &findings, out),
             Observation::Searched { search } => {
@@ -149,6 +161,25 @@ impl Learner {
         self.loaders.get(&loader).filter(|loader| !loader.ended)?.known(&self.shared)
     }
 
+    /// What a loader opened last.
+    pub fn latest(&self, loader: LoaderId) -> Option<u32> {
+        self.loaders.get(&loader)?.latest
+    }
+
+    /// The smallest part of the dataset that has all that a loader of an unknown order has read in this
+    /// epoch and the last, as it is told, if that is enough to say so.
+    pub fn within(&self, loader: LoaderId) -> Option<&OrderSpec> {
+        let loader = self.loaders.get(&loader)?;
+        let (last, log) = (loader.history.last_seen(), loader.attempt.log());
+        let step = (last.len() + log.len()) / SEEN;
+        let has_all = |index: &&Index| {
+            let mut some = last.iter().chain(log).step_by(step.max(1));
+            some.all(|sample| index.sequence.place(*sample).is_some())
+        };
+        let indexes = self.shared.indexes.iter().filter(|_| step > 0).filter(has_all);
+        indexes.min_by_key(|index| index.sequence.len())?.spec.as_ref()
+    }
+
     /// Whether a loader is still remembered.
     pub fn has(&self, loader: LoaderId) -> bool {
         self.loaders.contains_key(&loader)
@@ -165,8 +196,8 @@ impl Learner {
         let followed = self.loaders.values().filter_map(|loader| loader.follow.as_ref()?.index);
         let indexes: BTreeSet<usize> = followed.collect();
         let candidate = |index: usize| {
-            let Index { name, sequence, .. } = &self.shared.indexes[index];
-            Candidate { name: name.clone(), samples: Arc::clone(sequence.samples()) }
+            let Index { name, sequence, spec, .. } = self.shared.indexes[index].clone();
+            Candidate { name, samples: Arc::clone(sequence.samples()), spec }
         };
         indexes.into_iter().map(candidate).collect()
     }
@@ -180,12 +211,40 @@ impl Learner {
     /// A loader may number its samples in this way, too. For those that read what is in it, and are
     /// not followed, seeds are searched from the beginning.
     pub fn consider(&mut self, candidate: Candidate, out: &mut Vec<Decision>) {
-        if !self.shared.add(candidate) {
-            return;
+        let known = self.shared.indexes.len();
+        if let Some(index) = self.shared.add(candidate).filter(|index| *index >= known) {
+            self.seek_anew(index, out);
         }
+    }
+
+    /// Somebody has told an order of these samples: loaders may be reading it, or one that is much
+    /// like it. `spec` is what was told, where that is known.
+    pub fn tell(&mut self, order: &Order, spec: Option<&OrderSpec>, out: &mut Vec<Decision>) {
+        let told = match order.drawn_by() {
+            Some((sampler, samples)) => {
+                let spec = spec.map(|spec| spec.with_sampler(Sampler::Sequential));
+                let (name, samples) = ("the told".to_owned(), Arc::clone(samples));
+                let index = self.shared.add(Candidate { name, samples, spec });
+                index.map(|index| Told::Drawn { sampler: sampler.clone(), index })
+            }
+            None => {
+                let epochs = 0..order.epochs_listed().unwrap_or(0);
+                Some(told::lists(epochs.map(|epoch| order.epoch(epoch)).collect()))
+            }
+        };
+        let Some(told) = told.filter(|told| !self.shared.told.contains(told)) else { return };
+        let index = match &told {
+            Told::Drawn { index, .. } => Some(*index),
+            Told::Listed(_) => None,
+        };
+        self.shared.tell(told);
+        index.into_iter().for_each(|index| self.seek_anew(index, out));
+    }
+
+    fn seek_anew(&mut self, index: usize, out: &mut Vec<Decision>) {
         self.shared.version = self.shared.version.wrapping_add(1);
         for loader in self.loaders.values_mut() {
-            loader.seek_anew(&mut self.shared, out);
+            loader.seek_anew(index, &mut self.shared, out);
         }
     }
 
@@ -254,11 +313,11 @@ impl Learner {
         }
     }
 
-    fn left(&mut self, task: u32) {
+    fn left(&mut self, task: u32, goes_on: bool) {
         let Some(Task { group, .. }) = self.tasks.remove(&task) else { return };
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
-                loader.leave(task);
+                loader.leave(task, goes_on);
                 self.shared.news += 1;
             }
         }
@@ -278,7 +337,7 @@ impl Learner {
     fn forget_a_task(&mut self, but: u32) {
         let others = self.tasks.iter().filter(|(task, _)| **task != but);
         if let Some((&task, _)) = others.min_by_key(|(_, task)| task.seen) {
-            self.left(task);
+            self.left(task, true);
         }
     }
 

@@ -43,13 +43,15 @@ pub(super) struct Lists {
     pub(super) all: Arc<[Arc<[u32]>]>,
     /// Whether the last one may have gone on after what is known of it: the run has ended there.
     pub(super) is_cut: bool,
+    /// Whether somebody told them.
+    pub(super) is_told: bool,
 }
 
 impl PartialEq for Lists {
     /// Without a look at every sample, where both are of one run.
     fn eq(&self, other: &Self) -> bool {
         let same = Arc::ptr_eq(&self.all, &other.all) || self.all == other.all;
-        same && self.is_cut == other.is_cut
+        same && (self.is_cut, self.is_told) == (other.is_cut, other.is_told)
     }
 }
 
@@ -305,8 +307,10 @@ impl Origin {
                 if self.is_cut() {
                     return None;
                 }
-                // A run of one list reads it again and again.
-                let at = if lists.all.len() == 1 { 0 } else { at + 1 };
+                // A run of one list reads it again and again, and after the last that was told comes
+                // the first.
+                let wraps = lists.is_told || lists.all.len() == 1;
+                let at = if wraps { (at + 1) % lists.all.len() as u32 } else { at + 1 };
                 lists.all.get(at as usize)?;
                 Origin::Listed { lists: lists.clone(), at }
             }
@@ -397,6 +401,9 @@ impl fmt::Display for Origin {
             }
             Origin::Sampler { sampler, .. } => write!(f, "{sampler}"),
             Origin::Recorded => f.write_str("as in the epoch before"),
+            Origin::Listed { lists, at } if lists.is_told => {
+                write!(f, "as in epoch {at} of the order that was told")
+            }
             Origin::Listed { at, .. } => write!(f, "as in epoch {at} of an earlier run"),
         }
     }
@@ -420,7 +427,7 @@ impl fmt::Display for Law {
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
             Law::Shuffled(Epochs::Same) => f.write_str("shuffled once"),
             Law::Shuffled(_) => f.write_str("shuffled anew for each epoch"),
-            Law::Listed => f.write_str("epoch after epoch of that run"),
+            Law::Listed => f.write_str("epoch after epoch of that"),
         }
     }
 }

@@ -98,6 +98,7 @@ impl Loader {
             let side = |of: Range<u32>| Candidate {
                 name: format!("{} split by {list} at {}", index.name, of.start),
                 samples: of.map(|at| samples[positions[at as usize] as usize]).collect(),
+                spec: None,
             };
             let sides = [0..part.start, part.end..n, part.clone()].map(side);
             let part = Part { of: n, list: Some(list.clone()) };
@@ -147,5 +148,5 @@ fn wholes(read: &[u32], indexes: &[Index]) -> Vec<usize> {
 fn kept(index: &Index, read: &Arc<Sequence>) -> Candidate {
     let samples = index.sequence.samples().iter().copied();
     let samples = samples.filter(|sample| read.place(*sample).is_some()).collect();
-    Candidate { name: format!("partial {}", index.name), samples }
+    Candidate { name: format!("partial {}", index.name), samples, spec: None }
 }

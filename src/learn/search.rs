@@ -10,6 +10,7 @@ use super::libraries::{lists, samplers};
 use super::origin::{Generators, Origin};
 use super::sequence::Sequence;
 use super::share::RANKS_MAX;
+use super::told::{self, Told};
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
 
@@ -45,6 +46,9 @@ const FITS: f64 = 16.0;
 
 /// Bits of evidence beyond those that tell all splits apart that a split is asked for.
 const SPLITS: f64 = 20.0;
+/// Of a generator's epochs so many are tried, if they have no more samples together.
+const FIRST_MAX: u32 = 8;
+const SAMPLES_MAX: u64 = 1 << 28;
 
 /// Words of a generator's state.
 const WORDS: usize = 624;
@@ -66,10 +70,11 @@ enum Kind {
     Beginning(SeedSearch),
     /// Seeds whose epoch has what was opened anywhere in it.
     Anywhere(Vec<Target>),
-    /// Samplers whose first epoch is read as the views say.
+    /// Samplers of which an epoch is read as the views say.
     Library { samplers: Arc<[Sampler]>, epochs: Vec<u32>, views: Vec<View> },
-    /// The same, of the seeds that torch's default generator draws first, by popular seeds of its own.
-    Drawn(SeedSearch),
+    /// Seeds that begin an epoch as it began, and that torch's default generator draws first by these
+    /// seeds of its own.
+    Drawn(SeedSearch, Arc<[u32]>),
     /// Lists as popular seeds shuffle them, in which what the views have read lies side by side.
     Split { lists: Arc<[Sampler]>, views: Vec<View> },
     /// Outputs of torch's default generator that are this, by popular seeds.
@@ -146,9 +151,12 @@ impl Search {
 
     /// For seeds whose epoch begins as one of the targets, among the first that torch's default
     /// generator draws.
-    pub(super) fn drawn(targets: Vec<Target>) -> Self {
-        let units = seeds_of_scripts().len() as u64;
-        Search { kind: Kind::Drawn(SeedSearch::new(targets)), units }
+    pub(super) fn drawn(targets: Vec<Target>, told: &[Told]) -> Self {
+        // Of a seed torch takes the low half.
+        let mut seeds: Vec<u32> = told::seeds(told).into_iter().map(|seed| seed as u32).collect();
+        seeds.extend(seeds_of_scripts());
+        let units = seeds.len() as u64;
+        Search { kind: Kind::Drawn(SeedSearch::new(targets), seeds.into()), units }
     }
 
     /// For seeds below `seeds` whose epoch has a target's elements one after the other, wherever
@@ -159,9 +167,32 @@ impl Search {
 
     /// For samplers of other libraries than torch, with popular seeds, in one of these epochs.
     pub(super) fn library(views: Vec<View>, epochs: Vec<u32>) -> Self {
-        let samplers: Arc<[Sampler]> = samplers(&popular()).into();
+        Search::samplers(samplers(&popular()), epochs, views)
+    }
+
+    /// For what somebody may have meant who told these orders, if there is anything: in one of these
+    /// epochs, or the first ones, of which a job may have left some out.
+    pub(super) fn told(told: &[Told], epochs: BTreeSet<u32>, views: Vec<View>) -> Option<Self> {
+        let meant = told::meant(told);
+        let first = 0..epochs_within(meant.len(), &views, FIRST_MAX);
+        let epochs: BTreeSet<u32> = epochs.into_iter().chain(first).collect();
+        let epochs = epochs.into_iter().collect();
+        (!meant.is_empty()).then(|| Search::samplers(meant, epochs, views))
+    }
+
+    /// For loaders of torch that draw all epochs from one generator, with popular seeds, after their
+    /// first epoch.
+    pub(super) fn later(told: &[Told], views: Vec<View>) -> Self {
+        let seeds = told::seeds(told).into_iter().chain(popular().into_iter().map(u64::from));
+        let seeds = seeds.take(epochs_within(4, &views, u32::MAX) as usize);
+        let samplers: Vec<Sampler> = seeds.flat_map(told::of_one_generator).collect();
+        let epochs = (1..=epochs_within(samplers.len(), &views, FIRST_MAX)).collect();
+        Search::samplers(samplers, epochs, views)
+    }
+
+    fn samplers(samplers: Vec<Sampler>, epochs: Vec<u32>, views: Vec<View>) -> Self {
         let units = samplers.len() as u64;
-        Search { kind: Kind::Library { samplers, epochs, views }, units }
+        Search { kind: Kind::Library { samplers: samplers.into(), epochs, views }, units }
     }
 
     /// For lists of which the views have read a part, as popular seeds shuffle them.
@@ -202,7 +233,7 @@ impl Search {
                 let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
                 (2_000_000 / samples.max(1)).max(1)
             }
-            Kind::Drawn(_) => 64,
+            Kind::Drawn(..) => 64,
             Kind::Output { .. } => 4,
         }
     }
@@ -211,7 +242,7 @@ impl Search {
     pub(super) fn orders_a_unit(&self) -> u64 {
         match &self.kind {
             Kind::Library { epochs, .. } => epochs.len() as u64,
-            Kind::Drawn(_) => DRAWN as u64,
+            Kind::Drawn(..) => DRAWN as u64,
             _ => 1,
         }
     }
@@ -246,9 +277,9 @@ impl Search {
                 let some = lists.iter().skip(units.start as usize).take(units.count());
                 some.flat_map(|list| splits(list, views, lists.len())).collect()
             }
-            Kind::Drawn(search) => {
-                let seeds = seeds_of_scripts().into_iter().skip(units.start as usize);
-                seeds.take(units.count()).flat_map(|seed| drawn(search, seed)).collect()
+            Kind::Drawn(search, seeds) => {
+                let seeds = seeds.iter().skip(units.start as usize).take(units.count());
+                seeds.flat_map(|seed| drawn(search, *seed)).collect()
             }
             Kind::Output { value, outputs } => {
                 let mut found = Vec::new();
@@ -264,6 +295,14 @@ impl Search {
             }
         }
     }
+}
+
+/// How many epochs of so many samplers are tried, the first ones: as many as are worth the time, of
+/// large datasets fewer.
+fn epochs_within(samplers: usize, views: &[View], most: u32) -> u32 {
+    let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
+    let each = samples.saturating_mul(samplers as u64).max(1);
+    (SAMPLES_MAX / each).clamp(1, most.into()) as u32
 }
 
 /// The popular seeds.
@@ -442,7 +481,7 @@ mod tests {
     #[test]
     fn what_fits_by_chance_shares_the_outputs_of_its_generator() {
         let target = Target { n: 20, skip: 0, place: 0, elements: vec![3, 7], reach: 8 };
-        let search = Search::drawn(vec![target]);
+        let search = Search::drawn(vec![target], &[]);
         let found = search.run(0..search.units());
         assert!(found.len() > 1_000, "{}", found.len());
         let outputs = found.iter().map(|finding| match finding {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::origin::{Generators, Origin};
+use crate::order::OrderSpec;
 use crate::order::samplers::Sampler;
 
 const NONE: u32 = u32::MAX;
@@ -45,6 +46,8 @@ impl Sequence {
 pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
+    /// See [`super::Candidate::spec`].
+    pub(super) spec: Option<OrderSpec>,
     /// Of what it is a part, if it is one that a loader has read.
     pub(super) part: Option<Part>,
 }

@@ -11,6 +11,7 @@ use super::ladder::Running;
 use super::origin::Generators;
 use super::sequence::{Index, Part, Sequence};
 use super::suspect::Other;
+use super::told::Told;
 use crate::order::SampleTable;
 
 /// Of how many loaders the orders are remembered.
@@ -18,6 +19,8 @@ const OTHERS_MAX: usize = 16;
 
 /// How many numberings come from what loaders have read.
 const DERIVED_MAX: usize = 32;
+/// How many told orders are remembered: one for each rank of a large node.
+const TOLD_MAX: usize = 16;
 
 /// One in so many samples of an epoch may not have been seen.
 const UNSEEN_PART: usize = 50;
@@ -50,6 +53,8 @@ pub(super) struct Shared {
     pub(super) spent: BTreeSet<u64>,
     /// What earlier loaders read.
     pub(super) journal: Journal,
+    /// Orders that somebody told, the latest at the end.
+    pub(super) told: Vec<Told>,
     /// Counts what has become worth to be remembered.
     pub(super) news: u64,
 }
@@ -72,6 +77,7 @@ impl Shared {
             cached: false,
             spent: BTreeSet::new(),
             journal: Journal::default(),
+            told: Vec::new(),
             news: 0,
         };
         candidates.into_iter().for_each(|candidate| _ = shared.add(candidate));
@@ -79,27 +85,48 @@ impl Shared {
         shared
     }
 
-    /// Takes a numbering in, behind the others; says whether it is another one.
-    pub(super) fn add(&mut self, candidate: Candidate) -> bool {
-        self.number(candidate, None)
-    }
-
-    /// The same of a part of another one, as long as there are few.
-    pub(super) fn derive(&mut self, candidate: Candidate, part: Part) -> bool {
-        let derived = self.indexes.iter().filter(|index| index.part.is_some());
-        let new = derived.count() < DERIVED_MAX && self.number(candidate, Some(part));
-        self.version = self.version.wrapping_add(u32::from(new));
-        new
-    }
-
-    fn number(&mut self, Candidate { name, samples }: Candidate, part: Option<Part>) -> bool {
-        let same = |index: &Index| **index.sequence.samples() == *samples;
-        let other = samples.len() > 1 && !self.indexes.iter().any(same);
-        if other {
-            let sequence = Arc::new(Sequence::new(samples));
-            self.indexes.push(Index { name, sequence, part });
+    /// Takes a numbering in, behind the others, if it is another one; gives its place. None for one of
+    /// which nothing can be learnt.
+    pub(super) fn add(&mut self, Candidate { name, samples, spec }: Candidate) -> Option<usize> {
+        if let Some(known) = self.place_of(&samples) {
+            self.indexes[known].spec = self.indexes[known].spec.take().or(spec);
+            return Some(known);
         }
-        other
+        if samples.len() < 2 {
+            return None;
+        }
+        let sequence = Arc::new(Sequence::new(samples));
+        self.indexes.push(Index { name, sequence, spec, part: None });
+        Some(self.indexes.len() - 1)
+    }
+
+    /// Takes in a numbering of a part of another one, as long as there are few. Says whether it is new.
+    pub(super) fn derive(
+        &mut self,
+        Candidate { name, samples, spec }: Candidate,
+        part: Part,
+    ) -> bool {
+        let derived = self.indexes.iter().filter(|index| index.part.is_some());
+        if derived.count() >= DERIVED_MAX || samples.len() < 2 || self.place_of(&samples).is_some()
+        {
+            return false;
+        }
+        let sequence = Arc::new(Sequence::new(samples));
+        self.indexes.push(Index { name, sequence, spec, part: Some(part) });
+        self.version = self.version.wrapping_add(1);
+        true
+    }
+
+    fn place_of(&self, samples: &[u32]) -> Option<usize> {
+        self.indexes.iter().position(|index| **index.sequence.samples() == *samples)
+    }
+
+    /// Somebody has told an order.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told.push(told);
+        if self.told.len() > TOLD_MAX {
+            self.told.remove(0);
+        }
     }
 
     /// Whether samples are about all of some numbering: an epoch of these is at its end.

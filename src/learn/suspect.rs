@@ -8,9 +8,10 @@ use super::journal::Journal;
 use super::origin::{Generators, Law, Origin, Outputs, defaults};
 use super::sequence::{Index, Sequence};
 use super::shared::Shared;
+use super::told::Told;
 
 /// How far from its beginning an epoch is looked at, and where there are hundreds of suspects.
-const HEAD: u32 = 4096;
+pub(super) const HEAD: u32 = 4096;
 const SHORT_HEAD: u32 = 128;
 
 /// After so many epochs that were not understood nothing is derived from the last that was; after
@@ -71,6 +72,7 @@ pub(super) struct Sources<'s> {
     /// Outputs after the one that was the seed of an epoch, and its number.
     pub(super) defaults: &'s [(Outputs, u32)],
     pub(super) journal: &'s Journal,
+    pub(super) told: &'s [Told],
 }
 
 impl Sources<'_> {
@@ -78,6 +80,7 @@ impl Sources<'_> {
     pub(super) fn suspects(&self) -> Vec<Suspect> {
         let mut suspects = Vec::new();
         self.following(&mut suspects);
+        self.told(&mut suspects);
         let understood = self.past.is_some();
         suspects.extend(self.journal.suspects(
             self.loader,
@@ -167,7 +170,13 @@ impl Sources<'_> {
         }
     }
 
-    fn head(&self, index: usize, origin: Origin, law: Law, count: u32) -> Option<Suspect> {
+    pub(super) fn head(
+        &self,
+        index: usize,
+        origin: Origin,
+        law: Law,
+        count: u32,
+    ) -> Option<Suspect> {
         let n = self.indexes[index].sequence.len();
         let positions = origin.head(n, count, self.generators);
         let mut head: Vec<(u32, u32)> = positions.into_iter().zip(0..).collect();
@@ -195,6 +204,11 @@ impl Suspect {
         head.sort_unstable();
         let (law, rung) = (Law::Listed, Rung::Replayed);
         Suspect { index: None, origin, law, rung, view: View::Head(head) }
+    }
+
+    /// The same, as it was told.
+    pub(super) fn as_told(self) -> Self {
+        Suspect { rung: Rung::Told, ..self }
     }
 
     /// The orders that are nearly the same: see [`twins`].

@@ -8,7 +8,7 @@ use super::ladder::{Purpose, Stage};
 use super::loader::Loader;
 use super::share::Share;
 use super::shared::Shared;
-use crate::order::Order;
+use crate::order::{Order, OrderSpec};
 
 impl Loader {
     /// The order as it is told, from where the reader is now; none while it is not followed.
@@ -44,11 +44,16 @@ impl Loader {
         let running = self.searching.and_then(|id| shared.searches.get(&id));
         match running.map(|running| &running.purpose) {
             Some(Purpose::Epoch { stage: Stage::All, .. }) => "; all seeds are being searched",
+            Some(Purpose::Epoch { stage: Stage::Told, .. }) => {
+                "; what has the seed of the order that was told is being searched"
+            }
             Some(_) => "; popular seeds are being searched",
             None if shared.spent.contains(&self.group) => {
                 "; nothing more is searched, order.learn-time is used up"
             }
-            None if self.stage == Stage::Done && self.sought => "; no seed was found that gives it",
+            None if self.stage == Stage::Done && self.sought => {
+                "; its sampler has no known order: no seed was found that gives it"
+            }
             None if self.stage == Stage::Done => "; it reads no dataset that a seed could be of",
             None => "",
         }
@@ -76,7 +81,29 @@ impl Loader {
         };
         let (loader, group, epoch) = (self.id, self.group, self.epoch());
         let (last_ms, known_after, foreseen) = (self.last_ms, self.known_after, self.foreseen);
-        Belief { loader, group, epoch, last_ms, rung, bits, needed, known_after, foreseen, text }
+        let spec = self.spec(shared);
+        Belief {
+            loader,
+            group,
+            epoch,
+            last_ms,
+            rung,
+            bits,
+            needed,
+            known_after,
+            foreseen,
+            spec,
+            text,
+        }
+    }
+
+    /// The order as somebody would tell it, if it can be told.
+    fn spec(&self, shared: &Shared) -> Option<OrderSpec> {
+        let follow = self.follow.as_ref()?;
+        let index = &shared.indexes[follow.index?];
+        let (share, n) = (follow.share(), index.sequence.len());
+        let sampler = follow.origin.sampler(&follow.law, share, n, self.epoch())?;
+        Some(index.spec.as_ref()?.with_sampler(sampler))
     }
 }
 

@@ -168,6 +168,15 @@ impl Order {
         whole - whole % self.batch
     }
 
+    /// The sampler that draws it, and the sample at each of its positions; `None` where its epochs
+    /// are written down.
+    pub fn drawn_by(&self) -> Option<(&Sampler, &Arc<[u32]>)> {
+        match &self.epochs {
+            Epochs::Drawn { sampler, index, .. } => Some((sampler, index)),
+            Epochs::Listed(_) => None,
+        }
+    }
+
     /// Every sample id that some epoch may read, some of them repeatedly.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let parts: &[Arc<[u32]>] = match &self.epochs {

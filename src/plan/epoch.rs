@@ -191,6 +191,21 @@ impl Epoch {
         }
     }
 
+    /// A reader has gone on from a position: where the order has the sample there several times in a
+    /// row, it has been read as often, though perhaps only the first read was seen. Adds those to
+    /// `passed`.
+    pub(super) fn pass_repeats(&mut self, position: u32, passed: &mut Vec<BlockId>) {
+        let Some(block) = self.block_at(position) else { return };
+        let mut next = position + 1;
+        while self.block_at(next) == Some(block) {
+            if !self.is_reached(next) {
+                passed.push(block);
+                self.assume(next);
+            }
+            next += 1;
+        }
+    }
+
     /// Reaches the lowest open positions below a position as long as they are `unseen`, and adds
     /// them to `passed`.
     pub(super) fn pass_lowest(
@@ -209,14 +224,13 @@ impl Epoch {
 
     /// Reaches a position whose read was not seen.
     fn assume(&mut self, position: u32) {
-        self.reach(position);
         set(&mut self.assumed, position);
+        self.reach(position);
     }
 
     /// The position of a block that counts as reached, though its read has not been seen.
     pub(super) fn assumed(&self, block: BlockId) -> Option<u32> {
-        let position = *self.first.get(block.index())?;
-        (position != NONE && has(&self.assumed, position)).then_some(position)
+        self.find(block, |position| has(&self.assumed, position))
     }
 
     /// The read of a position is seen. Says whether it counts as reached already.
@@ -251,8 +265,10 @@ impl Epoch {
         while self.low < self.len() && self.is_reached(self.low) {
             self.low += 1;
         }
-        // Keeps the chain of a block that repeats short: what is reached is not walked again.
-        if let Some(&next) = self.again.get(position as usize) {
+        // Keeps the chain of a block that repeats short: what is seen to be reached is not walked again.
+        if let Some(&next) = self.again.get(position as usize)
+            && !has(&self.assumed, position)
+        {
             let first = &mut self.first[self.blocks[position as usize] as usize];
             if *first == position && next != NONE {
                 *first = next;

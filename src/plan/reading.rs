@@ -4,7 +4,7 @@ use super::event::{Action, PolicyKind};
 use super::gear::Sight;
 use super::residency::RAM;
 use super::stream::Stream;
-use super::task::Task;
+use super::task::{Stray, Task};
 use super::{DUE, Planner, TASKS_MAX};
 use crate::ids::{BlockId, FileId, StreamId};
 
@@ -41,7 +41,10 @@ impl Planner {
         self.ticks += 1;
         self.residency.mark_unread(block, false);
         self.count(block);
-        self.touch(block);
+        // What is being read is no victim.
+        if !self.open.contains_key(&self.layout.file_of(block)) {
+            self.touch(block);
+        }
     }
 
     /// Counts a read for the epoch.
@@ -82,8 +85,14 @@ impl Planner {
         // A loader may open a file twice (to look at its header, say): one read all the same,
         // unless the order has the second one just here.
         let sight = self.sight();
-        let due = |stream: &Stream| stream.sighting(block, sight).is_some_and(|(_, far)| far < DUE);
-        if !reader.opens(block) || self.streams.iter().flatten().any(due) {
+        let again = reader.opens(block);
+        let due = |(index, stream): (usize, &Option<Stream>)| {
+            let sighting = stream.as_ref().and_then(|stream| stream.sighting(block, sight));
+            sighting.is_some_and(|(position, far)| {
+                far < DUE || reader.is_near(StreamId(index as u16), position)
+            })
+        };
+        if !again || self.streams.iter().enumerate().any(due) {
             // What may be read later counts then.
             if !in_parts && self.mapped.lag() == 0 {
                 self.count(block);
@@ -121,7 +130,8 @@ impl Planner {
         if blocks > 1 && self.streams.iter().flatten().any(ranged) {
             return;
         }
-        if let Some(id) = own.or_else(expecting)
+        let expected = own.or_else(expecting);
+        if let Some(id) = expected
             && let Some((position, _)) = sighting(id.index())
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
@@ -142,7 +152,7 @@ impl Planner {
         } else {
             reader.strays();
         }
-        reader.stray = (!read).then_some(block);
+        reader.stray = (!read).then_some(Stray { block, expected });
         if read {
             // So many reads further a wider window would have reached.
             let reach = self.window.most() / self.layout.mean_file_bytes();
@@ -152,8 +162,10 @@ impl Planner {
         let mut changed = false;
         let mut over = Vec::new();
         let sight = Sight { layout: &self.layout, gears: &self.gears };
-        for stream in self.streams.iter_mut().flatten() {
-            if !read && stream.contains(block) {
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let Some(stream) = stream else { continue };
+            let strays = reader.stray.is_some_and(|stray| stray.concerns(index));
+            if strays && stream.contains(block) {
                 changed |= stream.stray(block, sight);
             }
             over.append(&mut stream.take_over());
@@ -180,11 +192,14 @@ impl Planner {
     /// the orders, though not much if the task reads one directory after the other.
     pub(super) fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         let Some(reader) = self.tasks.get_mut(&task) else { return };
-        let of_file = |block: &mut BlockId| self.layout.file_of(*block) == file;
-        let Some(block) = reader.stray.take_if(of_file) else { return };
+        let of_file = |stray: &mut Stray| self.layout.file_of(stray.block) == file;
+        let Some(stray) = reader.stray.take_if(of_file) else { return };
         let (mut changed, walking) = (false, reader.is_walking());
-        for stream in self.streams.iter_mut().flatten().filter(|stream| stream.contains(block)) {
-            changed |= stream.mistrust(task, walking);
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let concerned = stream.as_mut().filter(|stream| stream.contains(stray.block));
+            if let Some(stream) = concerned.filter(|_| stray.concerns(index)) {
+                changed |= stream.mistrust(task, walking);
+            }
         }
         if changed {
             self.choose_policy();

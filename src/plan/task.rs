@@ -5,6 +5,7 @@
 //! positions that jump about. So a task is trusted when its last steps went a little forward, and
 //! only then do its opens count as reads of the order; those that it made before are counted then.
 
+use super::DUE;
 use crate::ids::{BlockId, StreamId};
 
 /// The longest step that counts as going forward, in positions: more than 64 workers with batches
@@ -40,6 +41,21 @@ const RISES_MAX: u32 = 16;
 /// Opens remembered until a task is trusted.
 const PENDING_MAX: usize = 8;
 
+/// An open that is no read of an order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stray {
+    pub(super) block: BlockId,
+    /// The stream that expects it, if one does: the task is not trusted yet. It says nothing of others.
+    pub(super) expected: Option<StreamId>,
+}
+
+impl Stray {
+    /// Whether it says something of a stream.
+    pub(super) fn concerns(&self, index: usize) -> bool {
+        self.expected.is_none_or(|stream| stream.index() == index)
+    }
+}
+
 /// One reading thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Task {
@@ -57,7 +73,7 @@ pub(super) struct Task {
     /// How many of its opens were each of a later file than the one before: halved for another.
     rises: u32,
     /// Its last open, if no order has it there and it is not known whether it read.
-    pub(super) stray: Option<BlockId>,
+    pub(super) stray: Option<Stray>,
     pending: Vec<u64>,
 }
 
@@ -93,6 +109,12 @@ impl Task {
         self.walk >= WALK_MIN || self.rises >= RISES_MIN
     }
 
+    /// Whether a position is just where the task was seen last in the stream.
+    pub(super) fn is_near(&self, stream: StreamId, position: u64) -> bool {
+        let last = self.last.filter(|_| self.stream == Some(stream));
+        last.is_some_and(|last| position.abs_diff(last) < u64::from(DUE))
+    }
+
     /// The task opened what a stream of `length` positions has at `position`, counted over all
     /// epochs. Gives the positions that now count as read: none while the task is not trusted.
     /// The file has `blocks` blocks, which its step may skip; `distance` is the length of a step in
@@ -109,6 +131,10 @@ impl Task {
             self.stream = Some(stream);
             (self.last, self.steps) = (None, 0);
             self.pending.clear();
+        }
+        if self.last == Some(position) {
+            // It opens the sample again before it is trusted.
+            return Vec::new();
         }
         // In a small dataset a step that long is no evidence.
         let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);

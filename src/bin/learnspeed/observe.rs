@@ -41,7 +41,8 @@ impl Mount {
             gears: false,
         };
         let layout = Arc::new(Layout::new((0..samples).map(|_| SAMPLE)));
-        let candidate = Candidate { name: "path".into(), samples: (0..samples).collect() };
+        let candidate =
+            Candidate { name: "path".into(), samples: (0..samples).collect(), spec: None };
         Mount {
             planner: Planner::new(settings, layout),
             learner: Learner::new(Settings::default(), vec![candidate], SampleTable::Files),

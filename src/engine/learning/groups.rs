@@ -19,7 +19,14 @@ const SERVER: &[u8] = b"multiprocessing.forkserver";
 /// Which process each task reads for, found out when it is first seen.
 #[derive(Default)]
 pub(super) struct Groups {
-    known: HashMap<u32, u64>,
+    known: HashMap<u32, Task>,
+}
+
+/// A task: its own process, and that for which it reads.
+#[derive(Clone, Copy)]
+struct Task {
+    own: u64,
+    group: u64,
 }
 
 impl Groups {
@@ -29,20 +36,23 @@ impl Groups {
             self.known.clear();
         }
         // Who has ended already cannot be asked, and stands for itself.
-        *self.known.entry(task).or_insert_with(|| look(task).unwrap_or(task.into()))
+        let itself = Task { own: task.into(), group: task.into() };
+        self.known.entry(task).or_insert_with(|| look(task).unwrap_or(itself)).group
     }
 
-    /// Forgets the tasks that have ended, and says which; and for whom those read whose process
-    /// has.
-    pub(super) fn take_gone(&mut self) -> Vec<u32> {
-        let ended = |task: &u32| !runs(u64::from(*task));
-        let gone: Vec<u32> = self.known.keys().copied().filter(ended).collect();
-        self.known.retain(|task, group| runs(*group) && !gone.contains(task));
+    /// Forgets the tasks that have ended, and says which, and whether their processes go on; and for
+    /// whom those read whose process has.
+    pub(super) fn take_gone(&mut self) -> Vec<(u32, bool)> {
+        let ended = |(task, _): &(&u32, &Task)| !runs(u64::from(**task));
+        let gone = self.known.iter().filter(ended);
+        let gone: Vec<(u32, bool)> = gone.map(|(task, of)| (*task, runs(of.own))).collect();
+        self.known.retain(|_, of| runs(of.group));
+        gone.iter().for_each(|(task, _)| _ = self.known.remove(task));
         gone
     }
 }
 
-fn look(task: u32) -> Option<u64> {
+fn look(task: u32) -> Option<Task> {
     let (own, parent) = process_and_parent(u64::from(task))?;
     let line = command(own)?;
     let says = |word: &[u8]| line.windows(word.len()).any(|part| part == word);
@@ -54,9 +64,9 @@ fn look(task: u32) -> Option<u64> {
         // by whom all this is for, and has another command line than that.
         let (_, before) = process_and_parent(parent)?;
         let by_server = command(before) != of_parent;
-        return Some(if by_server { before } else { parent });
+        return Some(Task { own, group: if by_server { before } else { parent } });
     }
-    Some(if started || forked { parent } else { own })
+    Some(Task { own, group: if started || forked { parent } else { own } })
 }
 
 /// The process that a task is of, and that process's parent.
@@ -97,11 +107,18 @@ mod tests {
         assert_eq!(groups.of(task), groups.of(process));
         // Beyond the largest number that the kernel gives to a task.
         assert_eq!(groups.of(1 << 30), 1 << 30);
-        assert_eq!(groups.take_gone(), [1 << 30]);
+        assert_eq!(groups.take_gone(), [(1 << 30, false)]);
         // Its process has ended.
-        groups.known.insert(task, 1 << 30);
+        groups.known.insert(task, Task { own: 1 << 30, group: 1 << 30 });
         assert!(groups.take_gone().is_empty());
         assert_eq!(groups.of(task), groups.of(process));
         assert!(!program(process.into()).is_empty());
+        // A thread ends, and its process goes on.
+        let run = || nix::unistd::gettid().as_raw() as u32;
+        let thread = std::thread::spawn(run).join().unwrap();
+        groups.known.insert(thread, Task { own: process.into(), group: process.into() });
+        while groups.take_gone() != [(thread, true)] {
+            groups.known.insert(thread, Task { own: process.into(), group: process.into() });
+        }
     }
 }

@@ -134,7 +134,7 @@ impl Lists {
         let samples: Arc<[u32]> = files.into_iter().map(|file| file.0).collect();
         // A file that is named twice has no one number.
         let once = samples.iter().collect::<HashSet<_>>().len() == samples.len();
-        let candidate = Candidate { name: format!("the list {path}'s"), samples };
+        let candidate = Candidate { name: format!("the list {path}'s"), samples, spec: None };
         if !once {
             return None;
         }

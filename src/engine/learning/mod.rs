@@ -5,8 +5,10 @@
 //! 2. The thread says for which process each task reads (`groups`), has the learner think, and
 //!    does what that decides: it begins and ends `searches`, and gives the planner the orders of
 //!    loaders, each as a stream of its own.
-//! 3. A received order goes before a learnt one: as long as it is followed, reads of its samples
-//!    are not learnt from.
+//! 3. A received order goes before a learnt one, and is the first that the learner suspects. As long
+//!    as it is read as it was told, nothing is searched for its readers, and the planner is given no
+//!    other order for them; but the learner hears all of them. So it knows their first epoch when
+//!    the order turns out to be wrong, and then goes on in its place.
 //! 4. What loaders have read is kept in the `journal`, with the local store from mount to mount.
 //! 5. Who reads nothing for long is followed no more until it does; and where the planner has lost
 //!    a reader that the learner follows, it is told again where that is.
@@ -20,6 +22,7 @@ mod lists;
 mod owner;
 mod searches;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -93,8 +96,12 @@ pub struct LoaderStatus {
     pub epoch: u32,
     /// What is believed of its order, and why, in words.
     pub belief: String,
-    /// Whether it is followed in an order.
+    /// The order as it would be told, if it is known and can be.
+    pub spec: Option<String>,
+    /// Whether it is followed in an order that was learnt.
     pub followed: bool,
+    /// Whether it reads files of an order that was told, and is read as told.
+    pub reads_told: bool,
     /// For how many seconds that has been so.
     pub since_s: u64,
     /// Bits of evidence for the order; 0 where none is believed.
@@ -151,6 +158,8 @@ impl Surroundings {
 #[derive(Default)]
 struct Told {
     loaders: Vec<LoaderStatus>,
+    /// By stream whose order is not read as it was told, what would be right.
+    fixes: BTreeMap<StreamId, String>,
     /// What was found in the journal.
     journal: Option<String>,
 }
@@ -211,6 +220,11 @@ impl Learning {
             loader.progress = loader.stream.and_then(&progress);
         }
         loaders
+    }
+
+    /// What would be right in place of the order that a stream was told, in words, where that is known.
+    pub(super) fn fix(&self, stream: StreamId) -> Option<String> {
+        lock(&self.told).fixes.get(&stream).cloned()
     }
 
     /// What was found in the journal of earlier mounts, in words; none where there was none.

@@ -131,7 +131,7 @@ impl Journal {
             let made = made.collect();
             let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
             let all = found.filter(|list| !list.is_empty()).collect();
-            let lists = Lists { all, is_cut: run.cut };
+            let lists = Lists { all, is_cut: run.cut, is_told: false };
             journal.runs.push(Run { made, lists, loader: None });
         }
         journal.bound();
@@ -225,7 +225,7 @@ mod tests {
         let laws = [Law::Unknown, Law::Same, Law::Counting, continued, drawn, default];
         let drawn = Run { made: laws.map(made).into(), ..Run::default() };
         let all = [Arc::from([3, 1, 2]), (0..100).rev().collect()].into();
-        let lists = Lists { all, is_cut: true };
+        let lists = Lists { all, is_cut: true, is_told: false };
         Journal { runs: vec![drawn, Run { lists, ..Run::default() }] }
     }
 

@@ -115,7 +115,7 @@ impl Journal {
             });
             let fitting: Vec<Arc<[u32]>> = fitting.cloned().collect();
             if fitting.len() < run.lists.all.len() {
-                run.lists = Lists { all: fitting.into(), is_cut: false };
+                run.lists = Lists { all: fitting.into(), ..Lists::default() };
             }
         }
         self.runs.retain(|run| !run.made.is_empty() || !run.lists.all.is_empty());
@@ -184,7 +184,7 @@ impl Run {
                     is_cut = epoch.is_cut;
                 }
             }
-            let lists = Lists { all: lists.into(), is_cut };
+            let lists = Lists { all: lists.into(), is_cut, is_told: false };
             let run = Run { made: Vec::new(), lists, loader: Some(record.loader) };
             return (!run.lists.all.is_empty()).then_some(run);
         }

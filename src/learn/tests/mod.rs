@@ -9,6 +9,7 @@ mod seeded;
 mod shards;
 mod shell;
 mod sim;
+mod told;
 mod trials;
 mod twins;
 mod words;

@@ -139,7 +139,7 @@ fn a_sampler_of_another_library_is_known_again() {
 fn an_epoch_that_was_read_before_keeps_no_sampler_from_being_found() {
     let job = epochs(&Sampler::Keras(Keras { seed: Some(0), ..Keras::default() }), 0, 4);
     let list: Arc<[u32]> = job[0].iter().map(|position| position + N / 4).collect();
-    let first = Run { lists: Lists { all: [list].into(), is_cut: false }, ..Run::default() };
+    let first = Run { lists: Lists { all: [list].into(), ..Lists::default() }, ..Run::default() };
     let (outcome, asked, _) = run(&mut Journal { runs: vec![first] }, job, &[], all);
     assert!(asked > 0 && outcome.opens.len() == 4 && outcome.foreseen >= 2, "{outcome:?}");
     assert!(outcome.titles.last().is_some_and(|title| title.contains("keras")), "{outcome:?}");

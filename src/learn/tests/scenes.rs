@@ -125,7 +125,7 @@ fn looks_of_the_process_itself_throw_no_order_away() {
 
 /// What the learner decides about a process that reads these samples, by some tasks in turn.
 fn decisions(n: u32, tasks: u32, samples: &[u32]) -> Vec<Decision> {
-    let all = Candidate { name: "path".into(), samples: (0..n).collect() };
+    let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
     let mut learner = Learner::new(Settings::default(), vec![all], SampleTable::Files);
     let mut out = Vec::new();
     for (&sample, at) in samples.iter().zip(0..) {
@@ -360,7 +360,7 @@ fn a_numbering_that_comes_later_is_searched_too() {
     shell.run(&steps[..400]);
     assert!(shell.outcomes.is_empty(), "{:?}", shell.outcomes);
     let mut out = Vec::new();
-    let candidate = Candidate { name: "list".into(), samples: list.into() };
+    let candidate = Candidate { name: "list".into(), samples: list.into(), spec: None };
     shell.learner.consider(candidate.clone(), &mut out);
     shell.heed(out, 0);
     shell.run(&steps[400..]);

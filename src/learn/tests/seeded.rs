@@ -71,7 +71,7 @@ fn epochs(seed: u32, before: usize, stride: usize) -> Vec<Vec<u32>> {
 
 /// A learner that may not search all seeds, as on a busy node.
 fn learner() -> Learner {
-    let all = Candidate { name: "path".into(), samples: (0..N).collect() };
+    let all = Candidate { name: "path".into(), samples: (0..N).collect(), spec: None };
     let settings = Settings { crack: false, ..Settings::default() };
     Learner::new(settings, vec![all], SampleTable::Files)
 }

@@ -28,7 +28,7 @@ fn epoch(number: usize, base: u32, parts: &[Vec<u32>], rng: &mut ChaCha8Rng) -> 
 /// How far the orders that are told for an epoch are from what it reads, each as a share of what is
 /// left: a third where one has nothing to do with the other.
 fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
-    let names = Candidate { name: "path".into(), samples: (0..n).collect() };
+    let names = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
     let mut learner = Learner::new(Settings::default(), vec![names], SampleTable::Files);
     let mut out = Vec::new();
     learner.apply(Observation::Cached { all: true }, &mut out);
@@ -49,7 +49,7 @@ fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
             _ => None,
         });
         tasks.collect::<BTreeSet<u32>>().into_iter().for_each(|task| {
-            learner.apply(Observation::Left { task }, &mut out);
+            learner.apply(Observation::Left { task, goes_on: false }, &mut out);
         });
     }
     errors

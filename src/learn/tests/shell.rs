@@ -76,7 +76,10 @@ impl Shell {
             let mut out = Vec::new();
             let at_ms = at as u64 * 10;
             match *step {
-                Step::Left { task } => self.learner.apply(Observation::Left { task }, &mut out),
+                Step::Left { task } => {
+                    let left = Observation::Left { task, goes_on: false };
+                    self.learner.apply(left, &mut out);
+                }
                 Step::Open { task, group, sample, epoch, seen } => {
                     let now = self.now.entry(group).or_default();
                     if now.0 != epoch {

@@ -168,8 +168,11 @@ impl Trial {
 
 /// A learner for a dataset of a validation and a training set, in several index orders.
 pub(super) fn learner(n: u32) -> Learner {
-    let candidate =
-        |name: &str, samples: Vec<u32>| Candidate { name: name.into(), samples: samples.into() };
+    let candidate = |name: &str, samples: Vec<u32>| Candidate {
+        name: name.into(),
+        samples: samples.into(),
+        spec: None,
+    };
     let candidates = vec![
         candidate("path", (0..n + n / 4).collect()),
         candidate("path below train", (n / 4..n + n / 4).collect()),

@@ -20,6 +20,7 @@ fn run(notes: u32, workers: usize, epochs: &[Vec<u32>], seeds: &[u32]) -> Outcom
     let candidate = |name: &str, samples: std::ops::Range<u32>| Candidate {
         name: name.into(),
         samples: samples.collect(),
+        spec: None,
     };
     let candidates = vec![candidate("path", 0..N + notes), candidate("images", notes..N + notes)];
     let learner = Learner::new(Settings::default(), candidates, SampleTable::Files);
@@ -109,7 +110,7 @@ fn the_next_epoch_says_which_of_two_orders_it_was() {
 fn a_drawn_order_that_was_left_is_not_believed_again_in_its_epoch() {
     let sampler = Sampler::TorchDistributed(Distributed { seed: 3, ..Distributed::default() });
     let order = sampler.epochs(5 * N, 0).next().unwrap();
-    let all = Candidate { name: "path".into(), samples: (0..5 * N).collect() };
+    let all = Candidate { name: "path".into(), samples: (0..5 * N).collect(), spec: None };
     let settings = Settings { crack: false, samplers: vec![sampler], ..Settings::default() };
     let mut learner = Learner::new(settings, vec![all], SampleTable::Files);
     let mut out = Vec::new();

@@ -75,7 +75,9 @@ impl Sampler {
                 "torch SubsetRandomSampler over split=; position and gap count outputs before and \
                  between its permutations (0 and 0 with a generator of its own)"
             }
-            Sampler::TorchStateful(_) => "torchdata StatefulDataLoader(shuffle=True)",
+            Sampler::TorchStateful(_) => {
+                "torchdata StatefulDataLoader(shuffle=True); stride is 2 where it has workers"
+            }
             Sampler::Accelerate(_) => "accelerate's seedable sampler, a process's batches",
             Sampler::TimmRepeatAug(_) => "timm RepeatAugSampler",
             Sampler::Shuffle(sampler) => match sampler.algorithm {

@@ -112,6 +112,7 @@ impl Sampler {
         match self {
             Sampler::TorchDistributed(sampler) => sampler.validate(),
             Sampler::TorchDefault(sampler) => sampler.validate(),
+            Sampler::TorchStateful(sampler) => sampler.validate(),
             Sampler::Accelerate(sampler) => sampler.validate(),
             Sampler::TimmRepeatAug(sampler) => sampler.validate(),
             Sampler::Shuffle(sampler) => sampler.validate(),
@@ -119,10 +120,7 @@ impl Sampler {
             Sampler::Keras(sampler) => sampler.validate(),
             Sampler::Dali(sampler) => sampler.validate(),
             Sampler::Dlio(sampler) => sampler.validate(),
-            Sampler::Sequential
-            | Sampler::TorchRandom(_)
-            | Sampler::TorchSubsetRandom(_)
-            | Sampler::TorchStateful(_) => Ok(()),
+            Sampler::Sequential | Sampler::TorchRandom(_) | Sampler::TorchSubsetRandom(_) => Ok(()),
         }
     }
 
@@ -165,7 +163,8 @@ impl Sampler {
             Sampler::TorchSubsetRandom(sampler) => loader(sampler.start(n), sampler.epoch),
             Sampler::TorchStateful(sampler) => {
                 let epochs = u64::from(sampler.epoch) + u64::from(k);
-                epochs.saturating_mul(n.into()).saturating_add(sampler.position)
+                let each = u64::from(n).saturating_mul(sampler.stride);
+                epochs.saturating_mul(each).saturating_add(sampler.position)
             }
             Sampler::Shuffle(sampler) => sampler.draws_before(n, sampler.epoch.saturating_add(k)),
             Sampler::Dali(sampler) => sampler.draws_before(n, k),

@@ -100,6 +100,23 @@ impl OrderSpec {
         Sampler::named(name).is_some() || line.parse::<OrderSpec>().is_ok()
     }
 
+    /// The order in which a sampler goes through the same index.
+    pub fn with_sampler(&self, sampler: Sampler) -> OrderSpec {
+        OrderSpec { source: Source::Sampler(sampler), ..self.clone() }
+    }
+
+    /// The order that goes one after the other through the files that a filter takes.
+    pub fn of_files(sorting: Sorting, filter: Filter) -> OrderSpec {
+        OrderSpec {
+            source: Source::Sampler(Sampler::Sequential),
+            index: IndexSpec::Sorted(sorting),
+            filter,
+            count: None,
+            splits: Vec::new(),
+            whole_batches: None,
+        }
+    }
+
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
     pub fn files_needed(&self) -> Vec<(&Path, Needed)> {
         let order = match &self.source {

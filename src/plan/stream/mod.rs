@@ -5,16 +5,18 @@
 //!    a loader's workers run ahead of each other. The next epoch is looked at only when the
 //!    current one is all but over, since a loader finishes an epoch before it starts another.
 //!    Whether the open counts as the read of that position is for its [task](super::task).
-//! 3. An open that no such position explains, or that no trusted task made, is a *stray*. Strays
-//!    that follow each other as the first positions of an epoch do mean that the job started there
-//!    (again): the stream is anchored anew. Nothing but strays means that the order is wrong: the
-//!    stream has *diverged* and predicts nothing until it is anchored again. For that only strays
-//!    count that read for sure: a name may be looked up by whoever lists a directory.
+//! 3. An open that no such position explains, or that no trusted task made, is a *stray*, unless
+//!    another stream expects it. Strays that follow each other as the first positions of an epoch do
+//!    mean that the job started there (again): the stream is anchored anew. Nothing but strays means
+//!    that the order is wrong: the stream has *diverged* and predicts nothing until it is anchored
+//!    again. For that only strays count that read for sure: a name may be looked up by whoever lists
+//!    a directory.
 //! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
 //!    batches at the same time, each from its own position on; so the next block to stage is the
 //!    one that is nearest ahead of the *runner* behind it.
 //! 5. Opens of trusted files are not seen. Such positions count as reached when the next one that
-//!    can be seen is, or the epoch is over.
+//!    can be seen is, or the epoch is over. Of a sample that is read several times in a row only the
+//!    first open may be seen: the others count as reached when its reader has gone on.
 //! 6. As a runner goes on, what it reads next is due to be checked: it may have been staged long
 //!    ago.
 //! 7. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
@@ -231,7 +233,8 @@ impl Stream {
             return None;
         }
         let low = self.current.low();
-        if let Some(position) = self.current.assumed(block).or_else(|| self.current.next(block)) {
+        let open = [self.current.assumed(block), self.current.next(block)].into_iter().flatten();
+        if let Some(position) = open.min_by_key(|position| position.abs_diff(low)) {
             let far = position.saturating_sub(low);
             return (far <= self.span()).then_some((self.base + u64::from(position), far));
         }

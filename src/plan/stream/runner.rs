@@ -46,6 +46,7 @@ impl Stream {
         if let Some(runner) = self.runners.iter_mut().find(|runner| runner.task == task) {
             // Within a batch the runner goes on; at the next one it starts again behind it.
             runner.cursor = runner.cursor.max(position + 1);
+            self.current.pass_repeats(runner.last, &mut self.passed);
             runner.last = position;
             runner.sightings += 1;
             return self.note_spread(position);

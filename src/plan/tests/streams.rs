@@ -1,6 +1,8 @@
 //! Which opens a stream takes for reads of its order, and when it gives the order up.
 
 use super::*;
+use crate::order::samplers::torch::Distributed;
+use crate::order::samplers::{RepeatAug, Sampler};
 
 /// A planner of so many files and pages of RAM that has been told some epochs.
 fn world(files: u32, pages: u64) -> World {
@@ -324,5 +326,135 @@ fn a_stream_that_nobody_reads_leaves_the_window_to_one_that_is_read() {
         world.leave(2);
         read_all(&mut world, 3, validation.iter().copied());
         world.leave(3);
+    }
+}
+
+/// timm's `RepeatAugSampler`: each sample three times in a row, some across two batches. Where opening
+/// is no request, a task is seen at a file only once.
+#[test]
+fn samples_that_are_read_several_times_in_a_row_hold_no_epoch_open() {
+    const FILES: u32 = 2_000;
+    let sampler = Sampler::TimmRepeatAug(RepeatAug::default());
+    let epochs: Vec<Vec<u32>> = sampler.epochs(FILES, 0).take(4).collect();
+    let length = epochs[0].len() as u64;
+    for opens in [false, true] {
+        for workers in [1, 4, 16] {
+            let told = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
+            let mut world = world_of(FILES, 300, told);
+            for (number, epoch) in (0..).zip(&epochs[..3]) {
+                for round in epoch.chunks(32 * workers) {
+                    for place in 0..32 {
+                        for (worker, batch) in (0..).zip(round.chunks(32)) {
+                            let Some(&file) = batch.get(place) else { continue };
+                            let task = 100 * number + worker + 1;
+                            if opens {
+                                read_all(&mut world, task, std::iter::once(file));
+                            } else {
+                                world.see(task, FileId(file));
+                                while !world.fetching.is_empty() {
+                                    world.arrive(0, false);
+                                }
+                            }
+                        }
+                    }
+                }
+                (0..workers as u32).for_each(|worker| world.leave(100 * number + worker + 1));
+            }
+            let status = world.planner.streams().next().unwrap().1;
+            let case = format!("opens {opens}, {workers} workers: {status:?}");
+            assert!(status.following && status.epoch >= 2, "{case}");
+            let predicted = status.opens_predicted;
+            assert!((2 * length + length * 9 / 10..=3 * length).contains(&predicted), "{case}");
+            let counted = world.planner.counters().opens;
+            assert!(counted <= 3 * length + length / 50, "{counted} opens counted, {case}");
+        }
+    }
+}
+
+/// Two ranks of a job, each with a stream of its own. One of them is through; the other goes on by
+/// new workers, whose first opens are believed only later.
+#[test]
+fn opens_that_one_order_foresaw_say_nothing_against_another() {
+    const FILES: u32 = 2_000;
+    const EPOCHS: u32 = 6;
+    let rank = |rank| Distributed { world: 2, rank, ..Distributed::default() };
+    let mut world = untold(FILES, settings(8_000 * 4096, None, PolicyKind::Auto));
+    for stream in 0..2 {
+        let epochs = (0..EPOCHS).map(|epoch| rank(stream).epoch(FILES, epoch).into()).collect();
+        let order = Order::listed("test", epochs, SampleTable::Files).unwrap();
+        let stream = StreamId(stream as u16);
+        world.tell(Event::Ordered { stream, order: Arc::new(order) });
+    }
+    for stream in 0..2 {
+        for epoch in 0..EPOCHS - 1 {
+            let all = rank(stream).epoch(FILES, epoch);
+            for round in all.chunks(16 * 8) {
+                for place in 0..8 {
+                    for (worker, batch) in (0..).zip(round.chunks(8)) {
+                        let task = 1_000 * (stream + 1) + 16 * epoch + worker;
+                        read_all(&mut world, task, batch.get(place).copied().into_iter());
+                    }
+                }
+            }
+            (0..16).for_each(|worker| world.leave(1_000 * (stream + 1) + 16 * epoch + worker));
+        }
+    }
+    for (stream, status) in world.planner.streams() {
+        assert!(status.following, "{stream:?}: {status:?}");
+        assert!(status.opens_strayed <= 60, "{stream:?}: {status:?}");
+    }
+}
+
+/// Half of the data is kept and opened without asking. Each epoch's order is told anew when it has begun,
+/// as for a loader whose order was learnt, or once for all.
+#[test]
+fn each_open_is_counted_once() {
+    const FILES: u32 = 1_000;
+    const EPOCHS: u64 = 8;
+    // After so many opens of an epoch its order is known to go on from open 8; none: told once for all.
+    for known_after in [Some(8), Some(300), None] {
+        for workers in [1, 4, 8] {
+            let plan = settings(u64::from(FILES) / 2 * 4096, None, PolicyKind::Auto);
+            let window = Some(60 * 4096);
+            let mut world = untold(FILES, Settings { gears: true, window_bytes: window, ..plan });
+            let order = |epochs: Vec<Arc<[u32]>>| {
+                Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap())
+            };
+            let stream = StreamId(0);
+            if known_after.is_none() {
+                let order = order((0..EPOCHS + 1).map(|epoch| shuffled(FILES, epoch)).collect());
+                world.tell(Event::Ordered { stream, order });
+            }
+            for epoch in 0..EPOCHS {
+                let all = shuffled(FILES, epoch);
+                let mut read = 0;
+                for round in all.chunks(16 * workers) {
+                    for place in 0..16 {
+                        for (worker, batch) in (0..).zip(round.chunks(16)) {
+                            let Some(&file) = batch.get(place) else { continue };
+                            if Some(read) == known_after {
+                                let known = vec![all[8..].into(), shuffled(FILES, epoch + 1)];
+                                world.tell(Event::Continued { stream, order: order(known) });
+                            }
+                            read += 1;
+                            if !world.trusted.contains(&FileId(file)) {
+                                world.see(100 * epoch as u32 + worker + 1, FileId(file));
+                            }
+                            while !world.fetching.is_empty() {
+                                world.arrive(0, false);
+                            }
+                            while !world.dropping.is_empty() {
+                                world.finish(true);
+                            }
+                        }
+                    }
+                }
+                (0..workers as u32).for_each(|one| world.leave(100 * epoch as u32 + one + 1));
+            }
+            let (counted, read) = (world.planner.counters().opens, EPOCHS * u64::from(FILES));
+            let case =
+                format!("known after {known_after:?}, {workers} workers: {counted} of {read}");
+            assert!((read * 98 / 100..=read * 101 / 100).contains(&counted), "{case}");
+        }
     }
 }

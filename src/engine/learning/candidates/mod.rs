@@ -8,13 +8,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
 
 use crate::ids::FileId;
 use crate::learn::Candidate;
 use crate::order::index::{Filter, IndexOrder, Sorting, index_order};
-
-use crate::order::{Entry, Listing};
+use crate::order::{Entry, Listing, OrderSpec};
 
 /// How many directories below the source are taken for datasets of their own.
 const ROOTS_MAX: usize = 16;
@@ -51,18 +49,19 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
             let rank = count >> (DEPTH_WEIGHS * (depth + 1)).min(usize::BITS - 1);
             roots.push((rank, Reverse(directory), depth + 1));
         }
-        let mut take = |files: &Listing<'_>, ext: Vec<String>, place: String| {
-            for (word, rows) in numberings(files, ext, &orders) {
+        let mut take = |files: &Listing<'_>, ext: &[String], place: &str, is_told: bool| {
+            for (sorting, rows) in numberings(files, ext.to_vec(), &orders) {
                 let samples = rows.iter().map(|row| all[row.index()].file.0).collect();
-                found.take(format!("{word}{place}"), samples);
+                let spec = || spec(sorting, root, ext);
+                let spec = is_told.then(spec).flatten();
+                found.take(Candidate { name: format!("{}{place}", sorting.name()), samples, spec });
             }
         };
         for ext in kinds(&files) {
-            let place = place(root, &ext);
-            take(&files, ext, place);
+            take(&files, &ext, &place(root, &ext), true);
         }
         if let Some(visible) = visible(&files) {
-            take(&visible, Vec::new(), format!(" without hidden files{}", place(root, &[])));
+            take(&visible, &[], &format!(" without hidden files{}", place(root, &[])), false);
         }
     }
     found.candidates
@@ -77,11 +76,12 @@ struct Found {
 
 impl Found {
     /// Takes a numbering, if it is another one and there is room for it.
-    fn take(&mut self, name: String, samples: Arc<[u32]>) {
-        let known = self.candidates.iter().any(|known| known.samples == samples);
+    fn take(&mut self, candidate: Candidate) {
+        let samples = &candidate.samples;
+        let known = self.candidates.iter().any(|known| known.samples == *samples);
         if let Some(left) = self.left.checked_sub(samples.len()).filter(|_| !known) {
             self.left = left;
-            self.candidates.push(Candidate { name, samples });
+            self.candidates.push(candidate);
         }
     }
 }
@@ -104,13 +104,13 @@ fn orders(rows: &Listing<'_>) -> Vec<(Sorting, Vec<FileId>)> {
     sortings.filter_map(|(_, sorting)| Some((sorting, sorted(sorting).ok()?))).collect()
 }
 
-/// The rows of the files with these endings in each order, with its word. Not every sorting has
+/// The rows of the files with these endings in each order. Not every sorting has
 /// files everywhere; of those by classes only torchvision's is used with any endings.
 fn numberings(
     files: &Listing<'_>,
     ext: Vec<String>,
     orders: &[(Sorting, Vec<FileId>)],
-) -> Vec<(&'static str, Vec<FileId>)> {
+) -> Vec<(Sorting, Vec<FileId>)> {
     let filter = Filter { root: String::new(), ext };
     let sorted = |sorting| index_order(files, IndexOrder::Sorted(sorting), &filter).ok();
     let mut taken = vec![false; orders.first().map_or(0, |(_, rows)| rows.len())];
@@ -126,8 +126,8 @@ fn numberings(
         let is_used = filter.ext.is_empty() || sorting == Sorting::ImageFolder;
         is_used.then(|| sorted(sorting)).flatten()
     };
-    let words = Sorting::WORDS.into_iter();
-    words.filter_map(|(word, sorting)| Some((word, numbering(sorting)?))).collect()
+    let sortings = Sorting::WORDS.into_iter();
+    sortings.filter_map(|(_, sorting)| Some((sorting, numbering(sorting)?))).collect()
 }
 
 /// The files below a directory, by their paths from there, and its subdirectories by their whole
@@ -194,6 +194,15 @@ fn kinds(files: &Listing<'_>) -> Vec<Vec<String>> {
 fn ending(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     name.iter().rposition(|byte| *byte == b'.').map_or(b"", |dot| &name[dot..])
+}
+
+/// How it is told that these files are numbered so, if the directory's name stands in a spec.
+fn spec(sorting: Sorting, root: &[u8], ext: &[String]) -> Option<OrderSpec> {
+    let root = std::str::from_utf8(root).ok()?.to_owned();
+    let filter = Filter { root, ext: ext.to_vec() };
+    let spec = OrderSpec::of_files(sorting, filter);
+    let again = spec.to_string().parse::<OrderSpec>();
+    again.is_ok_and(|again| again == spec).then_some(spec)
 }
 
 /// Which files are meant, after the word for their sorting.

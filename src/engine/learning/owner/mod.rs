@@ -18,8 +18,10 @@ use crate::config::LearnSettings;
 use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::ids::{FileId, StreamId};
-use crate::learn::{Candidate, Decision, Known, Learner, LoaderId, Observation, Settings, Why};
-use crate::order::{Listing, Order, SampleTable};
+use crate::learn::{
+    Candidate, Decision, Known, Learner, LoaderId, Observation, Search, SearchId, Settings, Why,
+};
+use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 use crate::sync::Mutex;
 
@@ -68,6 +70,7 @@ pub(super) struct Owner {
     /// From when on observations count their milliseconds.
     started: Instant,
     received: Vec<Received>,
+    held: Vec<Held>,
     /// None until something is read.
     learner: Option<Learner>,
     /// Counts the learners.
@@ -86,9 +89,25 @@ pub(super) struct Owner {
 /// A stream that was told its order.
 struct Received {
     stream: StreamId,
+    order: Arc<Order>,
     /// By file, whether it is in the order.
     files: Vec<bool>,
     followed: bool,
+}
+
+impl Received {
+    /// Whether a file is in the order.
+    fn has(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|has| *has)
+    }
+}
+
+/// A search that waits until what was told turns out to be wrong.
+struct Held {
+    id: SearchId,
+    loader: LoaderId,
+    group: u64,
+    search: Arc<Search>,
 }
 
 /// What is kept for a loader beside what the learner knows.
@@ -96,6 +115,8 @@ struct Loader {
     /// The stream that its orders are given to.
     stream: Option<StreamId>,
     followed: bool,
+    /// Whether its order is over files of one that was told, and is read.
+    told_of: bool,
     /// Since when it has been followed, or not.
     since: Instant,
     /// When its order was told last.
@@ -111,7 +132,7 @@ impl Default for Loader {
     fn default() -> Self {
         let (stream, followed, since) = (None, false, Instant::now());
         let (cpu, program) = (Duration::ZERO, String::new());
-        Loader { stream, followed, since, told: since, cpu, diverged: 0, program }
+        Loader { stream, followed, told_of: false, since, told: since, cpu, diverged: 0, program }
     }
 }
 
@@ -148,6 +169,7 @@ impl Owner {
             around,
             started,
             received: Vec::new(),
+            held: Vec::new(),
             learner: None,
             generation: 0,
             made: Instant::now(),
@@ -218,8 +240,11 @@ impl Owner {
             {
                 self.opened(at_ms, task, self.layout.file_of(block).0, true);
             }
-            Note::Received { stream, order } => self.receive(stream, &order),
-            Note::Withdrawn { stream } => self.received.retain(|known| known.stream != stream),
+            Note::Received { stream, order } => self.receive(stream, order),
+            Note::Withdrawn { stream } => {
+                self.received.retain(|known| known.stream != stream);
+                self.rearrange();
+            }
             Note::Slice { generation, search, loader, group, findings, cpu, speed } => {
                 if generation == self.generation {
                     self.loaders.entry(loader).or_default().cpu += cpu;
@@ -270,7 +295,7 @@ impl Owner {
 
     /// A task opened a file, or looked at it. Own threads have no number here.
     fn opened(&mut self, at_ms: u64, task: u32, sample: u32, exact: bool) {
-        if task == 0 || self.is_told(sample) {
+        if task == 0 {
             return;
         }
         let group = self.groups.of(task);
@@ -295,8 +320,7 @@ impl Owner {
 
     /// Whether a stream that was told its order, and reads it, may read the file.
     fn is_told(&self, file: u32) -> bool {
-        let has = |known: &Received| known.files.get(file as usize).is_some_and(|has| *has);
-        self.received.iter().any(|known| known.followed && has(known))
+        self.received.iter().any(|known| known.followed && known.has(file))
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -328,6 +352,9 @@ impl Owner {
         crate::catalog::give_back();
         self.kept.number(numbering);
         learner.recall(self.kept.journal());
+        let received = std::mem::take(&mut self.received);
+        received.iter().for_each(|received| self.tell_of(received, &mut learner));
+        self.received = received;
         let spent = self.spent.iter().filter(|(_, spent)| **spent >= self.settings.time);
         for (&group, _) in spent {
             learner.apply(Observation::Spent { group }, &mut self.decisions);
@@ -342,10 +369,13 @@ impl Owner {
         for decision in std::mem::take(&mut self.decisions) {
             match decision {
                 Decision::SearchWanted { id, loader, group, search } => {
-                    tracing::debug!(?id, ?loader, units = search.units(), "search begins");
-                    self.searches.begin(self.generation, id, (loader, group), search);
+                    self.held.push(Held { id, loader, group, search });
+                    self.search();
                 }
-                Decision::SearchOver { id } => self.searches.end(id),
+                Decision::SearchOver { id } => {
+                    self.held.retain(|held| held.id != id);
+                    self.searches.end(id);
+                }
                 Decision::Committed(known) | Decision::EpochBegan(known) => self.follow(known),
                 Decision::Withdrawn { loader, why } => {
                     tracing::info!(loader = loader.0, ?why, "learnt order withdrawn");
@@ -358,10 +388,32 @@ impl Owner {
         }
     }
 
-    /// Has the planner follow a loader in its order, unless somebody has told it of these files.
+    /// Begins the searches that are wanted, but for loaders that read what was told as it was told.
+    fn search(&mut self) {
+        for held in std::mem::take(&mut self.held) {
+            if self.reads_told(held.loader) {
+                self.held.push(held);
+                continue;
+            }
+            let Held { id, loader, group, search } = held;
+            tracing::debug!(?id, ?loader, units = search.units(), "search begins");
+            self.searches.begin(self.generation, id, (loader, group), search);
+        }
+    }
+
+    /// Whether a loader reads files of an order that was told, and is read as it was told.
+    fn reads_told(&self, loader: LoaderId) -> bool {
+        let latest = self.learner.as_ref().and_then(|learner| learner.latest(loader));
+        latest.is_some_and(|sample| self.is_told(sample))
+    }
+
+    /// Has the planner follow a loader in its order, unless somebody has told it of these files: as long
+    /// as they are read as told, no second stream fetches the same.
     fn follow(&mut self, known: Known) {
-        if known.order.ids().any(|sample| self.is_told(sample)) {
-            return;
+        let told_of = known.order.ids().any(|sample| self.is_told(sample));
+        self.loaders.entry(known.loader).or_default().told_of = told_of;
+        if told_of {
+            return self.withdraw(known.loader);
         }
         let words = known.order.describe().to_owned();
         tracing::info!(loader = known.loader.0, process = known.group, words, "order learnt");
@@ -379,14 +431,29 @@ impl Owner {
 
     fn withdraw(&mut self, loader: LoaderId) {
         let Some(loader) = self.loaders.get_mut(&loader) else { return };
+        let followed = loader.followed;
         loader.turn(false);
-        if let Some(stream) = loader.stream {
+        if let Some(stream) = loader.stream.filter(|_| followed) {
             self.around.inbox.put(Event::Withdrawn { stream }, None);
         }
     }
 
-    /// What a stream is told goes before all that was learnt.
-    fn receive(&mut self, stream: StreamId, order: &Order) {
+    /// What is told, and read as told, goes before what was learnt; what is not gives way to it.
+    fn rearrange(&mut self) {
+        self.search();
+        for belief in self.beliefs() {
+            let known = self.learner.as_ref().and_then(|learner| learner.known(belief.loader));
+            let Some(known) = known else { continue };
+            let told_of = known.order.ids().any(|sample| self.is_told(sample));
+            let loader = self.loaders.entry(belief.loader).or_default();
+            if loader.followed == told_of || loader.told_of != told_of {
+                self.follow(known);
+            }
+        }
+    }
+
+    /// A stream is told its order.
+    fn receive(&mut self, stream: StreamId, order: Arc<Order>) {
         let mut files = vec![false; self.layout.files()];
         for id in order.ids() {
             let file = order.samples().get(id).file;
@@ -395,8 +462,32 @@ impl Owner {
             }
         }
         self.received.retain(|known| known.stream != stream);
-        self.received.push(Received { stream, files, followed: true });
-        self.begin_anew();
+        let received = Received { stream, order, files, followed: true };
+        if let Some(mut learner) = self.learner.take() {
+            self.tell_of(&received, &mut learner);
+            self.learner = Some(learner);
+        }
+        self.received.push(received);
+        self.heed();
+        self.rearrange();
+    }
+
+    /// Has a learner suspect loaders of reading what a stream was told.
+    fn tell_of(&mut self, received: &Received, learner: &mut Learner) {
+        let order = &received.order;
+        let files = self.layout.files() as u32;
+        let of_files = matches!(order.samples(), SampleTable::Files);
+        if !of_files || order.ids().any(|file| file >= files) {
+            return;
+        }
+        let spec = self.spec_of(received.stream);
+        learner.tell(order, spec.as_ref(), &mut self.decisions);
+    }
+
+    /// What a stream was told.
+    fn spec_of(&self, stream: StreamId) -> Option<OrderSpec> {
+        let streams = lock(&self.around.streams);
+        streams.get(stream.index())?.spec.as_ref()?.parse().ok()
     }
 
     /// Keeps what loaders have read; with `partial` also of epochs that are not over.
@@ -414,6 +505,7 @@ impl Owner {
         self.kept.detach();
         self.before = self.learner.as_ref().map(Learner::in_use).unwrap_or_default();
         self.searches.end_all();
+        self.held.clear();
         let followed: Vec<LoaderId> =
             self.loaders.iter().filter(|(_, loader)| loader.followed).map(|(id, _)| *id).collect();
         followed.into_iter().for_each(|id| self.withdraw(id));
@@ -425,15 +517,15 @@ impl Owner {
     /// Looks what has changed around, and says what is known.
     fn look(&mut self) {
         let published = lock(&self.around.published).clone();
-        let mut followed_again = false;
+        let mut turned = false;
         for received in &mut self.received {
             let progress = published.progress(received.stream);
-            let before = received.followed;
-            received.followed = progress.is_none_or(|progress| progress.following);
-            followed_again |= received.followed && !before;
+            let followed = progress.is_none_or(|progress| progress.following);
+            turned |= std::mem::replace(&mut received.followed, followed) != followed;
         }
-        if followed_again {
-            self.begin_anew();
+        match turned {
+            true => self.rearrange(),
+            false => self.search(),
         }
         self.layout = self.around.catalog.layout();
         let stays = STAYS.max(self.took * STAYS_TIMES);
@@ -445,7 +537,9 @@ impl Owner {
         }
         let gone = self.groups.take_gone();
         if self.learner.is_some() {
-            gone.into_iter().for_each(|task| self.observe(Observation::Left { task }));
+            for (task, goes_on) in gone {
+                self.observe(Observation::Left { task, goes_on });
+            }
             self.end_groups();
             self.tell_again(&published);
             let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();

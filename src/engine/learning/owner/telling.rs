@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{IDLE_MAX, Owner, TOLD_AGAIN_EVERY};
+use super::{IDLE_MAX, Owner, Received, TOLD_AGAIN_EVERY};
 use crate::engine::learning::groups::{program, runs};
 use crate::engine::learning::{LoaderStatus, Told};
 use crate::engine::lock;
@@ -39,6 +39,7 @@ impl Owner {
                 self.withdraw(belief.loader);
             } else if lost
                 && !idle
+                && !loader.told_of
                 && read > loader.told
                 && loader.told.elapsed() > TOLD_AGAIN_EVERY
             {
@@ -54,7 +55,10 @@ impl Owner {
         let beliefs = self.beliefs();
         let learner = self.learner.as_ref();
         self.loaders.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
-        let status = |belief: Belief| {
+        let fix = |told: &Received| Some((told.stream, self.fix(told, &beliefs)?));
+        let fixes = self.received.iter().filter_map(fix).collect();
+        let told: Vec<bool> = beliefs.iter().map(|one| self.reads_told(one.loader)).collect();
+        let status = |(belief, reads_told): (Belief, bool)| {
             let loader = self.loaders.entry(belief.loader).or_default();
             if loader.program.is_empty() {
                 loader.program = program(belief.group);
@@ -65,7 +69,9 @@ impl Owner {
                 program: loader.program.clone(),
                 epoch: belief.epoch,
                 belief: belief.text,
+                spec: belief.spec.map(|spec| spec.to_string()),
                 followed: loader.followed,
+                reads_told,
                 since_s: loader.since.elapsed().as_secs(),
                 bits: belief.bits,
                 needed: belief.needed,
@@ -78,7 +84,28 @@ impl Owner {
                 stream: loader.stream.filter(|_| loader.followed),
             }
         };
-        let loaders = beliefs.into_iter().map(status).collect();
-        *lock(&self.told) = Told { loaders, journal: self.kept.words() };
+        let loaders = beliefs.into_iter().zip(told).map(status).collect();
+        *lock(&self.told) = Told { loaders, fixes, journal: self.kept.words() };
+    }
+
+    /// What to tell of a stream whose reader does not read what was told.
+    fn fix(&self, told: &Received, beliefs: &[Belief]) -> Option<String> {
+        let learner = self.learner.as_ref().filter(|_| !told.followed)?;
+        let reads =
+            |belief: &&Belief| learner.latest(belief.loader).is_some_and(|sample| told.has(sample));
+        let readers = || beliefs.iter().filter(reads);
+        let known = readers().find_map(|belief| belief.spec.as_ref());
+        let part = known.or_else(|| readers().find_map(|one| learner.within(one.loader)))?;
+        let given = self.spec_of(told.stream);
+        if known == given.as_ref() {
+            return None;
+        }
+        let (root, before) =
+            (part.filter.directory(), given.as_ref().map(|g| g.filter.directory()));
+        let outside = (!root.is_empty() && before.is_some_and(|before| before != root))
+            .then(|| format!("nothing outside {root}/ is read: root={root}"));
+        let reads = known.map(|spec| format!("what is read is {spec}"));
+        let words: Vec<String> = outside.into_iter().chain(reads).collect();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 }

@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::engine::planning::Published;
 use crate::ids::FileId;
 use crate::order::samplers::Sampler;
-use crate::order::samplers::torch::Distributed;
+use crate::order::samplers::torch::Random;
 use crate::plan::StreamStatus;
 use crate::source::{PosixSource, Source};
 
@@ -112,26 +112,70 @@ impl Stand {
     }
 }
 
-#[test]
-fn what_an_order_that_was_told_may_ever_read_is_not_learnt_from() {
-    let mut stand = Stand::new();
-    let sampler = Distributed { world: 8, rank: 0, ..Distributed::default() };
-    let order = Order::drawn(Sampler::TorchDistributed(sampler), &stand.files, "path").unwrap();
-    let (stream, rank) = (StreamId(7), order.epoch(2));
-    stand.owner.take(Note::Received { stream, order: Arc::new(order) });
-    let places = |id: &u32| stand.files.iter().position(|file| file.0 == *id).unwrap() as u32;
-    let places: Vec<u32> = rank.iter().map(places).collect();
-    stand.open(places);
-    assert!(stand.owner.learner.is_none());
-    // The order is not what is read: something may be learnt, until it is again.
-    stand.publish(stream, false);
-    stand.owner.look();
-    stand.open(0..60);
-    assert_eq!(stand.said(), (1, 0));
+/// An order told of all files, in the order of their paths.
+fn tell(stand: &mut Stand, sampler: Sampler) -> StreamId {
+    let order = Arc::new(Order::drawn(sampler, &stand.files, "path order").unwrap());
+    let stream = StreamId(7);
+    stand.owner.take(Note::Received { stream, order });
     stand.publish(stream, true);
     stand.owner.look();
-    assert!(stand.owner.learner.is_none());
+    stream
+}
+
+fn own(persistent_workers: bool) -> Sampler {
+    Sampler::TorchRandom(Random { persistent_workers, ..Random::new(0) })
+}
+
+#[test]
+fn what_is_learnt_does_not_compete_with_an_order_that_is_read_as_told() {
+    let mut stand = Stand::new();
+    tell(&mut stand, own(false));
+    for epoch in own(false).epochs(FILES, 0).take(3) {
+        stand.open(epoch);
+        stand.owner.look();
+    }
+    assert_eq!((stand.said(), stand.owner.searches.run()), ((0, 0), false));
+    let [belief] = &stand.owner.beliefs()[..] else { panic!("one loader") };
+    assert_eq!((belief.foreseen, belief.known_after), (2, Some(4)), "{}", belief.text);
+}
+
+#[test]
+fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
+    let mut stand = Stand::new();
+    let stream = tell(&mut stand, own(false));
+    let epochs: Vec<Vec<u32>> = own(true).epochs(FILES, 0).take(3).collect();
+    stand.open(epochs[0].iter().copied());
+    stand.open(epochs[1][..40].iter().copied());
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    assert!(lock(&stand.owner.told).fixes.is_empty());
+    stand.publish(stream, false);
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    let fix = lock(&stand.owner.told).fixes[&stream].clone();
+    assert_eq!(fix, "what is read is torch-random:seed=0,persistent_workers=true");
+    stand.open(epochs[1][40..].iter().chain(&epochs[2][..20]).copied());
+    stand.owner.look();
+    assert_eq!((stand.said(), stand.owner.searches.run()), ((1, 0), false));
+    // It is read as told after all.
+    stand.publish(stream, true);
+    stand.owner.look();
     assert_eq!(stand.said(), (0, 1));
+}
+
+#[test]
+fn an_order_that_is_told_takes_the_place_of_what_was_learnt() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    let stream = tell(&mut stand, Sampler::Sequential);
+    assert_eq!(stand.said(), (0, 1));
+    stand.open(60..120);
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    stand.owner.take(Note::Withdrawn { stream });
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
 }
 
 #[test]
@@ -142,7 +186,9 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
     // Told, and not yet heard of by the thread that learns: only the files are.
     let mut files = vec![false; stand.owner.layout.files()];
     files[stand.files[300].index()] = true;
-    stand.owner.received.push(Received { stream: StreamId(7), files, followed: true });
+    let order = Order::drawn(Sampler::Sequential, &stand.files[300..302], "path order").unwrap();
+    let (stream, order) = (StreamId(7), Arc::new(order));
+    stand.owner.received.push(Received { stream, order, files, followed: true });
     stand.open(9..60);
     assert_eq!(stand.said(), (0, 0));
 }

@@ -148,14 +148,17 @@ pub struct Stateful {
     /// Which output of the default generator, from 0, is the low half of the sampler's seed: 1
     /// when nothing is drawn before.
     pub position: u64,
+    /// From one epoch's permutation to the next: 1; with workers 2, since the loader then draws one
+    /// more at an epoch's end, of which it uses nothing. Not 0.
+    pub stride: u64,
     /// Epochs before the stream's first.
     pub epoch: u32,
 }
 
 impl Default for Stateful {
-    /// The sampler is the first to draw.
+    /// The sampler is the first to draw, and there are no workers.
     fn default() -> Self {
-        Stateful { seed: 0, position: 1, epoch: 0 }
+        Stateful { seed: 0, position: 1, stride: 1, epoch: 0 }
     }
 }
 
@@ -163,15 +166,21 @@ impl Stateful {
     pub(in crate::order::samplers) fn start(&self, n: u32) -> Loader {
         let mut default = generator(self.seed);
         discard(&mut default, self.position);
-        Loader::new(Mt::new(default.next_u32()), n, Draws::Permutation, [0, 0])
+        let unused = randperm_draws(n).saturating_mul(self.stride - 1);
+        Loader::new(Mt::new(default.next_u32()), n, Draws::Permutation, [0, unused])
     }
 
     pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
         vec![
             Key::required("seed", Field::U64(&mut self.seed)),
             Key::new("position", Field::U64(&mut self.position)),
+            Key::new("stride", Field::U64(&mut self.stride)),
             Key::new("epoch", Field::U32(&mut self.epoch)),
         ]
+    }
+
+    pub(in crate::order::samplers) fn validate(&self) -> Result<()> {
+        check_positive("stride", self.stride)
     }
 }
 

@@ -1,0 +1,227 @@
+//! Orders that somebody told, right or nearly so.
+
+use std::sync::Arc;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::shell::{Outcome, Shell, Truth};
+use super::sim::Loader;
+use crate::ids::FileId;
+use crate::learn::{Belief, Candidate, Learner, Settings};
+use crate::order::samplers::torch::{DefaultGenerator, Distributed, Random, Stateful};
+use crate::order::samplers::{Algorithm, Epochs, PythonSeed, RepeatAug, Sampler, Shuffle};
+use crate::order::{Order, OrderSpec, SampleTable};
+
+const N: u32 = 1_200;
+const GROUP: u64 = 100;
+
+/// A dataset of a training set behind a validation set, and two ways to number each. Nothing is
+/// searched but what costs little.
+fn learner() -> Learner {
+    let candidate = |spec: &str, samples: Vec<u32>| {
+        let (name, samples, spec) = (spec.into(), samples.into(), spec.parse().ok());
+        Candidate { name, samples, spec }
+    };
+    let candidates = vec![
+        candidate("sequential", (0..N + N / 4).collect()),
+        candidate("sequential:root=train", (N / 4..N + N / 4).collect()),
+        candidate("sequential:root=val", (0..N / 4).collect()),
+        candidate("sequential:index=name,root=train", (N / 4..N + N / 4).rev().collect()),
+    ];
+    let settings = Settings { crack: false, ..Settings::default() };
+    Learner::new(settings, candidates, SampleTable::Files)
+}
+
+/// Tells an order of the training set, or of all files.
+fn tell(learner: &mut Learner, spec: &str) {
+    let spec: OrderSpec = spec.parse().unwrap();
+    let crate::order::spec::Source::Sampler(sampler) = &spec.source else { panic!("{spec}") };
+    let first = if spec.filter.root == "train" { N / 4 } else { 0 };
+    let files: Vec<FileId> = (first..N + N / 4).map(FileId).collect();
+    let order = Order::drawn(sampler.clone(), &files, "path order").unwrap();
+    let mut out = Vec::new();
+    learner.tell(&order, Some(&spec), &mut out);
+    assert!(out.is_empty(), "{out:?}");
+}
+
+/// What comes out for a job that reads these epochs of the training set, the first of them not seen
+/// if it is `missed`.
+fn run(mut learner: Learner, told: &str, read: &Sampler, missed: bool) -> (Outcome, Shell) {
+    if !told.is_empty() {
+        tell(&mut learner, told);
+    }
+    let epochs = read.epochs(N, 0).skip(usize::from(missed)).take(4);
+    let numbered = |epoch: Vec<u32>| epoch.into_iter().map(|at| at + N / 4).collect();
+    let epochs: Vec<Vec<u32>> = epochs.map(numbered).collect();
+    let job = Loader {
+        group: GROUP,
+        workers: 2,
+        batch: 16,
+        drop_last: false,
+        persistent: false,
+        resume: 0,
+        lost: 0.0,
+        epochs: epochs.clone(),
+    };
+    let truth = Truth { epochs, ..Truth::default() };
+    let mut shell = Shell::new(learner, [(GROUP, truth)].into(), 20);
+    shell.run(&job.run(1_000, &mut ChaCha8Rng::seed_from_u64(1)));
+    (shell.outcomes.remove(&GROUP).unwrap_or_default(), shell)
+}
+
+fn belief(shell: &Shell) -> Belief {
+    let beliefs: Vec<Belief> = shell.learner.beliefs().collect();
+    let [belief] = &beliefs[..] else { panic!("{beliefs:?}") };
+    belief.clone()
+}
+
+fn own(seed: u64, persistent_workers: bool) -> Sampler {
+    Sampler::TorchRandom(Random { persistent_workers, ..Random::new(seed) })
+}
+
+#[test]
+fn what_is_read_as_told_needs_no_search() {
+    let seed = PythonSeed::Number(77_777_777);
+    let list = Shuffle { seed, epochs: Epochs::Again, ..Shuffle::new(Algorithm::Python) };
+    let default = DefaultGenerator { seed: 9, position: 70_003, ..DefaultGenerator::default() };
+    for read in [
+        own(123_456_789, false),
+        Sampler::TorchDistributed(Distributed { seed: 123_456_789, ..Distributed::default() }),
+        Sampler::TorchDefault(default),
+        Sampler::TorchStateful(Stateful { seed: 123_456_789, stride: 2, ..Stateful::default() }),
+        Sampler::Shuffle(list),
+    ] {
+        let spec = learner().shared.indexes[1].spec.clone().unwrap().with_sampler(read.clone());
+        let (outcome, shell) = run(learner(), &spec.to_string(), &read, false);
+        let case = format!("{read}: {outcome:?}");
+        assert!(outcome.wrong.is_empty() && shell.asked == 0, "{case}");
+        assert!((0..4).all(|k| outcome.opens.get(&k).is_some_and(|n| *n <= 24)), "{case}");
+        assert!(outcome.foreseen >= 3, "{case}");
+    }
+}
+
+/// Told, what is read, and what should have been told.
+#[test]
+fn a_told_seed_with_another_setting_is_found_and_said() {
+    let seed = 123_456_789;
+    let ranks = Distributed { seed, ..Distributed::default() };
+    let list = Shuffle { seed: PythonSeed::Number(seed), ..Shuffle::new(Algorithm::Python) };
+    let stateful = Stateful { seed, ..Stateful::default() };
+    for (told, read, fix) in [
+        (
+            "torch-random:seed=123456789,root=train",
+            own(seed, true),
+            "torch-random:seed=123456789,persistent_workers=true,root=train",
+        ),
+        (
+            "torch-distributed:seed=123456789,root=train",
+            Sampler::TorchDistributed(Distributed { set_epoch: false, ..ranks }),
+            "torch-distributed:seed=123456789,set_epoch=false,root=train",
+        ),
+        (
+            "torch-distributed:seed=123456789",
+            Sampler::TorchDistributed(ranks),
+            "torch-distributed:seed=123456789,root=train",
+        ),
+        (
+            "torch-random:seed=123456789,root=train",
+            Sampler::TorchDistributed(ranks),
+            "torch-distributed:seed=123456789,root=train",
+        ),
+        (
+            "torch-distributed:seed=123456789,root=train",
+            Sampler::TorchDistributed(Distributed { epoch: 3, ..ranks }),
+            "torch-distributed:seed=123456792,root=train",
+        ),
+        (
+            "torch-random:seed=123456789,root=train",
+            Sampler::TorchDefault(DefaultGenerator { seed, ..DefaultGenerator::default() }),
+            "torch-default:seed=123456789,root=train",
+        ),
+        (
+            "python-random:seed=123456789,root=train",
+            Sampler::Shuffle(Shuffle { epochs: Epochs::Fresh, ..list }),
+            "python-random:seed=123456789,epochs=fresh,root=train",
+        ),
+        (
+            "numpy-generator:seed=7,root=train",
+            Sampler::TorchStateful(Stateful { seed: 7, stride: 2, ..stateful }),
+            "torch-subset-random:seed=",
+        ),
+    ] {
+        let (outcome, shell) = run(learner(), told, &read, false);
+        let case = format!("told {told}, read {read}: {outcome:?}");
+        let opens = |epoch: usize| outcome.opens.get(&epoch).copied().unwrap_or(u32::MAX);
+        assert!((1..4).all(|epoch| opens(epoch) <= 24), "{case}");
+        assert!(opens(0) <= 200, "{case}");
+        let said = belief(&shell).spec.map(|spec| spec.to_string()).unwrap_or_default();
+        assert!(said.starts_with(fix), "{said}: {case}");
+        // What is said is what is read.
+        let again: OrderSpec = said.parse().unwrap();
+        let crate::order::spec::Source::Sampler(again) = again.source else { panic!("{said}") };
+        assert!(again.epochs(N, 0).take(4).eq(read.epochs(N, 0).take(4)), "{said}: {case}");
+    }
+}
+
+#[test]
+fn a_popular_seed_is_found_in_a_later_epoch_of_its_generator() {
+    for read in [own(0, false), own(0, true)] {
+        let (outcome, shell) = run(learner(), "", &read, true);
+        let case = format!("{read}: {outcome:?}");
+        assert!(outcome.wrong.is_empty() && outcome.opens.get(&0).is_some(), "{case}");
+        assert!((1..4).all(|k| outcome.opens.get(&k).is_some_and(|n| *n <= 24)), "{case}");
+        let spec = belief(&shell).spec.map(|spec| spec.to_string()).unwrap_or_default();
+        assert!(spec.starts_with("torch-random:seed=0,epoch=1"), "{spec}");
+    }
+}
+
+#[test]
+fn where_nothing_is_known_the_part_that_is_read_is() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let weighted: Vec<u32> = (0..4_000).map(|_| N / 4 + rng.random_range(0..N)).collect();
+    let mut learner = learner();
+    tell(&mut learner, "torch-distributed");
+    let mut out = Vec::new();
+    for &sample in &weighted {
+        let open = crate::learn::Observation::Opened {
+            at_ms: 0,
+            task: 1,
+            group: GROUP,
+            sample,
+            exact: true,
+        };
+        learner.apply(open, &mut out);
+    }
+    let loader = learner.beliefs().next().unwrap().loader;
+    let part = learner.within(loader).map(OrderSpec::to_string);
+    assert_eq!(part.as_deref(), Some("sequential:root=train"));
+    assert_eq!(learner.latest(loader), weighted.last().copied());
+}
+
+#[test]
+fn samples_that_are_listed_are_known_as_they_are_told() {
+    let sampler = Sampler::TimmRepeatAug(RepeatAug::default());
+    let epochs: Vec<Vec<u32>> = sampler.epochs(N, 0).take(4).collect();
+    let lists: Vec<Arc<[u32]>> = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
+    let order = Order::listed("written", lists, SampleTable::Files).unwrap();
+    let mut learner = learner();
+    let mut out = Vec::new();
+    learner.tell(&order, None, &mut out);
+    for (task, epoch) in (1..).zip(&epochs) {
+        for &sample in epoch {
+            let open = crate::learn::Observation::Opened {
+                at_ms: 0,
+                task,
+                group: GROUP,
+                sample,
+                exact: true,
+            };
+            learner.apply(open, &mut out);
+        }
+        learner.apply(crate::learn::Observation::Left { task, goes_on: false }, &mut out);
+    }
+    let belief = learner.beliefs().next().unwrap();
+    assert!(belief.text.contains("epoch 3 of the order that was told"), "{}", belief.text);
+    assert_eq!((belief.epoch, belief.foreseen), (3, 3), "{}", belief.text);
+}
