@@ -12,7 +12,8 @@
 //!    loaders read.
 //! 3. If none of them explains it, searches are asked for (`ladder`, `search`, [`crack`]): what has
 //!    the seed that was told, popular seeds of torch and of other libraries (`libraries`), then all
-//!    of torch. The shell runs them; what they find comes back as observations.
+//!    of torch. The shell runs them; what they find comes back as observations. A whole epoch shows
+//!    which samples the loader has, where these are a part of the dataset (`parts`).
 //! 4. An order is believed when the opens are likelier in it than in none by more bits than it
 //!    takes to tell all orders tried apart, and 20 more (`evidence`).
 //! 5. From then on the loader is followed in it (`follow`), told about by

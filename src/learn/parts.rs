@@ -31,8 +31,10 @@ const TWICE: usize = 24;
 const TWICE_PART: usize = 50;
 
 /// Where one of so many is left out, or fewer, they may just not have been seen, or are a last batch
-/// that is not read: two epochs have to leave out the same.
-const LACKED_PART: u32 = 50;
+/// that is not read: two epochs have to leave out the same. A split shows by itself, if it leaves out
+/// more than a few.
+const LACKED_PART: u32 = 8;
+const SPLIT_PART: u32 = 50;
 
 /// Epochs that may have been drawn before it is known how the list was split.
 const EPOCHS: u64 = 4;
@@ -68,7 +70,7 @@ impl Loader {
                 shared.derive(kept(&shared.indexes[at], &read), Part { of: n, list: None });
             }
         }
-        if lacked > n / LACKED_PART && !shared.cached && !shared.spent.contains(&self.group) {
+        if lacked > n / SPLIT_PART && !shared.cached && !shared.spent.contains(&self.group) {
             let view = |&at: &usize| {
                 let sequence = &shared.indexes[at].sequence;
                 let read = read.iter().filter_map(|sample| sequence.place(*sample)).collect();
@@ -101,7 +103,7 @@ impl Loader {
                 spec: None,
             };
             let sides = [0..part.start, part.end..n, part.clone()].map(side);
-            let part = Part { of: n, list: Some(list.clone()) };
+            let part = Part { of: n, list: Some(Arc::new(list.clone())) };
             let new = sides.into_iter().map(|side| shared.derive(side, part.clone()));
             if new.fold(false, |any, new| any | new) {
                 self.search_again(shared, out);
@@ -114,9 +116,8 @@ impl Index {
     /// The epochs of a part of a list that torch's default generator has split, if the same generator
     /// then draws the epochs of both sides, or only of this one.
     pub(super) fn drawn_after_split(&self) -> Vec<(Origin, Law)> {
-        let Some(Part { of, list: Some(Sampler::TorchDistributed(list)) }) = &self.part else {
-            return Vec::new();
-        };
+        let Some(Part { of, list: Some(list) }) = &self.part else { return Vec::new() };
+        let Sampler::TorchDistributed(list) = &**list else { return Vec::new() };
         let (len, seed) = (self.sequence.len(), list.seed as u32);
         let [split, own, theirs] = [*of, len, of.saturating_sub(len)].map(randperm_draws);
         // A loader draws a seed for its workers before its samples: two outputs.

@@ -58,7 +58,7 @@ pub(super) struct Part {
     /// How many samples that has.
     pub(super) of: u32,
     /// The list of these that was split, if one was.
-    pub(super) list: Option<Sampler>,
+    pub(super) list: Option<Arc<Sampler>>,
 }
 
 impl Index {

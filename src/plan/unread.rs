@@ -413,12 +413,12 @@ mod tests {
             _ = unread.read(BlockId(block));
             assert_eq!(unread.next_epoch(BlockId(block)), 2);
         }
-        for block in 0..=AGAIN as u32 {
+        for block in 0..=AGAIN {
             _ = unread.read(BlockId(block));
         }
         assert_eq!(unread.next_epoch(BlockId(50)), 2, "unread in the second epoch");
         assert_eq!(unread.next_epoch(BlockId(0)), 3, "read in it");
-        assert_eq!(unread.next_epoch(BlockId(AGAIN as u32 - 1)), 3, "read in it");
+        assert_eq!(unread.next_epoch(BlockId(AGAIN - 1)), 3, "read in it");
     }
 
     #[test]
