@@ -46,7 +46,7 @@ pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
     /// See [`super::Candidate::spec`].
-    pub(super) spec: Option<OrderSpec>,
+    pub(super) spec: Option<Arc<OrderSpec>>,
 }
 
 impl Index {

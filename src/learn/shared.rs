@@ -86,6 +86,7 @@ impl Shared {
     /// Takes a numbering in, behind the others, if it is another one; gives its place. None for one of
     /// which nothing can be learnt.
     pub(super) fn add(&mut self, Candidate { name, samples, spec }: Candidate) -> Option<usize> {
+        let spec = spec.map(Arc::new);
         let same = |index: &Index| **index.sequence.samples() == *samples;
         if let Some(known) = self.indexes.iter().position(same) {
             self.indexes[known].spec = self.indexes[known].spec.take().or(spec);
