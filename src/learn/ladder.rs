@@ -2,8 +2,8 @@
 //!
 //! What somebody may have meant who told an order comes first. The smallest seeds follow, then those
 //! that torch's default generator draws first, and then the samplers of other libraries. After more
-//! small seeds come popular ones whose first epochs were not seen, then small ones of an epoch that did
-//! not begin where it was first seen. All seeds are the last.
+//! small seeds come small ones of an epoch that did not begin where it was first seen, then all seeds.
+//! The last are popular ones of generators that had drawn epochs before the first that was seen.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,12 +67,12 @@ pub(super) enum Stage {
     Library,
     /// Small seeds, at the epoch's beginning.
     Popular,
-    /// Popular seeds of generators that have drawn epochs before.
-    Later,
     /// Popular seeds, anywhere in the epoch.
     Anywhere,
     /// All seeds.
     All,
+    /// Popular seeds of generators that have drawn epochs before.
+    Later,
     /// There is nothing more to be searched.
     Done,
 }
@@ -122,10 +122,10 @@ impl Loader {
                 Stage::Smallest => Stage::Drawn,
                 Stage::Drawn => Stage::Library,
                 Stage::Library => Stage::Popular,
-                Stage::Popular => Stage::Later,
-                Stage::Later => Stage::Anywhere,
+                Stage::Popular => Stage::Anywhere,
                 Stage::Anywhere if self.may_crack(shared) => Stage::All,
-                Stage::Anywhere | Stage::All | Stage::Done => Stage::Done,
+                Stage::Anywhere | Stage::All => Stage::Later,
+                Stage::Later | Stage::Done => Stage::Done,
             };
             let Some((search, keys)) = self.next_search(shared) else { continue };
             let orders = search.orders_a_unit() * keys.len() as u64;

@@ -178,7 +178,7 @@ impl Learner {
             some.all(|sample| index.sequence.place(*sample).is_some())
         };
         let indexes = self.shared.indexes.iter().filter(|_| step > 0).filter(has_all);
-        indexes.min_by_key(|index| index.sequence.len())?.spec.as_ref()
+        indexes.min_by_key(|index| index.sequence.len())?.spec.as_deref()
     }
 
     /// Whether a loader is still remembered.
@@ -198,7 +198,8 @@ impl Learner {
         let indexes: BTreeSet<usize> = followed.collect();
         let candidate = |index: usize| {
             let Index { name, sequence, spec, .. } = self.shared.indexes[index].clone();
-            Candidate { name, samples: Arc::clone(sequence.samples()), spec }
+            let (samples, spec) = (Arc::clone(sequence.samples()), spec.as_deref().cloned());
+            Candidate { name, samples, spec }
         };
         indexes.into_iter().map(candidate).collect()
     }

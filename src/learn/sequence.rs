@@ -47,7 +47,7 @@ pub(super) struct Index {
     pub(super) name: String,
     pub(super) sequence: Arc<Sequence>,
     /// See [`super::Candidate::spec`].
-    pub(super) spec: Option<OrderSpec>,
+    pub(super) spec: Option<Arc<OrderSpec>>,
     /// Of what it is a part, if it is one that a loader has read.
     pub(super) part: Option<Part>,
 }

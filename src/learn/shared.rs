@@ -88,6 +88,7 @@ impl Shared {
     /// Takes a numbering in, behind the others, if it is another one; gives its place. None for one of
     /// which nothing can be learnt.
     pub(super) fn add(&mut self, Candidate { name, samples, spec }: Candidate) -> Option<usize> {
+        let spec = spec.map(Arc::new);
         if let Some(known) = self.place_of(&samples) {
             self.indexes[known].spec = self.indexes[known].spec.take().or(spec);
             return Some(known);
@@ -112,6 +113,7 @@ impl Shared {
             return false;
         }
         let sequence = Arc::new(Sequence::new(samples));
+        let spec = spec.map(Arc::new);
         self.indexes.push(Index { name, sequence, spec, part: Some(part) });
         self.version = self.version.wrapping_add(1);
         true

@@ -207,7 +207,7 @@ impl Suspect {
     }
 
     /// The same, as it was told.
-    pub(super) fn as_told(self) -> Self {
+    pub(super) fn into_told(self) -> Self {
         Suspect { rung: Rung::Told, ..self }
     }
 

@@ -31,7 +31,8 @@ impl Sources<'_> {
                     for epoch in BTreeSet::from([0, self.epoch]) {
                         let (origin, law) = Origin::of(sampler, epoch, n, self.generators);
                         let law = if law == Law::Unknown { Law::Same } else { law };
-                        suspects.extend(self.head(*index, origin, law, HEAD).map(Suspect::as_told));
+                        suspects
+                            .extend(self.head(*index, origin, law, HEAD).map(Suspect::into_told));
                     }
                 }
                 Told::Listed(lists) => {
@@ -39,7 +40,7 @@ impl Sources<'_> {
                     for at in BTreeSet::from([0, at]) {
                         let origin = Origin::Listed { lists: lists.clone(), at };
                         let list = lists.all.get(at as usize);
-                        suspects.extend(list.map(|list| Suspect::listed(origin, list).as_told()));
+                        suspects.extend(list.map(|list| Suspect::listed(origin, list).into_told()));
                     }
                 }
             }

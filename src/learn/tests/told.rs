@@ -169,7 +169,7 @@ fn a_popular_seed_is_found_in_a_later_epoch_of_its_generator() {
     for read in [own(0, false), own(0, true)] {
         let (outcome, shell) = run(learner(), "", &read, true);
         let case = format!("{read}: {outcome:?}");
-        assert!(outcome.wrong.is_empty() && outcome.opens.get(&0).is_some(), "{case}");
+        assert!(outcome.wrong.is_empty() && outcome.opens.contains_key(&0), "{case}");
         assert!((1..4).all(|k| outcome.opens.get(&k).is_some_and(|n| *n <= 24)), "{case}");
         let spec = belief(&shell).spec.map(|spec| spec.to_string()).unwrap_or_default();
         assert!(spec.starts_with("torch-random:seed=0,epoch=1"), "{spec}");
