@@ -273,7 +273,7 @@ impl<'a> World<'a> {
             return None;
         };
         let worker = &mut self.workers[index];
-        if reader.take_us > 0 && worker.taken % batch == 0 {
+        if reader.take_us > 0 && worker.taken.is_multiple_of(batch) {
             let Some(left) = worker.handed.checked_sub(1) else {
                 worker.idle = true;
                 return None;
@@ -373,7 +373,7 @@ impl<'a> World<'a> {
         let reader = &self.scenario.readers[worker.reader];
         let (think, batch) = (reader.think_us, reader.batch.max(1));
         let (taken, nth, workers) = (worker.taken, worker.nth, reader.workers.max(1));
-        if reader.take_us > 0 && taken % batch == 0 {
+        if reader.take_us > 0 && taken.is_multiple_of(batch) {
             self.batch_ready(index, (taken / batch - 1) * workers + nth);
         }
         self.tell(Event::Closed { file });
