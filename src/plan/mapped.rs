@@ -127,7 +127,9 @@ impl Planner {
 
     /// A file that was held open is read, or will not be any more.
     fn read_at_last(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        if let Some(block) = self.layout.blocks_of(file).next() {
+        if let Some(block) = self.layout.blocks_of(file).next()
+            && !self.parts.has(file)
+        {
             self.count(block);
         }
         self.closed(file, actions);
