@@ -109,10 +109,10 @@ impl Task {
         self.walk >= WALK_MIN || self.rises >= RISES_MIN
     }
 
-    /// Whether a position is just where the task was seen last in the stream.
+    /// Whether a position is shortly after that where the task was seen last in the stream.
     pub(super) fn is_near(&self, stream: StreamId, position: u64) -> bool {
         let last = self.last.filter(|_| self.stream == Some(stream));
-        last.is_some_and(|last| position.abs_diff(last) < u64::from(DUE))
+        last.is_some_and(|last| (last + 1..last + u64::from(DUE)).contains(&position))
     }
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
