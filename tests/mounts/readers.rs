@@ -7,6 +7,8 @@
 use std::fs;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::ground::{Ground, content, wait_until};
 use crate::loader::{FILES, LEARN, Loader, known, loaders, plant, predicted, read_until};
 use crate::mounted::Mounted;
@@ -96,11 +98,14 @@ fn a_loader_is_learnt_beside_one_whose_order_is_told() {
         epochs += 1;
         epochs
     };
-    let learnt = || known(&mounted, process).filter(|loader| loader["followed"] == true);
+    // The loader that is told is heard, too.
+    let untold = || {
+        let is_it = |loader: &Value| loader["process"] == process && loader["reads_told"] == false;
+        loaders(&mounted).into_iter().filter(is_it).collect::<Vec<Value>>()
+    };
+    let learnt = || untold().into_iter().find(|loader| loader["followed"] == true);
     while learnt().is_none() {
-        wait_until("no search", || {
-            known(&mounted, process).is_none_or(|loader| loader["searching"] == false)
-        });
+        wait_until("no search", || untold().iter().all(|loader| loader["searching"] == false));
         assert!(read() < 40, "not learnt: {}", mounted.status());
     }
     let before = predicted(&learnt().unwrap());
