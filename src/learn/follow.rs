@@ -37,8 +37,8 @@ const SEEN_MIN: u32 = 64;
 /// From how many bits on one reader's opens say by themselves that it reads the order.
 const BITS_MIN: f64 = 10.0;
 
-/// Of an order as it was read before, the part of its places that its readers may be apart: less than
-/// half of what each of a few has where they go through a part of it each.
+/// The part of an order's places that its readers may be apart, if it is as it was read before. A few
+/// readers that each go through a part of it are at least twice as far apart.
 const APART_PART: u32 = 8;
 
 /// From how many opens on it is known whether they are.

@@ -2,8 +2,8 @@
 //!
 //! A script leaves some files out of its list, or splits the list at random in what it trains on and
 //! what it validates with. A whole epoch shows which samples the loader has. In the order of each
-//! numbering they are another one; and where a popular seed splits the list so that they lie side by
-//! side, what that leaves them in is one, too, and so is the other side.
+//! numbering they are another numbering. If a popular seed shuffles the list so that they lie side by
+//! side, this order of them is a numbering, too, and so is that of the other side.
 
 use std::ops::Range;
 use std::sync::Arc;

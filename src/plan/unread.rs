@@ -8,8 +8,8 @@
 //! a part of them only, wants the others never.
 //!
 //! A job may be stopped within an epoch, or resumed within one. Then the next epoch reads what this
-//! one has read and what it has not, in no order: where second reads were rare and are no longer,
-//! another epoch has begun, and what the one before still lacked is expected in it, too.
+//! one has read and what it has not, in no order. If second reads were rare and are frequent now,
+//! another epoch has begun. What the one before still lacked is expected in it, too.
 //!
 //! What is read at the end of each epoch (`late`) is fetched last, and given up for what is read before:
 //! a validation's files would else have their place in the cache while others are trained on.
