@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::ids::BlockId;
 use crate::sync::RwLock;
 
-/// The CRC-32C of the bytes of each block that were handed out last: four bytes a block, up to the last
-/// block that has one. 0 stands for none, and a checksum of 0 is taken for 1.
+/// By block, the CRC-32C of its bytes that were handed out last. It takes four bytes a block, up to the
+/// last block that has one. 0 stands for none, and a checksum of 0 is taken for 1.
 #[derive(Debug, Default)]
 pub(super) struct Sums(RwLock<Vec<AtomicU32>>);
 

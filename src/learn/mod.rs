@@ -167,8 +167,8 @@ impl Learner {
         self.loaders.get(&loader)?.latest
     }
 
-    /// The smallest part of the dataset that has all that a loader of an unknown order has read in this
-    /// epoch and the last, as it is told, if that is enough to say so.
+    /// The smallest part of the dataset that has all samples of a loader, as an order would be told it.
+    /// The samples are those of this epoch and the last. None if they are too few to say so.
     pub fn within(&self, loader: LoaderId) -> Option<&OrderSpec> {
         let loader = self.loaders.get(&loader)?;
         let (last, log) = (loader.history.last_seen(), loader.attempt.log());

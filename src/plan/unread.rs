@@ -11,8 +11,8 @@
 //! one has read and what it has not, in no order. If second reads were rare and are frequent now,
 //! another epoch has begun. What the one before still lacked is expected in it, too.
 //!
-//! What is read at the end of each epoch (`late`) is fetched last, and given up for what is read before:
-//! a validation's files would else have their place in the cache while others are trained on.
+//! Files that are read at the end of each epoch (`late`) are fetched last, and dropped for those that are
+//! read before. A validation's files would else take room in the cache during the training.
 //!
 //! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
 //! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
@@ -36,8 +36,8 @@ const AGAIN: u32 = 24;
 const LEFT_PART: u32 = 4;
 const BLOCKS_PART: usize = 256;
 
-/// An epoch may begin with a second read as long as one read in so many after it is one, too; when
-/// so many others have come since there were more, it has not begun there.
+/// An epoch may have begun at a second read if at least one read in [`AGAIN_PART`] after it is a second
+/// read, too. It has not if [`OTHERS_MAX`] other reads have come since that was so.
 const AGAIN_PART: u32 = 8;
 const OTHERS_MAX: u32 = 128;
 
