@@ -36,6 +36,8 @@ const NAME: &std::ffi::CStr = c"belady-watcher";
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+const TRY_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+
 /// The signals that end a daemon, which a watcher does not hear.
 const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
@@ -56,14 +58,9 @@ impl Watcher {
         let keeps = move || {
             while child.wait().is_ok() {
                 tracing::warn!("the watcher was ended; another one is started");
-                thread::sleep(LOOK_EVERY);
-                match spawn() {
-                    Ok((next, pipe)) => {
-                        child = next;
-                        keeper.use_pipe(pipe);
-                    }
-                    Err(error) => tracing::warn!(%error, "the watcher cannot be started"),
-                }
+                let (next, pipe) = spawn_at_last();
+                child = next;
+                keeper.use_pipe(pipe);
             }
         };
         thread::Builder::new().name("belady-watched".into()).spawn(keeps)?;
@@ -88,6 +85,21 @@ impl Watcher {
         let line = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = pipe.write_all(line.as_bytes());
+    }
+}
+
+/// Tries to start a watcher until it succeeds, ever less often.
+fn spawn_at_last() -> (Child, ChildStdin) {
+    let mut pause = LOOK_EVERY;
+    loop {
+        thread::sleep(pause);
+        match spawn() {
+            Ok(spawned) => return spawned,
+            Err(error) => {
+                tracing::warn!(%error, "the watcher cannot be started, and will be tried again")
+            }
+        }
+        pause = (pause * 2).min(TRY_AT_LEAST_EVERY);
     }
 }
 
