@@ -2,7 +2,8 @@
 //!
 //! A killed process is gone when the last of its threads has left the kernel. Until then everything
 //! that it holds stays held: locks, sockets, devices. Its leader is a zombie meanwhile, or has a kill
-//! pending if the leader is the thread that the kernel holds up.
+//! pending if the leader is the thread that the kernel holds up. A process that dumps core waits for its
+//! last thread, too: its signal is pending no more, and the kernel says that it dumps.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -30,7 +31,18 @@ fn is_over(status: &str) -> bool {
     let is_gone = value(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
     let pends = |key| u64::from_str_radix(value(status, key)?, 16).ok();
     let killed = ["SigPnd", "ShdPnd"].into_iter().filter_map(pends).any(|set| set & KILL != 0);
-    is_gone || killed
+    is_gone || killed || value(status, "CoreDumping") == Some("1")
+}
+
+/// Whether an account is of a task that runs no code until somebody has it go on: it was sent a
+/// `SIGSTOP`, or a debugger holds it.
+fn stands_still(status: &str) -> bool {
+    value(status, "State").is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+/// Whether a process was stopped. It answers nothing until it is continued.
+pub fn is_stopped(pid: u32) -> bool {
+    status_of(pid).is_some_and(|status| stands_still(&status))
 }
 
 /// Whether a process is over and still holds what it held. It is not if it is gone.
@@ -107,5 +119,17 @@ mod tests {
         assert!(!is_over(&status("D (disk sleep)", none, "0000000000004000")));
         assert!(!is_over(&status("S (sleeping)", none, none)));
         assert!(is_over(&status("Z (zombie)", none, none)));
+    }
+
+    #[test]
+    fn a_process_that_dumps_core_is_over_and_a_stopped_one_is_not() {
+        let dumps = |core| format!("State:\tI (idle)\nCoreDumping:\t{core}\nSigPnd:\t0\n");
+        assert!(is_over(&dumps(1)) && !is_over(&dumps(0)));
+        for (state, stopped) in
+            [("T (stopped)", true), ("t (tracing stop)", true), ("S (x)", false)]
+        {
+            let status = format!("State:\t{state}\nSigPnd:\t0\n");
+            assert_eq!((stands_still(&status), is_over(&status)), (stopped, false), "{state}");
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::warn;
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, cut_off_killed, cut_off_noted, is_dead, is_noted, take_away};
-use crate::process::wait_until_gone;
+use crate::mount::{absolute, cut_off_by_force, cut_off_killed, is_dead, is_noted, take_away};
+use crate::process::{is_stopped, wait_until_gone};
 
 /// A slow disk makes an end take longer than this, and who waits is told so.
 const SAY_AFTER: Duration = Duration::from_secs(2);
@@ -44,21 +44,30 @@ pub(super) fn run(args: &Args) -> Result<()> {
             }
             Err(error) => {
                 let is_left = noted.is_none() || is_noted(&mountpoint, noted);
-                if !args.force && is_left && !is_dead(&mountpoint, noted) {
+                // To look whether it is dead may wait for a daemon that does not answer.
+                let lives = || error.kind() == ErrorKind::Timeout || !is_dead(&mountpoint, noted);
+                if !args.force && is_left && lives() {
                     return Err(error);
                 }
             }
-        }
-        if args.force {
-            cut_off_noted(&mountpoint, noted);
         }
     } else if !killed && !args.force && !is_dead(&mountpoint, noted) {
         let message = format!("nothing of belady is mounted at {}", mountpoint.display());
         return Err(Error::new(ErrorKind::Mount, message)
             .hint("`belady status` lists what is; --force clears a mount that has no daemon"));
     }
-    take_away(&mountpoint, noted)?;
+    if args.force {
+        cut_off_by_force(&mountpoint, noted);
+    }
+    take_away(&mountpoint, noted, args.force)?;
     directory.clear();
+    if let Some(Running { pid, source, .. }) = noted.filter(|noted| is_stopped(noted.pid)) {
+        let source = source.display();
+        warn(format!(
+            "belady: it is unmounted, but process {pid} was stopped, and has {source} open until \
+             `kill -CONT {pid}`"
+        ));
+    }
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use super::runtime::{MountDirectory, has_runtime};
 use crate::config::Bytes;
 use crate::engine::{Chosen, Pace, Question};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::is_ending;
+use crate::process::{is_ending, is_stopped};
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -250,14 +250,13 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
             _ => ErrorKind::Mount,
         };
         Error::new(kind, format!("the daemon does not answer at {}: {error}", socket.display()))
-            .hint("if it is dead, `belady umount --force MOUNTPOINT` clears what it left")
+            .hint(CLEARS)
     };
     let line = encode(request)?;
     let mut stream = UnixStream::connect(socket).map_err(silent)?;
-    if was_killed(&stream) {
-        return Err(silent(std::io::Error::other("it was killed")));
-    }
+    check_runs(&stream, socket)?;
     stream.set_read_timeout(Some(request.patience())).map_err(silent)?;
+    stream.set_write_timeout(Some(request.patience())).map_err(silent)?;
     stream.write_all(line.as_bytes()).map_err(silent)?;
     drop(line);
     let mut answer = String::new();
@@ -270,13 +269,29 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
     }
 }
 
-/// Whether the daemon behind a socket was killed. Its socket takes connections, and nobody answers
-/// them, until its last thread has left the kernel.
-fn was_killed(stream: &UnixStream) -> bool {
+const CLEARS: &str = "if it is dead, `belady umount --force MOUNTPOINT` clears what it left";
+
+/// Makes sure that the daemon behind a socket can answer. The socket of one that was killed takes
+/// connections until its last thread has left the kernel, and so does that of one that was stopped.
+///
+/// # Errors
+/// [`ErrorKind::Mount`] if it was killed, [`ErrorKind::Timeout`] if it was stopped.
+fn check_runs(stream: &UnixStream, socket: &Path) -> Result<()> {
     let daemon =
         getsockopt(stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok());
     // Of a daemon in another container nothing is known.
-    daemon.is_some_and(|pid| pid != 0 && is_ending(pid))
+    let Some(pid) = daemon.filter(|pid| *pid != 0) else { return Ok(()) };
+    let silent = format!("the daemon does not answer at {}: process {pid} was", socket.display());
+    if is_ending(pid) {
+        return Err(Error::new(ErrorKind::Mount, format!("{silent} killed")).hint(CLEARS));
+    }
+    if is_stopped(pid) {
+        let hint = format!(
+            "`kill -CONT {pid}` has it go on; `belady umount --force MOUNTPOINT` takes its mount away"
+        );
+        return Err(Error::new(ErrorKind::Timeout, format!("{silent} stopped")).hint(hint));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

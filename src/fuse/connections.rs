@@ -42,6 +42,18 @@ impl Switch {
         Some(Switch { abort, waiting: open(&list, minor, "waiting", OFlags::RDONLY).ok()? })
     }
 
+    /// One whose files are these.
+    ///
+    /// # Errors
+    /// Where they cannot be opened.
+    #[cfg(test)]
+    pub fn of_files(abort: &Path, waiting: &Path) -> Result<Self> {
+        Ok(Switch {
+            abort: File::options().write(true).open(abort)?,
+            waiting: File::open(waiting)?,
+        })
+    }
+
     /// Whether there is no such connection any more.
     pub fn is_gone(&self) -> bool {
         matches!(self.waiting.read_at(&mut [0; 32], 0), Ok(0))

@@ -115,13 +115,25 @@ pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
     ours && (device.is_none() || line.device().as_deref() == device)
 }
 
+/// Whether what is mounted last at exactly this path is belady's, whoever mounted it.
+pub fn is_ours(mountpoint: &Path) -> bool {
+    let kind = mounted_at(mountpoint).and_then(|line| line.kind());
+    kind.is_some_and(|[kind, _]| kind == b"fuse.belady")
+}
+
+/// Cuts off what is mounted at a path: every request to it fails from now on, and every task that waits
+/// in it is set free.
+pub fn cut_off_any(mountpoint: &Path) {
+    if let Some(device) = device_at(mountpoint) {
+        sever(mountpoint, device);
+    }
+}
+
 /// Cuts off the mount at a path if it [is of](is_of) this source: every request to it fails from now on,
 /// and every task that waits in it is set free.
 pub fn cut_off(mountpoint: &Path, source: &Path, device: Option<&str>) {
-    if is_of(mountpoint, source, device)
-        && let Some(device) = device_at(mountpoint)
-    {
-        sever(mountpoint, device);
+    if is_of(mountpoint, source, device) {
+        cut_off_any(mountpoint);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::source::PosixSource;
 pub use point::{
-    check_apart, cut_off_killed, cut_off_noted, is_dead, is_noted, prepare, take_away,
+    check_apart, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare, take_away,
 };
 pub use probe::{MEASURED_BYTES, examine};
 use watcher::Watcher;

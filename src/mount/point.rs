@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::control::{self, MountDirectory, Request, Running};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{cut_off, is_cut_off, is_mounted, is_of, place_on_device, unmount};
+use crate::fuse::{
+    cut_off, cut_off_any, is_cut_off, is_mounted, is_of, is_ours, place_on_device, unmount,
+};
 use crate::process::has_ended;
 
 /// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
@@ -31,10 +33,12 @@ pub fn cut_off_killed(mountpoint: &Path, noted: Option<&Running>) -> bool {
     true
 }
 
-/// Cuts off the mount that is noted, whatever its daemon is at.
-pub fn cut_off_noted(mountpoint: &Path, noted: Option<&Running>) {
-    if let Some(noted) = noted {
-        cut_off(mountpoint, &noted.source, noted.device.as_deref());
+/// Cuts off a mount, whatever its daemon is at: the one that is noted, or another user's.
+pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&Running>) {
+    match noted {
+        Some(noted) => cut_off(mountpoint, &noted.source, noted.device.as_deref()),
+        None if is_ours(mountpoint) => cut_off_any(mountpoint),
+        None => {}
     }
 }
 
@@ -43,13 +47,15 @@ pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
     noted.is_some_and(|noted| is_of(mountpoint, &noted.source, noted.device.as_deref()))
 }
 
-/// Takes away what is left of a mount: the one that is noted, or one that is dead. What else is mounted
-/// at the path stays.
+/// Takes away what is left of a mount: the one that is noted, one that is dead, or by `force` another
+/// user's. What else is mounted at the path stays.
 ///
 /// # Errors
 /// Where there is only something else, or it is not permitted.
-pub fn take_away(mountpoint: &Path, noted: Option<&Running>) -> Result<()> {
-    if is_noted(mountpoint, noted) || is_dead(mountpoint, noted) {
+pub fn take_away(mountpoint: &Path, noted: Option<&Running>, force: bool) -> Result<()> {
+    // To look whether it is dead may wait for a daemon that answers nothing.
+    let by_force = || force && noted.is_none() && is_ours(mountpoint);
+    if is_noted(mountpoint, noted) || by_force() || is_dead(mountpoint, noted) {
         return unmount(mountpoint, true);
     }
     if noted.is_some() || !is_mounted(mountpoint) {
@@ -76,11 +82,19 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
         directory.clear();
     }
     let mut looks = LAST_LOOKS;
-    while socket.exists() && control::call(&socket, &Request::Status).is_ok() {
-        // Where it was unmounted from outside a moment ago its daemon has yet to see that.
-        if is_mounted(mountpoint) || looks == 0 {
-            return Err(refuse(ErrorKind::Busy, "is in use by another belady")
-                .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
+    while socket.exists() {
+        let busy = |what: &str| refuse(ErrorKind::Busy, what);
+        match control::call(&socket, &Request::Status) {
+            Err(error) if error.kind() == ErrorKind::Timeout && is_mounted(mountpoint) => {
+                return Err(busy(&format!("is in use by another belady: {error}")));
+            }
+            Err(_) => break,
+            // Where it was unmounted from outside a moment ago its daemon has yet to see that.
+            Ok(_) if is_mounted(mountpoint) || looks == 0 => {
+                return Err(busy("is in use by another belady")
+                    .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
+            }
+            Ok(_) => {}
         }
         looks -= 1;
         thread::sleep(LAST_LOOK);

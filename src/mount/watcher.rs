@@ -7,7 +7,8 @@
 //! 1. The daemon starts the watcher. Devices are closed when a program starts, so that it has none open.
 //! 2. The daemon tells it by a pipe what is mounted, each time that this changes. The watcher opens what
 //!    ends these connections at once: a later mount may get the number of one that is gone.
-//! 3. Once a second the watcher looks whether the daemon was killed, and aborts its connections if so.
+//! 3. Once a second the watcher looks whether the daemon was killed, and aborts its connections if so,
+//!    also those that are unmounted and still in use.
 //! 4. The pipe ends when nothing of the daemon is left. The watcher ends with it, and by no signal that
 //!    ends a daemon. If it is killed, the daemon starts another one.
 //!
@@ -20,8 +21,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -118,6 +120,7 @@ fn spawn() -> std::io::Result<(Child, ChildStdin)> {
 /// # Errors
 /// Where there can be no thread.
 pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
+    hold_nothing();
     // A signal to the daemon's group, session or cgroup is not for the watcher.
     let _ = nix::unistd::setsid();
     let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -134,14 +137,27 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     let spawned = thread::Builder::new().spawn(reads);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut watched: Vec<Watched> = Vec::new();
+    // What the daemon tells delays no look.
+    let mut look = Instant::now() + LOOK_EVERY;
     loop {
-        match brought.recv_timeout(LOOK_EVERY) {
+        match brought.recv_timeout(look.saturating_duration_since(Instant::now())) {
             Ok(told) => take(&mut watched, told.unwrap_or_default()),
-            Err(RecvTimeoutError::Timeout) if is_ending(pid) => cut_off(pid, &mut watched, &say),
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                look = Instant::now() + LOOK_EVERY;
+                if is_ending(pid) {
+                    cut_off(pid, &mut watched).into_iter().for_each(&say);
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
+}
+
+/// Closes what this process was started with, but for input, output and errors: a connection that the
+/// daemon was about to make may be among it.
+fn hold_nothing() {
+    // SAFETY: nothing of this process uses a descriptor yet.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 /// A connection that is watched over.
@@ -151,7 +167,7 @@ struct Watched {
     switch: Option<Switch>,
 }
 
-/// Watches over these connections from now on.
+/// Watches over these connections from now on, and over those before that are still in use.
 fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
     let mut before = std::mem::take(watched);
     watched.extend(places.into_iter().map(|place| {
@@ -160,13 +176,16 @@ fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
             None => Watched { switch: place.switch(), place },
         }
     }));
+    let is_used = |watched: &Watched| watched.switch.as_ref().is_some_and(|it| !it.is_gone());
+    watched.extend(before.into_iter().filter(is_used));
 }
 
-/// Ends each connection once, unless it is gone: another mount may have its number by now.
-fn cut_off(pid: u32, watched: &mut Vec<Watched>, say: &impl Fn(String)) {
-    for Watched { place, switch } in watched.drain(..) {
+/// Ends each connection once, unless it is gone: another mount may have its number by now. What is to be
+/// said of it, which is said when all are ended: where that goes may hang.
+fn cut_off(pid: u32, watched: &mut Vec<Watched>) -> Vec<String> {
+    let ended = watched.drain(..).filter_map(|Watched { place, switch }| {
         let ended = match switch {
-            Some(switch) if switch.is_gone() => continue,
+            Some(switch) if switch.is_gone() => return None,
             Some(switch) => switch.abort(),
             None => place.sever(),
         };
@@ -177,6 +196,44 @@ fn cut_off(pid: u32, watched: &mut Vec<Watched>, say: &impl Fn(String)) {
                 "cannot be cut off; its readers hang until root runs `belady umount --force {at}`"
             ),
         };
-        say(format!("belady: the daemon {pid} was killed and is stuck; {at} {how}"));
+        Some(format!("belady: the daemon {pid} was killed and is stuck; {at} {how}"))
+    });
+    ended.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// A connection at a path, whose switch is two files in a directory.
+    fn watched(top: &Path, at: &str) -> Watched {
+        let place = Place { path: PathBuf::from(at), device: "0:7".into(), name: b"x".to_vec() };
+        let [abort, waiting] = ["abort", "waiting"].map(|file| top.join(format!("{at}-{file}")));
+        fs::write(&waiting, "0\n").unwrap();
+        fs::write(&abort, "").unwrap();
+        Watched { switch: Some(Switch::of_files(&abort, &waiting).unwrap()), place }
+    }
+
+    #[test]
+    fn a_connection_is_watched_over_until_it_is_gone() {
+        let top = tempfile::tempdir().unwrap();
+        let mut all = ["stays", "in-use", "gone"].map(|at| watched(top.path(), at)).into();
+        // The kernel forgets it.
+        fs::write(top.path().join("gone-waiting"), "").unwrap();
+        let Watched { place: stays, .. } = watched(top.path(), "stays");
+        take(&mut all, vec![stays]);
+        let paths =
+            |all: &[Watched]| all.iter().map(|it| it.place.path.clone()).collect::<Vec<_>>();
+        assert_eq!(paths(&all), ["stays", "in-use"].map(PathBuf::from));
+        fs::write(top.path().join("stays-waiting"), "").unwrap();
+        let said = cut_off(1, &mut all);
+        assert!(said.len() == 1 && said[0].contains("in-use was cut off"), "{said:?}");
+        let aborted =
+            |at: &str| fs::read_to_string(top.path().join(format!("{at}-abort"))).unwrap();
+        assert_eq!((aborted("in-use").as_str(), aborted("stays").as_str()), ("1", ""));
+        assert!(all.is_empty() && cut_off(1, &mut all).is_empty(), "each is ended once");
     }
 }

@@ -54,7 +54,15 @@ fn root_is_told_what_there_is() {
     let words = ["--source", source, "--cache-dir", cache];
     let (value, code) = told(&doctor(&[&words[..], &["--json"]].concat()));
     assert_eq!((code, &value["usable"]), (0, &Value::Bool(true)), "{value}");
-    for check in ["/dev/fuse", "mounting", "push into page cache", "openat2", "control sockets"] {
+    let well = [
+        "/dev/fuse",
+        "mounting",
+        "push into page cache",
+        "openat2",
+        "control sockets",
+        "killed daemons",
+    ];
+    for check in well {
         assert_eq!(result(&value, check), "ok", "{value}");
     }
     assert_ne!(result(&value, "source"), "missing");
@@ -89,9 +97,12 @@ mknod -m "$MODE" "$GROUND/dev/fuse" c 10 229
 mount --bind "$GROUND/dev/fuse" /dev/fuse
 "#;
 
-/// Runs the doctor as such a user.
+/// Runs the doctor as such a user, without the kernel's list of connections.
 const UNPRIVILEGED: &str = r#"
 code=0
+until ! grep -q " /sys/fs/fuse/connections " /proc/self/mountinfo; do
+  umount /sys/fs/fuse/connections
+done
 setpriv --reuid 65534 --regid 65534 --clear-groups \
   "$GROUND/belady" doctor --json --source "$GROUND/source" --cache-dir "$GROUND/ours" || code=$?
 if grep -F "$GROUND" /proc/self/mountinfo | grep -q belady-doctor; then echo "left: a mount" >&2; fi
@@ -124,6 +135,7 @@ fn a_user_without_rights_is_told_too() {
         if usable {
             assert_eq!(result(&value, "push into page cache"), "ok", "{value}");
             assert_eq!(result(&value, "passthrough"), "note", "only root may: {value}");
+            assert_eq!(result(&value, "killed daemons"), "note", "nor end connections: {value}");
         }
         assert_ne!(result(&value, "source"), "missing", "{value}");
         assert_eq!(result(&value, "mount over the source"), "note", "{value}");

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{fstat, minor};
 
-use crate::ground::{Ground, check_many, content};
+use crate::ground::{Ground, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, mounts_at};
 use crate::programs::{runs, signal, wait_for_end};
 
@@ -61,6 +61,35 @@ fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
         assert!(open.read_exact_at(&mut buffer, 4 << 20).is_err(), "cut off after {end}");
         assert_eq!(ground.daemons(), Vec::<i32>::new());
     }
+}
+
+#[test]
+fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
+    let ground = ground();
+    let mounted = Mounted::new(&ground, &[]);
+    let (source, point) = (ground.path("source"), mounted.point.to_str().unwrap().to_owned());
+    let open = File::open(mounted.path("large")).unwrap();
+    signal(mounted.pid, Signal::SIGSTOP);
+    let state = || fs::read_to_string(format!("/proc/{}/stat", mounted.pid)).unwrap();
+    wait_until("a daemon that stands still", || state().contains(") T "));
+    let fix = format!("kill -CONT {}", mounted.pid);
+    let commands = [
+        vec!["umount", &point],
+        vec!["status", &point],
+        vec!["mount", source.to_str().unwrap(), &point],
+    ];
+    for words in commands {
+        let output = ground.belady().args(&words).output().unwrap();
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains(&fix), "{words:?}: {said}");
+        assert_eq!(mounts_at(&mounted.point), 1);
+    }
+    let told = ground.ends(0, &["umount", "--force", &point]);
+    assert!(told.contains(&fix), "{told}");
+    assert_eq!(mounts_at(&mounted.point), 0);
+    assert!(open.read_exact_at(&mut [0; 1000], 4 << 20).is_err());
+    signal(mounted.pid, Signal::SIGCONT);
+    mounted.is_gone();
 }
 
 #[test]

@@ -367,14 +367,24 @@ time.sleep(600)' "$pid" "$GROUND/held" &
 holder=$!
 trap 'kill "$holder"' EXIT
 until test -e "$GROUND/held"; do kill -0 "$holder"; sleep .05; done
+watcher=$(cat /proc/$pid/task/*/children | tr " " "\n" | while read child; do
+  if grep -qx belady-watcher "/proc/$child/comm"; then echo "$child"; fi
+done)
+until ls -l "/proc/$watcher/fd" | grep -q "/abort$"; do sleep .05; done
+if ls -l "/proc/$watcher/fd" | grep -q "/dev/fuse$"; then exit 1; fi
 kill -9 "$pid"
 until ! state=$(cut -d " " -f 3 "/proc/$pid/stat") || test "$state" = Z; do sleep .05; done
 user timeout -k 1 600 "$GROUND/belady" mount "$GROUND/source" "$at"
 user cmp "$GROUND/source/d/0003" "$at/d/0003"
-user "$GROUND/belady" umount "$at"
+pid=$(user "$GROUND/belady" status "$at" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+export XDG_RUNTIME_DIR="$GROUND/dev"
+if "$GROUND/belady" umount "$at"; then exit 1; fi
+"$GROUND/belady" umount --force "$at"
+if grep -F "$at" /proc/self/mountinfo; then exit 1; fi
+until ! test -e "/proc/$pid"; do sleep .05; done
 "#;
 
 #[test]
-fn a_user_clears_away_a_mount_whose_killed_daemon_lingers() {
+fn a_user_clears_away_a_mount_whose_killed_daemon_lingers_and_root_takes_it_away() {
     run_unprivileged(LINGERING);
 }

@@ -27,6 +27,11 @@ impl Watchdog {
         let (dropped, waiting) = mpsc::channel();
         thread::spawn(move || {
             if waiting.recv_timeout(LIFE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                // A command that waits for it has no limit of its own.
+                if name == "belady\n" {
+                    eprintln!("{}", does_not_end(pid));
+                }
                 eprintln!("process {pid} has run for {LIFE:?}: killed");
                 signal(pid, Signal::SIGKILL);
             }
@@ -46,16 +51,21 @@ pub(crate) fn runs(pid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
 }
 
-/// Waits for the end of a daemon. One that does not end is described: each thread with its state, where
-/// the kernel holds it and its signals, and what is mounted. The test script takes these words for a
-/// failure that no second try mends.
+/// Waits for the end of a daemon. One that does not end is described.
 #[track_caller]
 pub(crate) fn wait_for_end(pid: i32) {
     let start = Instant::now();
     while runs(pid) {
-        assert!(start.elapsed() < LIMIT, "THE DAEMON {pid} DOES NOT END\n{}", describe(pid));
+        assert!(start.elapsed() < LIMIT, "{}", does_not_end(pid));
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Says that a daemon does not end, and why: each thread with its state, where the kernel holds it and
+/// its signals, and what is mounted. The test script takes these words for a failure that no second try
+/// mends.
+fn does_not_end(pid: i32) -> String {
+    format!("THE DAEMON {pid} DOES NOT END\n{}", describe(pid))
 }
 
 /// What a process is at.

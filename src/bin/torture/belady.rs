@@ -181,10 +181,10 @@ impl Belady {
         }
     }
 
-    /// Kills the daemon.
-    pub(crate) fn kill(&self) {
+    /// Kills the daemon by a signal.
+    pub(crate) fn kill(&self, by: Signal) {
         if let Some(pid) = self.pid {
-            signal(pid, Signal::SIGKILL);
+            signal(pid, by);
         }
     }
 

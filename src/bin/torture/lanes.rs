@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::belady::{Belady, End};
 use crate::clock::{Nanos, now};
 use crate::disk::CacheDisk;
@@ -152,7 +154,7 @@ impl<'e> Lanes<'e> {
             match step.trouble {
                 Trouble::Kill => {
                     let mut belady = self.belady();
-                    self.stage.kill_and_mount(&mut belady, false);
+                    self.stage.kill_and_mount(&mut belady, Signal::SIGKILL, false);
                 }
                 _ => {
                     let noted = excuses.begin(step.trouble, Target::All);

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::resource::{Resource, setrlimit};
 
 use cli::{Cli, Command};
 use clock::{nanos, now};
@@ -78,6 +79,8 @@ fn run(cli: &Cli) -> io::Result<bool> {
         return Err(io::Error::other("it mounts filesystems and disks: run it as root"));
     }
     cli.is_possible().map_err(io::Error::other)?;
+    // A daemon that aborts leaves no file.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     let seed = cli.seed.unwrap_or_else(|| plan::mix(u64::from(std::process::id()), 0) >> 32);
     let limit = nanos(Duration::from_secs_f64(cli.hang));
     let (ground, tally) = (Arc::new(Ground::new()?), Arc::<Tally>::default());

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
@@ -46,12 +47,12 @@ impl Stage {
 
     /// Kills the daemon, and mounts again: at once, or when everything is free that waited for it. A mount
     /// frees that, too; without one it is the daemon's watcher alone.
-    pub(crate) fn kill_and_mount(&self, belady: &mut Belady, waits: bool) -> bool {
+    pub(crate) fn kill_and_mount(&self, belady: &mut Belady, by: Signal, waits: bool) -> bool {
         if self.plan.mode == "push" {
             self.watch.tally.counts().kills += 1;
         }
         let mounted = self.remount(belady, Trouble::Kill, |belady| {
-            belady.kill();
+            belady.kill(by);
             if waits {
                 self.pause();
             }
@@ -103,7 +104,8 @@ impl Stage {
         }
     }
 
-    /// Kills of the daemon.
+    /// Kills of the daemon: by whoever wants its end, and by a fault of its own, after which its threads
+    /// wait for each other until core is dumped.
     pub(crate) fn kill_again_and_again(&self, belady: &mut Belady, random: &mut ChaCha8Rng) {
         for _ in 0..self.plan.rounds {
             self.sleep(Duration::from_millis(random.random_range(20..600)));
@@ -115,11 +117,12 @@ impl Stage {
             }
             let killed = belady.pid;
             self.watch.tally.fault(Trouble::Kill);
-            if !self.kill_and_mount(belady, random.random_bool(0.5)) {
+            let by = if random.random_bool(0.2) { Signal::SIGABRT } else { Signal::SIGKILL };
+            if !self.kill_and_mount(belady, by, random.random_bool(0.5)) {
                 return;
             }
             // No fault of the source holds it.
-            let operation = self.watch.begin("end after SIGKILL", Subject::Local("the daemon"));
+            let operation = self.watch.begin("end after a kill", Subject::Local("the daemon"));
             while killed.is_some_and(is_there) && !self.watch.has_hung() {
                 thread::sleep(Duration::from_millis(2));
             }
