@@ -370,7 +370,7 @@ mod tests {
         };
         let d = find(NodeId::ROOT, "d");
         let [a, b] = ["a", "b"].map(|name| find(d, name));
-        let dataset = Dataset::new(catalog.clone(), cache, inbox, Arc::new(|_| ()), false);
+        let dataset = Dataset::new(Arc::clone(&catalog), cache, inbox, Arc::new(|_| ()), false);
         assert_eq!(dataset.place(a), Place::name(d, OsStr::new("a")));
         assert_eq!(dataset.place(d), Place::name(NodeId::ROOT, OsStr::new("d")));
         assert!(dataset.place(a) != dataset.place(b));
