@@ -360,7 +360,9 @@ mod tests {
     fn a_name_is_one_place_whether_it_is_asked_for_by_name_or_by_number() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("d")).unwrap();
-        ["a", "b"].map(|name| std::fs::write(root.path().join("d").join(name), name).unwrap());
+        for name in ["a", "b"] {
+            std::fs::write(root.path().join("d").join(name), name).unwrap();
+        }
         let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
         let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
         let inbox = Arc::new(Inbox::new(1));

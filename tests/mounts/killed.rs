@@ -199,6 +199,8 @@ fn listen_instead(run: &Path) -> UnixListener {
 fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
     for command in ["umount", "umount --force", "mount", "status"] {
         let (ground, slow, mounted, waiting) = held_up();
+        let (mut waiting, mut freed) = (Some(waiting), None);
+        let results = |waiting: [Reader<_>; 2]| waiting.map(Reader::result);
         signal(watcher(mounted.pid), Signal::SIGKILL);
         signal(mounted.pid, Signal::SIGKILL);
         let point = mounted.point.to_str().unwrap().to_owned();
@@ -208,7 +210,16 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         let listens = command.starts_with("umount");
         let listener = listens.then(|| listen_instead(&ground.path("run")));
         match command {
-            "mount" => again = Some(Mounted::early(&ground, &slow.point, &mounted.point, &[])),
+            // It sets the readers free, and waits for the source then.
+            "mount" => {
+                let mount = || Mounted::at(&ground, &slow.point, &mounted.point, &[]);
+                again = thread::scope(|scope| {
+                    let mounting = scope.spawn(mount);
+                    freed = waiting.take().map(results);
+                    slow.ctl(&["fault", "clear"]);
+                    mounting.join().ok()
+                });
+            }
             // It may tell of a mount that does not answer.
             "status" => drop(ground.belady().args(["status", &point]).output().unwrap()),
             _ => {
@@ -223,10 +234,8 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         if command == "status" {
             ground.ends(0, &["umount", "--force", &point]);
         }
-        // The source hangs all the time.
-        for waits in waiting {
-            assert!(waits.result().is_err());
-        }
+        let freed = freed.or_else(|| waiting.map(results)).unwrap();
+        assert!(freed.iter().all(Result::is_err), "{command}: the source hangs all the time");
         slow.ctl(&["fault", "clear"]);
         if let Some(again) = again {
             check_many(&again.path(""), "b", 20, 10_000);

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use nix::libc;
 
-use crate::ground::{Ground, check_many, content, program};
+use crate::ground::{Ground, check_many, content, program, said};
 use crate::mounted::{Mounted, in_namespace, mounts_at};
 
 /// Mounting with these options must end with this exit code, say this, and leave nothing.

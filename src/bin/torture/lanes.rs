@@ -78,13 +78,16 @@ impl<'e> Lanes<'e> {
                 _ => step.target,
             };
             let noted = excuses.begin(step.trouble, target);
+            let holds_pages =
+                step.trouble == Trouble::SourceHangData && self.stage.plan.source_keeps_pages();
+            let held = holds_pages.then(|| excuses.begin(Trouble::SourceHoldsPages, target));
             if step.trouble == Trouble::SourceGone {
                 self.without_source(slow, step, noted);
             } else if let Some(slow) = slow {
                 self.must(step.trouble.name(), slow.begin(step.trouble, target));
                 self.last(step);
                 self.must("end of a fault", slow.clear());
-                excuses.end(noted);
+                [Some(noted), held].into_iter().flatten().for_each(|noted| excuses.end(noted));
             }
         }
     }

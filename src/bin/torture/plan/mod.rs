@@ -221,6 +221,11 @@ impl Plan {
         self.disk != Disk::None
     }
 
+    /// Whether the source's own client keeps pages.
+    pub(crate) fn source_keeps_pages(&self) -> bool {
+        matches!(&self.source, Source::Slow(options) if !options.contains(&"--direct-io"))
+    }
+
     /// The path of a file in the source.
     pub(crate) fn name(number: u64) -> String {
         format!("d{}/{number:04}.bin", number % DIRECTORIES)
@@ -352,7 +357,12 @@ mod tests {
         let drawn = |trouble| {
             plans.iter().any(|plan| plan.steps.iter().any(|step| step.trouble == trouble))
         };
-        let by_other_means = [Trouble::Cycle, Trouble::FewDescriptors, Trouble::PassedThrough];
+        let by_other_means = [
+            Trouble::Cycle,
+            Trouble::FewDescriptors,
+            Trouble::PassedThrough,
+            Trouble::SourceHoldsPages,
+        ];
         for trouble in Trouble::ALL.into_iter().filter(|t| !by_other_means.contains(t)) {
             assert!(drawn(trouble), "{}", trouble.name());
         }

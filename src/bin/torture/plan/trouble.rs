@@ -46,6 +46,9 @@ pub(crate) enum Trouble {
     FewDescriptors,
     /// Passed-through files are read from the cache disk, which fails.
     PassedThrough,
+    /// A read that hangs has locked pages in the source's own client. If the file has changed, its name and
+    /// the listing of its directory wait there for these pages.
+    SourceHoldsPages,
 }
 
 const NOTHING: &[i32] = &[];
@@ -53,7 +56,7 @@ const NOTHING: &[i32] = &[];
 impl Trouble {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Trouble; 19] = [
+    pub(crate) const ALL: [Trouble; 20] = [
         Trouble::SourceEio,
         Trouble::SourceEstale,
         Trouble::SourceNamesEio,
@@ -73,6 +76,7 @@ impl Trouble {
         Trouble::Cycle,
         Trouble::FewDescriptors,
         Trouble::PassedThrough,
+        Trouble::SourceHoldsPages,
     ];
 
     /// Its name in the report.
@@ -97,6 +101,7 @@ impl Trouble {
             Trouble::Cycle => "mount: taken away",
             Trouble::FewDescriptors => "daemon: few descriptors",
             Trouble::PassedThrough => "cache disk: fails under passed-through files",
+            Trouble::SourceHoldsPages => "source: pages locked by a data hang",
         }
     }
 
@@ -125,7 +130,7 @@ impl Trouble {
         match self {
             Trouble::SourceHangData => matches!(subject, Subject::File(_) | Subject::Remount),
             // A name that is not known yet is looked for by a listing.
-            Trouble::SourceHangNames | Trouble::SourceHangLists => {
+            Trouble::SourceHangNames | Trouble::SourceHangLists | Trouble::SourceHoldsPages => {
                 !matches!(subject, Subject::End(_))
             }
             // A mount asks the disk for as long as belady waits for one, and goes on or ends without it.
