@@ -112,8 +112,8 @@ impl Budget {
         self.configured
     }
 
-    /// Bytes of a file that a user names for which there was memory at the last look: a quarter of what
-    /// fitted. What is made of such a file takes memory, too.
+    /// Bytes for which there was memory at the last look, of a file that a user names or of what users
+    /// write: a quarter of what fitted. What is made of it takes memory, too.
     pub fn for_a_file(&self) -> u64 {
         self.room / 4
     }

@@ -39,7 +39,7 @@ use crate::catalog::{Catalog, Changes, NodeId};
 use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
-use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads};
+use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads, Room};
 use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
 use crate::source::{Crew, PosixSource, Source, Urgency};
 use crate::sync::{Mutex, MutexGuard};
@@ -90,6 +90,8 @@ pub struct Engine {
     started: Instant,
     /// The RAM budget of this moment.
     budget: Mutex<Budget>,
+    /// What is written to control files and views and not taken yet.
+    written: Arc<Room>,
     warmups: Mutex<Warmups>,
     /// The budget of the local store, if there is one.
     disk: Option<DiskBudget>,
@@ -192,6 +194,7 @@ impl Engine {
             );
             Engine {
                 budget: Mutex::new(budget),
+                written: Arc::default(),
                 stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
                 home: Mutex::new(home),
                 adopted: all_known,
@@ -307,6 +310,7 @@ impl Engine {
         let changed = budget.look(&readings, self.known_nodes() * KNOWN_BYTES);
         let memory = self.cache.memory();
         memory.resize(budget.moving(memory.used() as u64) as usize);
+        self.written.resize(budget.for_a_file() as usize);
         if changed {
             let capacity = budget.present();
             let why = budget.reduced().unwrap_or("what is configured fits again");

@@ -84,7 +84,7 @@ impl Engine {
         let Some((place, asked)) = self.place(&self.settings.mount.control, CONTROL_NAME) else {
             return Ok(());
         };
-        match Mounted::control(self.control_files(), &place) {
+        match Mounted::control(self.control_files(), Arc::clone(&self.written), &place) {
             Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             // The commands work without them.
@@ -112,7 +112,8 @@ impl Engine {
         let views = Arc::clone(rehearsal.views());
         views.lead_to(self.dataset_seen_from(&place));
         views.heed(Rights::new(&self.dataset, self.settings.mount.allow_other));
-        match Mounted::views(views, &place, self.settings.mount.allow_other) {
+        let written = Arc::clone(&self.written);
+        match Mounted::views(views, written, &place, self.settings.mount.allow_other) {
             Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             Err(error) => rehearsal.hide(&error.to_string()),

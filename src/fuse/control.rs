@@ -16,6 +16,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
+use super::room::{BYTES_MAX, Room, Share, log_refusal};
 use crate::fs::NAME_MAX;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -35,15 +36,96 @@ pub struct ControlFile {
     pub accept: Option<Accept>,
 }
 
-/// Bytes that may be written to a file: an order of 10^7 paths.
-const WRITTEN_MAX: usize = 2 << 30;
+/// What was written, and the room that it takes.
+struct Text {
+    bytes: Vec<u8>,
+    share: Share,
+}
 
-#[derive(Default)]
+impl Text {
+    fn empty(room: &Arc<Room>) -> Arc<Self> {
+        Arc::new(Text { bytes: Vec::new(), share: room.share() })
+    }
+
+    fn copy(&self, room: &Arc<Room>) -> Result<Self, Errno> {
+        let mut share = room.share();
+        share.grow(self.bytes.len())?;
+        Ok(Text { bytes: self.bytes.clone(), share })
+    }
+
+    /// Puts bytes at a place in it, or at its end.
+    ///
+    /// # Errors
+    /// `EFBIG` where it would have a gap or be too long, `ENOSPC` where there is no memory for more.
+    fn put(&mut self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let length = self.bytes.len();
+        let at = usize::try_from(offset).ok().filter(|at| *at <= length).ok_or(Errno::EFBIG)?;
+        if at.saturating_add(data.len()) > BYTES_MAX {
+            return Err(Errno::EFBIG);
+        }
+        let (over, behind) = data.split_at(data.len().min(length - at));
+        self.share.grow(behind.len())?;
+        self.bytes[at..at + over.len()].copy_from_slice(over);
+        self.bytes.extend_from_slice(behind);
+        Ok(())
+    }
+}
+
+/// A file that is open.
 struct Handle {
     shown: Vec<u8>,
-    written: Vec<u8>,
+    room: Arc<Room>,
+    /// What was written to it, or why that was refused: nothing is left of it then.
+    written: Result<Arc<Text>, Errno>,
     /// Who wrote last, where that is something that nobody has taken yet.
     writer: Option<LockOwner>,
+}
+
+impl Handle {
+    fn new(shown: Vec<u8>, room: &Arc<Room>) -> Self {
+        let written = Ok(Text::empty(room));
+        Handle { shown, room: Arc::clone(room), written, writer: None }
+    }
+
+    fn truncate(&mut self) {
+        self.written = Ok(Text::empty(&self.room));
+    }
+
+    /// Adds to what was written.
+    ///
+    /// # Errors
+    /// As of [`Text::put`]: then nothing of it is left, and nothing more is taken.
+    fn write(&mut self, offset: u64, data: &[u8], writer: Option<LockOwner>) -> Result<(), Errno> {
+        self.writer = writer;
+        let text = self.written.as_mut().map_err(|why| *why)?;
+        let bytes = text.bytes.len();
+        let put = match Arc::get_mut(text) {
+            Some(text) => text.put(offset, data),
+            // It is being taken as it was.
+            None => text.copy(&self.room).and_then(|mut copy| {
+                copy.put(offset, data)?;
+                *text = Arc::new(copy);
+                Ok(())
+            }),
+        };
+        if let Err(why) = put {
+            log_refusal(why, bytes);
+            self.written = Err(why);
+        }
+        put
+    }
+
+    /// What is to be taken when a descriptor is closed: nothing unless its owner wrote last. It stays,
+    /// for others may go on writing.
+    fn closed(&mut self, closer: LockOwner) -> Option<Result<Arc<Text>, Errno>> {
+        self.writer.take_if(|writer| *writer == closer)?;
+        Some(self.written.clone())
+    }
+
+    /// What is to be taken when nobody has the file open any more.
+    fn rest(self) -> Option<Arc<Text>> {
+        self.written.ok().filter(|_| self.writer.is_some())
+    }
 }
 
 /// The filesystem of the control files. Inode 1 is the directory, file `n` is inode `n + 2`.
@@ -51,16 +133,19 @@ pub(super) struct ControlOps {
     files: Arc<Vec<ControlFile>>,
     handles: Mutex<HashMap<u64, Handle>>,
     next: AtomicU64,
+    /// What is written to all files and not closed yet.
+    room: Arc<Room>,
     owner: (u32, u32),
 }
 
 impl ControlOps {
-    pub(super) fn new(files: Vec<ControlFile>) -> Self {
+    pub(super) fn new(files: Vec<ControlFile>, room: Arc<Room>) -> Self {
         let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         ControlOps {
             files: Arc::new(files),
             handles: Mutex::default(),
             next: AtomicU64::new(1),
+            room,
             owner,
         }
     }
@@ -78,13 +163,13 @@ impl ControlOps {
     fn take(
         &self,
         ino: INodeNo,
-        written: Vec<u8>,
+        written: Arc<Text>,
         then: impl FnOnce(Option<Result<(), ()>>) + Send + 'static,
     ) {
         let files = Arc::clone(&self.files);
         let take = move || {
             let file = files.get((ino.0 as usize).wrapping_sub(2));
-            then(file.and_then(|file| file.accept.as_ref()).map(|accept| accept(&written)));
+            then(file.and_then(|file| file.accept.as_ref()).map(|accept| accept(&written.bytes)));
         };
         // Where no thread can be had the reply is dropped, and the close fails with EIO.
         let _ = std::thread::Builder::new().name("belady-control".into()).spawn(take);
@@ -160,7 +245,7 @@ impl Filesystem for ControlOps {
         let mut handles = self.handles();
         // Opening with truncation is all that a shell does here.
         if let Some(handle) = fh.and_then(|fh| handles.get_mut(&fh.0)) {
-            handle.written.clear();
+            handle.truncate();
         }
         drop(handles);
         self.reply_attr(ino, reply);
@@ -196,7 +281,7 @@ impl Filesystem for ControlOps {
         }
         let shown = (file.render)();
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.handles().insert(handle, Handle { shown, ..Handle::default() });
+        self.handles().insert(handle, Handle::new(shown, &self.room));
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -233,14 +318,12 @@ impl Filesystem for ControlOps {
         let mut handles = self.handles();
         let Some(handle) = handles.get_mut(&fh.0) else { return reply.error(Errno::EBADF) };
         // What is appended to an empty file starts at its start, whatever is shown of it.
-        let end = offset as usize + data.len();
-        if end > WRITTEN_MAX || offset as usize > handle.written.len() {
-            return reply.error(Errno::EFBIG);
+        let written = handle.write(offset, data, lock_owner);
+        drop(handles);
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(why) => reply.error(why),
         }
-        handle.written.resize(handle.written.len().max(end), 0);
-        handle.written[offset as usize..end].copy_from_slice(data);
-        handle.writer = lock_owner;
-        reply.written(data.len() as u32);
     }
 
     fn flush(
@@ -253,12 +336,10 @@ impl Filesystem for ControlOps {
     ) {
         // A shell closes a copy of the descriptor before it writes, and a process that was forked
         // meanwhile closes its own in the middle: only who wrote last has something to be taken.
-        let ends = |handle: &&mut Handle| handle.writer.is_some_and(|writer| writer == lock_owner);
-        let written = match self.handles().get_mut(&fh.0).filter(ends) {
-            Some(handle) => {
-                handle.writer = None;
-                handle.written.clone()
-            }
+        let closed = self.handles().get_mut(&fh.0).and_then(|handle| handle.closed(lock_owner));
+        let written = match closed {
+            Some(Ok(written)) => written,
+            Some(Err(why)) => return reply.error(why),
             None => return reply.ok(),
         };
         self.take(ino, written, move |taken| match taken {
@@ -279,9 +360,9 @@ impl Filesystem for ControlOps {
         reply: ReplyEmpty,
     ) {
         let closed = self.handles().remove(&fh.0);
-        if let Some(handle) = closed.filter(|handle| handle.writer.is_some()) {
+        if let Some(written) = closed.and_then(Handle::rest) {
             // Whoever wrote it left its closing to others; what becomes of it is in the status.
-            self.take(ino, handle.written, drop);
+            self.take(ino, written, drop);
         }
         reply.ok();
     }
@@ -295,5 +376,65 @@ impl Filesystem for ControlOps {
         reply: ReplyEmpty,
     ) {
         reply.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
+
+    fn open() -> (Arc<Room>, Handle) {
+        let room = Arc::<Room>::default();
+        room.resize(MEMORY);
+        let handle = Handle::new(Vec::new(), &room);
+        (room, handle)
+    }
+
+    /// As `cat /dev/zero` does it.
+    #[test]
+    fn what_has_no_memory_is_refused_and_let_go_of() {
+        let (room, mut handle) = open();
+        let (owner, zeros) = (LockOwner(7), vec![0; PIECE]);
+        let mut write =
+            |number: usize| handle.write((number * PIECE) as u64, &zeros, Some(owner)).err();
+        assert_eq!((0..16).find_map(&mut write), None);
+        assert_eq!((write(16), room.taken()), (Some(Errno::ENOSPC), 0));
+        assert_eq!(write(0), Some(Errno::ENOSPC), "nothing more is taken");
+        assert_eq!(handle.closed(owner).and_then(Result::err), Some(Errno::ENOSPC));
+        // Who begins anew is taken at his word.
+        handle.truncate();
+        assert_eq!(handle.write(0, b"sequential\n", Some(owner)), Ok(()));
+        assert_eq!(handle.rest().map(|text| text.bytes.clone()), Some(b"sequential\n".to_vec()));
+        assert_eq!(room.taken(), 0);
+    }
+
+    /// What is taken at a close is no copy, and is not changed by who writes on meanwhile.
+    #[test]
+    fn what_is_being_taken_stays_as_it_was() {
+        let (room, mut handle) = open();
+        let (first, second) = (LockOwner(7), LockOwner(8));
+        handle.write(0, b"a\nb", Some(first)).unwrap();
+        assert!(handle.closed(second).is_none(), "somebody else wrote it");
+        let taken = handle.closed(first).unwrap().ok().unwrap();
+        assert!(handle.closed(first).is_none(), "it is taken");
+        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 3));
+        handle.write(3, b"\nc", Some(second)).unwrap();
+        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 8));
+        drop(taken);
+        handle.write(0, b"x", Some(second)).unwrap();
+        assert_eq!(handle.write(6, b"beyond its end", Some(second)), Err(Errno::EFBIG));
+        assert!(handle.rest().is_none() && room.taken() == 0);
+    }
+
+    #[test]
+    fn what_is_written_over_takes_no_more_room() {
+        let (room, mut handle) = open();
+        handle.write(0, b"sequential\n", None).unwrap();
+        handle.write(2, b"QUENTIALLY\n", None).unwrap();
+        let text = handle.written.as_ref().ok().unwrap();
+        assert_eq!((text.bytes.as_slice(), room.taken()), (b"seQUENTIALLY\n".as_slice(), 13));
     }
 }

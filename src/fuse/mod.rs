@@ -27,6 +27,7 @@ mod pass;
 mod probe;
 mod push;
 mod requests;
+mod room;
 mod table;
 mod views;
 mod watchdog;
@@ -61,6 +62,7 @@ use pass::Passing;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
+pub use room::Room;
 pub use table::{
     Place, cut_off, device_of, is_cut_off, is_mounted, is_of, place_on_device, source_name, unmount,
 };
@@ -113,11 +115,11 @@ impl Mounted {
         })
     }
 
-    /// Mounts control files.
+    /// Mounts control files. There is `room` for what is written to them.
     ///
     /// # Errors
     /// What stands in the way of the mount, and what to do about it.
-    pub fn control(files: Vec<ControlFile>, mountpoint: &Path) -> Result<Self> {
+    pub fn control(files: Vec<ControlFile>, room: Arc<Room>, mountpoint: &Path) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::NoSuid,
@@ -127,16 +129,21 @@ impl Mounted {
             MountOption::FSName("belady-control".into()),
             MountOption::Subtype("belady".into()),
         ];
-        let session =
-            Session::new(Guarded::new(ControlOps::new(files), Arc::default()), mountpoint, &config);
+        let ops = ControlOps::new(files, room);
+        let session = Session::new(Guarded::new(ops, Arc::default()), mountpoint, &config);
         Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
     }
 
-    /// Mounts the views of rehearsal buffers.
+    /// Mounts the views of rehearsal buffers. There is `room` for what is written to them.
     ///
     /// # Errors
     /// What stands in the way of the mount, and what to do about it.
-    pub fn views(views: Arc<Views>, mountpoint: &Path, allow_other: bool) -> Result<Self> {
+    pub fn views(
+        views: Arc<Views>,
+        room: Arc<Room>,
+        mountpoint: &Path,
+        allow_other: bool,
+    ) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::NoSuid,
@@ -148,7 +155,7 @@ impl Mounted {
             MountOption::Subtype("belady".into()),
         ];
         config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
-        let ops = ViewOps::new(Arc::clone(&views));
+        let ops = ViewOps::new(Arc::clone(&views), room);
         let session = Session::new(Guarded::new(ops, Arc::default()), mountpoint, &config);
         let mounted =
             Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)?;

@@ -23,7 +23,8 @@ use fuser::{
 use super::convert;
 use super::guard::is_answering;
 use super::opened::{Handle, Handles, Open};
-use super::writing::{Room, Whole, Writing};
+use super::room::Room;
+use super::writing::{Whole, Writing};
 use crate::fs::views::{Entry, EntryKind, Lapse, Views};
 use crate::source::{Pool, Urgency};
 use crate::sync::is_holding;
@@ -57,11 +58,11 @@ fn part(bytes: &[u8], offset: u64, size: u32) -> &[u8] {
 }
 
 impl ViewOps {
-    pub(super) fn new(views: Arc<Views>) -> Self {
+    pub(super) fn new(views: Arc<Views>, room: Arc<Room>) -> Self {
         ViewOps {
             views,
             handles: Arc::default(),
-            room: Arc::default(),
+            room,
             readers: Pool::new("belady-view", 0, READERS),
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
             mounted: SystemTime::now(),

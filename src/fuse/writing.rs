@@ -3,75 +3,35 @@
 //! Each process that was forked meanwhile closes its copy of the descriptor as well, in the middle of
 //! what is written: only the one that wrote last ends it.
 
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use fuser::{Errno, LockOwner};
 
+use super::room::{Room, Share, log_refusal};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Bytes of one file that wait for their end at most, and of all files together.
+/// Bytes of one file that wait for their end at most.
 const BYTES_MAX: usize = 64 << 20;
-const ALL_BYTES_MAX: usize = 256 << 20;
-
-/// Bytes that wait in all files, or are being taken.
-#[derive(Default)]
-pub(super) struct Room(AtomicUsize);
-
-impl Room {
-    /// Room for so many bytes more, if there is.
-    fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
-        let grown = |all: usize| all.checked_add(bytes).filter(|all| *all <= ALL_BYTES_MAX);
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
-        taken.then(|| Share { room: Arc::clone(self), bytes })
-    }
-}
-
-/// The room that some bytes take, as long as it is kept.
-pub(super) struct Share {
-    room: Arc<Room>,
-    bytes: usize,
-}
-
-impl Share {
-    /// Splits off what so many of its bytes take.
-    fn split(&mut self, bytes: usize) -> Share {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        Share { room: Arc::clone(&self.room), bytes }
-    }
-
-    fn join(&mut self, mut other: Share) {
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.room.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// Bytes that are whole.
 pub(super) struct Whole {
     pub(super) bytes: Vec<u8>,
     /// What they take until something has come of them.
-    pub(super) share: Option<Share>,
+    pub(super) share: Share,
 }
 
 /// A file that somebody writes to.
 pub(super) struct Writing {
     begun: Mutex<Begun>,
-    room: Arc<Room>,
     /// Why something of it was refused, as an errno; 0: nothing was.
     refused: AtomicI32,
 }
 
 /// What is not whole.
-#[derive(Default)]
 struct Begun {
     bytes: Vec<u8>,
-    share: Option<Share>,
+    share: Share,
     /// Who wrote it.
     writer: Option<LockOwner>,
     /// It was more than can wait, and none of it is left.
@@ -83,7 +43,7 @@ impl Begun {
     fn take(&mut self, to: usize) -> Whole {
         let rest = self.bytes.split_off(to);
         let bytes = std::mem::replace(&mut self.bytes, rest);
-        let share = self.share.as_mut().map(|share| share.split(bytes.len()));
+        let share = self.share.split(bytes.len());
         Whole { bytes, share }
     }
 
@@ -95,8 +55,8 @@ impl Begun {
 impl Writing {
     /// One that nothing was written to, of those that share this room.
     pub(super) fn new(room: &Arc<Room>) -> Arc<Self> {
-        let (begun, refused) = Default::default();
-        Arc::new(Writing { begun, room: Arc::clone(room), refused })
+        let begun = Begun { bytes: Vec::new(), share: room.share(), writer: None, over: None };
+        Arc::new(Writing { begun: Mutex::new(begun), refused: AtomicI32::default() })
     }
 
     fn begun(&self) -> MutexGuard<'_, Begun> {
@@ -106,33 +66,27 @@ impl Writing {
     /// Adds to what is not whole yet.
     ///
     /// # Errors
-    /// `EFBIG` where it is too much for one file, `ENOSPC` where others have written too much that
-    /// is not whole: then nothing of it is left, and nothing more is taken.
+    /// `EFBIG` where it is too much for one file, `ENOSPC` where there is no memory for more that is not
+    /// whole: then nothing of it is left, and nothing more is taken.
     pub(super) fn add(&self, data: &[u8], writer: Option<LockOwner>) -> Result<(), Errno> {
         let mut begun = self.begun();
         begun.writer = writer;
         if let Some(over) = begun.over {
             return Err(over);
         }
-        let share = match begun.bytes.len() + data.len() {
-            ..=BYTES_MAX => self.room.take(data.len()).ok_or(Errno::ENOSPC),
+        let grown = match begun.bytes.len() + data.len() {
+            ..=BYTES_MAX => begun.share.grow(data.len()),
             _ => Err(Errno::EFBIG),
         };
-        match share {
-            Ok(share) => {
-                begun.bytes.extend_from_slice(data);
-                match &mut begun.share {
-                    Some(own) => own.join(share),
-                    none => *none = Some(share),
-                }
-                Ok(())
-            }
+        match grown {
+            Ok(()) => begun.bytes.extend_from_slice(data),
             Err(over) => {
+                log_refusal(over, begun.bytes.len());
                 drop(begun.take_all());
                 begun.over = Some(over);
-                Err(over)
             }
         }
+        grown
     }
 
     /// Why it was too much, if it was.
@@ -188,29 +142,32 @@ impl Writing {
 mod tests {
     use super::*;
 
-    /// All files together take so much, as long as something of it waits or is being taken.
+    /// All files together take as much as there is room for, as long as something of it waits or is
+    /// being taken.
     #[test]
     fn all_files_share_one_room() {
+        const FILES: usize = 4;
         let room = Arc::<Room>::default();
-        let files: Vec<_> = (0..5).map(|_| Writing::new(&room)).collect();
-        let taken = || room.0.load(Ordering::Relaxed);
+        room.resize(FILES * BYTES_MAX);
+        let files: Vec<_> = (0..=FILES).map(|_| Writing::new(&room)).collect();
+        let taken = || room.taken();
         let data = vec![7; BYTES_MAX];
-        for file in &files[..4] {
+        for file in &files[..FILES] {
             file.add(&data[..BYTES_MAX - 1], None).unwrap();
             file.add(b"x", None).unwrap();
         }
-        assert_eq!(taken(), ALL_BYTES_MAX);
-        assert_eq!(files[4].add(b"x", None).unwrap_err().code(), Errno::ENOSPC.code());
-        assert_eq!(files[4].over().map(Errno::code), Some(Errno::ENOSPC.code()));
+        assert_eq!(taken(), FILES * BYTES_MAX);
+        assert_eq!(files[FILES].add(b"x", None), Err(Errno::ENOSPC));
+        assert_eq!(files[FILES].over(), Some(Errno::ENOSPC));
         // What is too much for one file goes at once.
-        assert_eq!(files[0].add(b"x", None).unwrap_err().code(), Errno::EFBIG.code());
-        assert_eq!(files[0].add(b"x", None).unwrap_err().code(), Errno::EFBIG.code());
+        assert_eq!(files[0].add(b"x", None), Err(Errno::EFBIG));
+        assert_eq!(files[0].add(b"x", None), Err(Errno::EFBIG));
         assert!(files[0].rest().bytes.is_empty());
-        assert_eq!(taken(), ALL_BYTES_MAX - BYTES_MAX);
+        assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         // What is whole takes its room until something has come of it.
         let whole = files[1].whole(1000);
         assert_eq!(whole.bytes.len(), BYTES_MAX / 1000 * 1000);
-        assert_eq!(taken(), ALL_BYTES_MAX - BYTES_MAX);
+        assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         drop(whole);
         assert_eq!(taken(), 2 * BYTES_MAX + BYTES_MAX % 1000);
         let lines = files[1].add_lines(b"a\nb\nc", None).unwrap();
@@ -222,5 +179,23 @@ mod tests {
         );
         drop(files);
         assert_eq!(taken(), 0);
+    }
+
+    /// Whoever writes without end is refused when he has as much as there is memory for.
+    #[test]
+    fn what_has_no_memory_is_refused_and_let_go_of() {
+        const MEMORY: usize = 1 << 20;
+        let room = Arc::<Room>::default();
+        room.resize(MEMORY);
+        let file = Writing::new(&room);
+        let written = (0..100).take_while(|_| file.add(&[b'x'; 64 << 10], None).is_ok()).count();
+        assert_eq!((written << 16, room.taken()), (MEMORY, 0));
+        assert_eq!(file.add_lines(b"x 1\n", None).err(), Some(Errno::ENOSPC), "and nothing more");
+        assert_eq!((file.over(), file.rest().bytes.len()), (Some(Errno::ENOSPC), 0));
+        // Others go on, as far as there is memory left.
+        room.resize(MEMORY / 2);
+        let other = Writing::new(&room);
+        assert_eq!(other.add(&vec![b'x'; MEMORY / 2], None), Ok(()));
+        assert_eq!(other.add(b"x", None), Err(Errno::ENOSPC));
     }
 }
