@@ -111,7 +111,7 @@ impl Engine {
         }
         let views = Arc::clone(rehearsal.views());
         views.lead_to(self.dataset_seen_from(&place));
-        views.heed(Rights::new(&self.dataset, self.settings.mount.allow_other));
+        views.heed(Rights::new(&self.dataset));
         let written = Arc::clone(&self.written);
         match Mounted::views(views, written, &place, self.settings.mount.allow_other) {
             Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),

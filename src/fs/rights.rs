@@ -58,40 +58,37 @@ impl Access {
 
 /// The rights that a source gives, for views of what was kept of its files.
 #[derive(Clone)]
-pub struct Rights {
-    dataset: Arc<Dataset>,
-    /// Whether the source is asked, where what it said is too old.
-    asks: bool,
-}
+pub struct Rights(Arc<Dataset>);
 
 impl Rights {
-    /// Those of a dataset. Where others than who mounts it may look at the views, the source is asked
-    /// as often as it is of names.
-    pub fn new(dataset: &Arc<Dataset>, others_look: bool) -> Self {
-        Rights { dataset: Arc::clone(dataset), asks: others_look }
+    /// Those of a dataset.
+    pub fn new(dataset: &Arc<Dataset>) -> Self {
+        Rights(Arc::clone(dataset))
     }
 
     /// Calls `then` with who may read what was kept of the file at a path, and for how long that may be
-    /// believed. Where the source does not answer, what it said last counts.
+    /// believed. The source is asked as often as it is of names. Where it does not answer, what it said
+    /// last counts.
     pub fn now(
         &self,
         path: String,
         kept: Access,
         then: impl FnOnce(Access, Duration) + Send + 'static,
     ) {
-        let (access, valid) = known(&self.dataset.catalog, Path::new(&path), kept);
-        if !self.asks || !valid.is_zero() {
-            return then(access, if self.asks { valid } else { FOR_EVER });
+        let catalog = &self.0.catalog;
+        let (access, valid) = known(catalog, Path::new(&path), kept);
+        if !valid.is_zero() {
+            return then(access, valid);
         }
-        let directory = directory_of(&self.dataset.catalog, Path::new(&path));
+        let directory = directory_of(catalog, Path::new(&path));
         let reply = move |answer: Result<(Access, Duration), Errno>| {
             if let Ok((access, valid)) = answer {
                 then(access, valid);
             }
         };
-        let (dataset, asked) = (Arc::clone(&self.dataset), path.clone());
+        let (dataset, asked) = (Arc::clone(&self.0), path.clone());
         let from_memory = move || Ok(known(&dataset.catalog, Path::new(&path), kept));
-        self.dataset.ask_briefly(directory, reply, from_memory, move |dataset| {
+        self.0.ask_briefly(directory, reply, from_memory, move |dataset| {
             dataset.look_along(Path::new(&asked));
             Ok(known(&dataset.catalog, Path::new(&asked), kept))
         });
@@ -153,8 +150,10 @@ impl Dataset {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::cache::{Cache, Inbox};
     use crate::source::PosixSource;
 
     /// Users and the groups that they are in.
@@ -290,5 +289,35 @@ mod tests {
         set("a", 0o755);
         look();
         assert_eq!(known(&catalog, path, less).0, less, "what was kept was not for all");
+    }
+
+    /// Who mounts for himself may read a file by its group, until that is taken from it.
+    #[test]
+    fn rights_are_asked_for_again_as_names_are() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |mode| {
+            let file = root.path().join("file");
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        fs::write(root.path().join("file"), "x").unwrap();
+        for (period, left) in [(Some(Duration::ZERO), 0o400), (None, 0o440)] {
+            set(0o640);
+            let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+            let catalog = Arc::new(Catalog::scan(source, 1, period).unwrap());
+            let owner = catalog.getattr(NodeId::ROOT).unwrap().stat;
+            let kept = Access { mode: 0o440, uid: owner.uid, gid: owner.gid };
+            let inbox = Arc::new(Inbox::new(8));
+            let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+            let rights = Rights::new(&Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false));
+            let mode = || {
+                let (tell, told) = channel();
+                let then = move |access: Access, _| tell.send(access.mode).unwrap();
+                rights.now("file".into(), kept, then);
+                told.recv_timeout(Duration::from_secs(180)).unwrap()
+            };
+            assert_eq!(mode(), 0o440);
+            set(0o600);
+            assert_eq!(mode(), left, "{period:?}");
+        }
     }
 }
