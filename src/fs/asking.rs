@@ -34,6 +34,9 @@ const QUESTIONS_MAX: usize = 4096;
 /// How long a question about the mount itself may wait: programs that look at all mounts ask it.
 const MOMENT: Duration = Duration::from_millis(200);
 
+/// How long a request waits in any case for a cache disk that hangs: what it asks for may need no disk.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long a notification about a directory waits for a moment in which no request is about it.
 const GAP: Duration = Duration::from_millis(20);
 
@@ -196,6 +199,23 @@ impl Dataset {
     ) {
         let pending = self.waiting.enter_briefly(None, Box::new(reply), MOMENT, from_memory);
         self.ask_briefly_for(Place::Directory(directory), pending, question);
+    }
+
+    /// Notes a request of a task that waits for the cache disk, or for a thread that may wait for it. If
+    /// the disk hangs, it gets `EIO`.
+    pub(super) fn await_disk<T: 'static>(
+        &self,
+        task: u32,
+        reply: Reply<T>,
+    ) -> Arc<Pending<Reply<T>>> {
+        let (cache, patience) = (Arc::clone(&self.cache), Instant::now() + DISK_PATIENCE);
+        let hangs = move |now| now >= patience && cache.store().is_some_and(|s| s.hangs());
+        self.waiting.enter_until(Some(task), reply, hangs, || Err(Errno::EIO))
+    }
+
+    /// Whether the cache disk answers no reads.
+    pub(super) fn disk_hangs(&self) -> bool {
+        self.cache.store().is_some_and(|store| store.reads_hang())
     }
 
     /// Where the source is asked about a node: at a name in its directory.

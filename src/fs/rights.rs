@@ -66,6 +66,11 @@ impl Rights {
         Rights(Arc::clone(dataset))
     }
 
+    /// The dataset.
+    pub(super) fn dataset(&self) -> &Arc<Dataset> {
+        &self.0
+    }
+
     /// Calls `then` with who may read what was kept of the file at a path, and for how long that may be
     /// believed. The source is asked as often as it is of names. Where it does not answer, what it said
     /// last counts.

@@ -5,6 +5,7 @@
 //!
 //! 1. A request whose task is being killed is answered with `EINTR`.
 //! 2. A request that may only wait briefly is answered from memory when its time is over.
+//! 3. One that waits for the cache disk gets an error if that hangs.
 //!
 //! The answer that comes later is dropped.
 //!
@@ -32,11 +33,21 @@ pub(super) struct Pending<R> {
     /// None once it was sent.
     reply: Mutex<Option<R>>,
     interrupt: fn(R),
-    from_memory: Option<Late<R>>,
+    late: Option<Late<R>>,
 }
 
-/// How long a request may wait, and what it is answered with then.
-struct Late<R>(Instant, Box<dyn Fn(R) + Send + Sync>);
+/// When a request has waited for long enough, and what it is answered with then.
+struct Late<R> {
+    is_due: Box<dyn Fn(Instant) -> bool + Send + Sync>,
+    answer: Box<dyn Fn(R) + Send + Sync>,
+}
+
+impl<T> Pending<Reply<T>> {
+    /// A reply that no look finds.
+    pub(super) fn unseen(reply: Reply<T>) -> Self {
+        Pending { reply: Mutex::new(Some(reply)), interrupt: interrupted, late: None }
+    }
+}
 
 impl<R> Pending<R> {
     /// Takes the reply, unless it was sent.
@@ -44,10 +55,10 @@ impl<R> Pending<R> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Sends what is in memory, of a request that may only wait briefly.
+    /// Sends what a request gets that has waited for long enough.
     pub(super) fn answer_late(&self) {
-        if let Some(Late(_, answer)) = &self.from_memory {
-            self.take().into_iter().for_each(answer);
+        if let Some(late) = &self.late {
+            self.take().into_iter().for_each(&late.answer);
         }
     }
 
@@ -62,7 +73,7 @@ trait Waits: Send + Sync {
     fn is_unanswered(&self) -> bool;
     fn is_late(&self, now: Instant) -> bool;
     fn interrupt(&self);
-    fn answer_from_memory(&self);
+    fn answer_late(&self);
 }
 
 impl<R: Send> Waits for Pending<R> {
@@ -71,15 +82,15 @@ impl<R: Send> Waits for Pending<R> {
     }
 
     fn is_late(&self, now: Instant) -> bool {
-        self.from_memory.as_ref().is_some_and(|late| late.0 <= now)
+        self.late.as_ref().is_some_and(|late| (late.is_due)(now))
     }
 
     fn interrupt(&self) {
         self.take().into_iter().for_each(self.interrupt);
     }
 
-    fn answer_from_memory(&self) {
-        self.answer_late();
+    fn answer_late(&self) {
+        Pending::answer_late(self);
     }
 }
 
@@ -135,7 +146,7 @@ impl Waiting {
         interrupt: fn(R),
     ) -> Arc<Pending<R>> {
         let reply = Mutex::new(Some(reply));
-        self.note(task, directory, Pending { reply, interrupt, from_memory: None })
+        self.note(task, directory, Pending { reply, interrupt, late: None })
     }
 
     /// As [`enter`](Self::enter), of a request that may wait for `patience`. `from_memory` answers it
@@ -147,10 +158,22 @@ impl Waiting {
         patience: Duration,
         from_memory: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
     ) -> Arc<Pending<Reply<T>>> {
-        let answer = Box::new(move |reply: Reply<T>| reply(from_memory()));
-        let late = Late(Instant::now() + patience, answer);
-        let reply = Mutex::new(Some(reply));
-        self.note(task, None, Pending { reply, interrupt: interrupted, from_memory: Some(late) })
+        let end = Instant::now() + patience;
+        self.enter_until(task, reply, move |now| now >= end, from_memory)
+    }
+
+    /// As [`enter`](Self::enter), of a request that waits until a look finds that `is_due`. `late` answers
+    /// it then.
+    pub(super) fn enter_until<T: 'static>(
+        &self,
+        task: Option<u32>,
+        reply: Reply<T>,
+        is_due: impl Fn(Instant) -> bool + Send + Sync + 'static,
+        late: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
+    ) -> Arc<Pending<Reply<T>>> {
+        let answer = Box::new(move |reply: Reply<T>| reply(late()));
+        let late = Some(Late { is_due: Box::new(is_due), answer });
+        self.note(task, None, Pending { late, ..Pending::unseen(reply) })
     }
 
     fn note<R: Send + 'static>(
@@ -189,7 +212,7 @@ impl Waiting {
         let mut killed: HashMap<u32, bool> = HashMap::new();
         for (task, request) in found {
             if request.is_late(now) {
-                request.answer_from_memory();
+                request.answer_late();
             } else if let Some(task) = task
                 && *killed.entry(task).or_insert_with(|| is_killed(task))
             {

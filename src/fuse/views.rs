@@ -25,15 +25,11 @@ use super::guard::is_answering;
 use super::opened::{Handle, Handles, Open};
 use super::room::Room;
 use super::writing::{Whole, Writing};
-use crate::fs::views::{Entry, EntryKind, Lapse, Views};
-use crate::source::{Pool, Urgency};
+use crate::fs::views::{Awaited, Entry, EntryKind, Lapse, Views};
 use crate::sync::is_holding;
 
 /// For how long the kernel may believe a name: longer ones would hold displays that are over.
 const VALID: Duration = Duration::from_secs(60);
-
-/// Threads that read the disk.
-const READERS: usize = 4;
 
 /// Extended attributes of a file: its class, and its path within the dataset.
 const LABEL: &str = "user.belady.label";
@@ -45,7 +41,6 @@ pub(super) struct ViewOps {
     handles: Arc<Handles>,
     /// What is written to all files and not taken yet.
     room: Arc<Room>,
-    readers: Pool,
     owner: (u32, u32),
     mounted: SystemTime,
 }
@@ -63,7 +58,6 @@ impl ViewOps {
             views,
             handles: Arc::default(),
             room,
-            readers: Pool::new("belady-view", 0, READERS),
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
             mounted: SystemTime::now(),
         }
@@ -108,6 +102,14 @@ impl ViewOps {
         self.views.append(ino.0, bytes, Box::new(done));
     }
 
+    /// A request waits until something has come of what was written.
+    fn awaited<T: 'static>(&self, request: &Request, reply: ReplyEmpty) -> Awaited<T> {
+        self.views.awaited(request.pid(), |came| match came {
+            Ok(_) => reply.ok(),
+            Err(errno) => reply.error(convert::errno(errno)),
+        })
+    }
+
     /// Whether a file takes what is written.
     fn takes(&self, ino: INodeNo) -> Option<Handle> {
         match self.views.entry(ino.0).ok()?.kind {
@@ -118,10 +120,10 @@ impl ViewOps {
     }
 }
 
-/// Says what came of something.
-fn answer<T>(came: Result<T, nix::errno::Errno>, reply: ReplyEmpty) {
-    match came {
-        Ok(_) => reply.ok(),
+/// Answers a read with what came of it.
+fn with_bytes(reply: ReplyData) -> impl FnOnce(Result<Vec<u8>, nix::errno::Errno>) + Send {
+    move |read| match read {
+        Ok(bytes) => reply.data(&bytes),
         Err(errno) => reply.error(convert::errno(errno)),
     }
 }
@@ -179,7 +181,7 @@ impl Filesystem for ViewOps {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (owner, time, views) = (self.owner, self.mounted, Arc::clone(&self.views));
         let reply = move |found: Result<Entry, nix::errno::Errno>| match found {
             Ok(entry) => views.told(entry, move |entry, valid| {
@@ -189,13 +191,7 @@ impl Filesystem for ViewOps {
             }),
             Err(errno) => reply.error(convert::errno(errno)),
         };
-        if self.views.waits(parent.0) {
-            let (views, name) = (Arc::clone(&self.views), name.to_os_string());
-            return self
-                .readers
-                .submit(Urgency::Demand, move || views.lookup(parent.0, &name, reply));
-        }
-        self.views.lookup(parent.0, name, reply);
+        self.views.lookup(parent.0, name, request.pid(), reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
@@ -219,9 +215,9 @@ impl Filesystem for ViewOps {
         }
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let handles = Arc::clone(&self.handles);
-        self.views.list(ino.0, move |listed| match listed {
+        self.views.list(ino.0, request.pid(), move |listed| match listed {
             Ok(listed) => {
                 let handle = handles.keep(Handle::Listing(Arc::new(listed)));
                 reply.opened(handle, FopenFlags::empty());
@@ -298,7 +294,7 @@ impl Filesystem for ViewOps {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -308,37 +304,36 @@ impl Filesystem for ViewOps {
         reply: ReplyData,
     ) {
         let handle = self.handles.open().get(&fh.0).cloned();
-        if let Some(Handle::Codes(codes)) = handle {
-            return self.readers.submit(Urgency::Demand, move || {
-                match codes.read(offset, size as usize) {
-                    Ok(bytes) => reply.data(&bytes),
-                    Err(error) => {
+        match handle {
+            Some(Handle::Codes(codes)) => {
+                self.views.on_disk(request.pid(), with_bytes(reply), move |_| {
+                    codes.read(offset, size as usize).map_err(|error| {
                         tracing::warn!(%error, "codes of a rehearsal buffer cannot be read");
-                        reply.error(Errno::EIO);
-                    }
-                }
-            });
-        }
-        let Some(Handle::File(open)) = handle else { return reply.error(Errno::EBADF) };
-        if let Some(bytes) = open.bytes_now() {
-            return reply.data(part(bytes, offset, size));
-        }
-        let views = Arc::clone(&self.views);
-        self.readers.submit(Urgency::Demand, move || match open.bytes() {
-            Ok(bytes) => reply.data(part(bytes, offset, size)),
-            Err(error) => {
-                tracing::warn!(%error, "a sample of a rehearsal buffer cannot be read");
-                if error.kind() == ErrorKind::InvalidData {
-                    views.damaged(ino.0);
-                }
-                reply.error(Errno::EIO);
+                        nix::errno::Errno::EIO
+                    })
+                });
             }
-        });
+            Some(Handle::File(open)) => {
+                if let Some(bytes) = open.bytes_now() {
+                    return reply.data(part(bytes, offset, size));
+                }
+                self.views.on_disk(request.pid(), with_bytes(reply), move |views| {
+                    open.bytes().map(|bytes| part(bytes, offset, size).to_vec()).map_err(|error| {
+                        tracing::warn!(%error, "a sample of a rehearsal buffer cannot be read");
+                        if error.kind() == ErrorKind::InvalidData {
+                            views.damaged(ino.0);
+                        }
+                        nix::errno::Errno::EIO
+                    })
+                });
+            }
+            _ => reply.error(Errno::EBADF),
+        }
     }
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         _offset: u64,
@@ -353,7 +348,13 @@ impl Filesystem for ViewOps {
         match handle {
             Some(Handle::Scores(writing)) => match writing.add_lines(data, lock_owner) {
                 Ok(lines) if lines.bytes.is_empty() => reply.written(written),
-                Ok(lines) => self.score(ino, lines, &writing, move |_| reply.written(written)),
+                Ok(lines) => {
+                    let reply = self.views.awaited(request.pid(), move |came| match came {
+                        Ok(()) => reply.written(written),
+                        Err(errno) => reply.error(convert::errno(errno)),
+                    });
+                    self.score(ino, lines, &writing, |_| reply.answer(Ok(())));
+                }
                 Err(errno) => reply.error(errno),
             },
             Some(Handle::Append(writing)) => match writing.add(data, lock_owner) {
@@ -366,7 +367,7 @@ impl Filesystem for ViewOps {
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
@@ -381,17 +382,19 @@ impl Filesystem for ViewOps {
             return reply.error(errno);
         }
         if let Some(Handle::Append(_)) = handle {
-            return self.append(ino, last, |came| answer(came, reply));
+            let reply = self.awaited(request, reply);
+            return self.append(ino, last, |came| reply.answer(came));
         }
-        self.score(ino, last, writing, |writing| match writing.refused() {
-            None => reply.ok(),
-            Some(errno) => reply.error(errno),
+        let reply = self.awaited(request, reply);
+        self.score(ino, last, writing, |writing| {
+            let refused = writing.refused().map(|why| nix::errno::Errno::from_raw(why.code()));
+            reply.answer(refused.map_or(Ok(()), Err));
         });
     }
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         _data: bool,
@@ -404,10 +407,10 @@ impl Filesystem for ViewOps {
         if let Some(errno) = writing.over() {
             return reply.error(errno);
         }
-        let views = Arc::clone(&self.views);
+        let (views, reply) = (Arc::clone(&self.views), self.awaited(request, reply));
         let sync = move |came: Result<usize, nix::errno::Errno>| match came {
-            Ok(_) => views.sync(ino.0, Box::new(|synced| answer(synced, reply))),
-            Err(_) => answer(came, reply),
+            Ok(_) => views.sync(ino.0, Box::new(|synced| reply.answer(synced))),
+            Err(errno) => reply.answer(Err(errno)),
         };
         match (&handle, self.views.bytes_of_one(ino.0)) {
             (Some(Handle::Append(_)), Some(each)) => self.append(ino, writing.whole(each), sync),

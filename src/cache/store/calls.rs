@@ -102,8 +102,8 @@ impl Drop for Call<'_> {
     }
 }
 
-/// The calls of a store to its disk: those that only look, and those that change something, which
-/// one thread at a time makes.
+/// The calls of a store to its disk, and of what lies there beside it: those that only look, and those that
+/// change something.
 #[derive(Default)]
 pub(super) struct Watch {
     reads: Calls,
@@ -194,6 +194,16 @@ impl Blob for Watched<Arc<dyn Blob>> {
         self.inner.read_at(bytes, offset)
     }
 
+    /// It never waits for the disk.
+    fn peek_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        self.inner.peek_at(bytes, offset)
+    }
+
+    fn warm(&self, offset: u64, length: u64) -> Result<()> {
+        let _call = self.watch.read();
+        self.inner.warm(offset, length)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let _call = self.watch.write();
         self.inner.write_at(bytes, offset)
@@ -278,6 +288,11 @@ fn unless_it_stands<T: Send + 'static>(
 }
 
 impl Store {
+    /// Another directory of the same disk: if a call to it is not answered, the disk hangs.
+    pub fn beside(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        self.watch.over(directory)
+    }
+
     /// Has an alarm ring when the disk is called.
     pub(in crate::cache) fn ring(&self, alarm: &Arc<Alarm>) {
         let _ = self.watch.alarm.set(Arc::clone(alarm));

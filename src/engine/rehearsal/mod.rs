@@ -43,9 +43,10 @@ use serde_json::Value;
 
 use super::{STOP_PATIENCE, ends, lock};
 use crate::cache::store::disk::{Directory, Disk};
+use crate::cache::store::unless_it_hangs;
 use crate::cache::{Cache, CodeStore, Inbox};
 use crate::catalog::NodeId;
-use crate::config::{DiskSettings, RehearsalSettings};
+use crate::config::{DiskSettings, RehearsalSettings, hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Ask, BufferView, Views};
 use crate::input::{self, Limits};
@@ -171,9 +172,7 @@ impl Rehearsal {
         inbox: &Arc<Inbox>,
         disk: &DiskSettings,
     ) -> Result<Self> {
-        let min_free = disk.min_free_bytes;
-        let places = buffers.into_iter().map(|buffer| open(buffer, min_free));
-        let places = places.collect::<Result<Vec<_>>>()?;
+        let places = open_all(buffers, cache, disk)?;
         let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
@@ -311,26 +310,52 @@ fn run(owner: Owner, notes: Arriving, closed: &Arc<AtomicBool>) -> Result<JoinHa
     })
 }
 
-/// The labels that classes are known by, of a file for which there is so much memory.
-fn labels(classes: &Classes, memory: usize) -> Result<Labels> {
-    let Classes::Labels(file) = classes else { return Ok(Labels::default()) };
-    let text = input::read(file, &Limits::LABELS.for_daemon(memory))?;
-    Labels::parse(&text).map_err(|error| error.context(file.display()))
+/// The labels that classes of a buffer are known by.
+fn labels(opening: &Opening) -> Result<Labels> {
+    let Classes::Labels(file) = &opening.settings.classes else { return Ok(Labels::default()) };
+    let text = input::read(file, &Limits::LABELS.for_daemon(opening.memory));
+    let parsed =
+        text.and_then(|text| Labels::parse(&text).map_err(|error| error.context(file.display())));
+    parsed.map_err(|error| error.context(format!("rehearsal.{}", opening.settings.name)))
+}
+
+/// Opens buffers and their codes, unless their disk hangs. What they ask of it later is seen by who
+/// looks at the store's calls.
+fn open_all(buffers: Vec<Opening>, cache: &Cache, disk: &DiskSettings) -> Result<Vec<Place>> {
+    let (min_free, store) = (disk.min_free_bytes, cache.store().cloned());
+    // Files of labels are anywhere.
+    let labels = buffers.iter().map(labels).collect::<Result<Vec<Labels>>>()?;
+    let open_all = move || -> Result<Vec<Place>> {
+        let watched = |directory: Directory| -> Arc<dyn Disk> {
+            let directory = Arc::new(directory);
+            match &store {
+                Some(store) => store.beside(directory),
+                None => directory,
+            }
+        };
+        let all = buffers.into_iter().zip(labels);
+        all.map(|(buffer, labels)| open(buffer, labels, &watched, min_free)).collect()
+    };
+    unless_it_hangs(open_all)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
+        .unwrap_or_else(|| Err(hangs(&disk.dir)))
 }
 
 /// Opens a buffer and its codes.
-fn open(opening: Opening, min_free: u64) -> Result<Place> {
-    let Opening { settings, directory, latent, memory } = opening;
+fn open(
+    opening: Opening,
+    labels: Labels,
+    watched: &dyn Fn(Directory) -> Arc<dyn Disk>,
+    min_free: u64,
+) -> Result<Place> {
+    let Opening { settings, directory, latent, .. } = opening;
     let name = format!("rehearsal.{}", settings.name);
     let cannot = |directory: &Path, error: std::io::Error| {
         let message = format!("{name}: {}: {error}", directory.display());
         Error::new(ErrorKind::Cache, message)
             .hint("move the directory away to begin what is in it anew")
     };
-    let labels = labels(&settings.classes, memory).map_err(|error| error.context(&name))?;
-    let disk = |directory: &Path| -> std::io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(Directory::open(directory, false)?))
-    };
+    let disk = |directory: &Path| Directory::open(directory, false).map(watched);
     let codes = latent.map(|directory| {
         let codes = disk(&directory);
         let codes = codes.and_then(|disk| CodeStore::open(disk, settings.latent, min_free));

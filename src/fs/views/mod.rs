@@ -19,7 +19,8 @@
 //! ```
 //!
 //! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
-//! follows it. Nothing here knows FUSE.
+//! follows it. What needs the disk is done by threads that may wait for it (`waits`). Nothing here knows
+//! FUSE.
 
 mod damage;
 mod display;
@@ -31,6 +32,7 @@ mod slots;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
@@ -41,6 +43,7 @@ use super::Rights;
 use crate::cache::Pinned;
 use crate::catalog::FOR_EVER;
 use crate::rehearsal::SampleId;
+use crate::source::Pool;
 use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;
 pub use display::{Access, Content, Display, Exhibit, Sample, View};
@@ -50,6 +53,7 @@ use place::Place;
 pub use place::ROOT;
 pub use slots::BufferView;
 use slots::{Dealt, Slots};
+pub use waits::Awaited;
 
 /// Takes a display; none where it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
@@ -149,6 +153,8 @@ pub struct Views {
     lapse: Mutex<Option<Lapse>>,
     /// What the source says of who may read a sample.
     rights: OnceLock<Rights>,
+    /// They wait for the disk.
+    threads: Pool,
     ask: Ask,
 }
 
@@ -175,7 +181,8 @@ impl Views {
     pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
         let (state, codes, dataset, lapse, rights) = Default::default();
-        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, rights, ask })
+        let threads = Pool::new("belady-view", 0, waits::THREADS);
+        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, rights, threads, ask })
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first

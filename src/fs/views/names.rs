@@ -23,11 +23,13 @@ const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
 type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
 
 impl Views {
-    /// Looks a name up. A node that is found is the kernel's until it [forgets](Self::forget) it.
+    /// Looks a name up for a task. A node that is found is the kernel's until it [forgets](Self::forget)
+    /// it.
     pub fn lookup(
         self: &Arc<Self>,
         parent: u64,
         name: &OsStr,
+        task: u32,
         reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
     ) {
         if name.len() > NAME_MAX {
@@ -36,30 +38,29 @@ impl Views {
         let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
         match Place::of(parent) {
             Some(Place::Buffer(buffer)) if !OWN.contains(&name) => {
-                self.lookup_view(buffer, View::of(name), Box::new(reply));
+                self.lookup_view(buffer, View::of(name), task, Box::new(reply));
             }
             Some(Place::Streams(buffer)) => {
-                self.lookup_view(buffer, View::of(&format!("{STREAMS}{name}")), Box::new(reply));
+                let view = View::of(&format!("{STREAMS}{name}"));
+                self.lookup_view(buffer, view, task, Box::new(reply));
             }
-            Some(Place::Slots(buffer)) => self.lookup_slot(buffer, None, name, Box::new(reply)),
+            Some(Place::Slots(buffer)) => {
+                self.lookup_slot((buffer, None), name, task, Box::new(reply));
+            }
             Some(Place::SlotClass(buffer, class)) => {
-                self.lookup_slot(buffer, Some(class), name, Box::new(reply));
+                self.lookup_slot((buffer, Some(class)), name, task, Box::new(reply));
+            }
+            // What an ordinal is bound to is written before it is told.
+            Some(place @ Place::Display(slot)) if self.stream(slot).is_some() => {
+                let name = name.to_owned();
+                self.on_disk(task, reply, move |views| views.lookup_known(place, &name));
             }
             Some(place) => reply(self.lookup_known(place, name)),
             None => reply(Err(Errno::ENOENT)),
         }
     }
 
-    /// Whether looking up a name in this directory waits for the disk: what an ordinal is bound to is
-    /// written before it is told.
-    pub fn waits(&self, parent: u64) -> bool {
-        match Place::of(parent) {
-            Some(Place::Display(slot)) => self.stream(slot).is_some(),
-            _ => false,
-        }
-    }
-
-    fn lookup_view(self: &Arc<Self>, buffer: usize, view: Option<View>, reply: Found) {
+    fn lookup_view(self: &Arc<Self>, buffer: usize, view: Option<View>, task: u32, reply: Found) {
         let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
             return reply(Err(Errno::ENOENT));
         };
@@ -76,15 +77,21 @@ impl Views {
         if matches!(view, View::Sleep(_)) {
             return reply(Err(Errno::ENOENT));
         }
-        let views = Arc::clone(self);
+        let (views, reply) = (Arc::clone(self), self.awaited(task, reply));
         let made = move |display: Option<Display>| {
             let slot = display.map(|display| views.keep(buffer, view, display));
-            reply(slot.map(entry).ok_or(Errno::EIO));
+            reply.answer(slot.map(entry).ok_or(Errno::EIO));
         };
         (self.ask.make)(buffer, view, Box::new(made));
     }
 
-    fn lookup_slot(self: &Arc<Self>, buffer: usize, class: Class, name: &str, reply: Found) {
+    fn lookup_slot(
+        self: &Arc<Self>,
+        (buffer, class): (usize, Class),
+        name: &str,
+        task: u32,
+        reply: Found,
+    ) {
         if let Some(entry) = self.slot(buffer, class, name) {
             // The buffer goes on meanwhile: nobody waits for it.
             if lock(&self.slots).is_due(buffer) {
@@ -95,9 +102,9 @@ impl Views {
         if lock(&self.slots).is_current(buffer) {
             return reply(Err(Errno::ENOENT));
         }
-        let name = name.to_owned();
+        let (name, reply) = (name.to_owned(), self.awaited(task, reply));
         self.renew(buffer, move |views| {
-            reply(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
+            reply.answer(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
         });
     }
 
@@ -163,17 +170,21 @@ impl Views {
         self.entry(place.ok_or(Errno::ENOENT)?.node())
     }
 
-    /// What is in a directory.
+    /// What is in a directory, for a task.
     pub fn list(
         self: &Arc<Self>,
         node: u64,
+        task: u32,
         reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
     ) {
         match Place::of(node) {
             // Who lists them wants to see what is there now.
-            Some(Place::Slots(buffer)) => self.renew(buffer, move |views| {
-                reply(Ok(views.list_slots(buffer, None)));
-            }),
+            Some(Place::Slots(buffer)) => {
+                let reply = self.awaited(task, reply);
+                self.renew(buffer, move |views| {
+                    reply.answer(Ok(views.list_slots(buffer, None)));
+                });
+            }
             Some(Place::SlotClass(buffer, class)) => {
                 reply(Ok(self.list_slots(buffer, Some(class))));
             }

@@ -4,9 +4,15 @@ use std::ffi::OsStr;
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::cache::Shelf;
 
 /// Views of two buffers; who asks for a display gets one with as many classes as were made before.
 fn views() -> Arc<Views> {
+    views_of(None)
+}
+
+/// The same with codes.
+pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
     let made = std::sync::atomic::AtomicUsize::new(0);
     let make = move |_, _, then: Made| {
         let before = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -28,7 +34,7 @@ fn views() -> Arc<Views> {
         slots: 1,
         changes: Arc::default(),
         drawn: 0,
-        latent: None,
+        latent: codes.clone(),
     };
     Views::new(vec![buffer("old"), buffer("new")], ask)
 }
@@ -48,7 +54,7 @@ fn look(views: &Arc<Views>, name: &str) -> u64 {
 
 fn look_in(views: &Arc<Views>, parent: u64, name: &str) -> u64 {
     let (send, found) = channel();
-    views.lookup(parent, OsStr::new(name), move |entry| send.send(entry.unwrap()).unwrap());
+    views.lookup(parent, OsStr::new(name), 1, move |entry| send.send(entry.unwrap()).unwrap());
     let entry: Entry = found.recv().unwrap();
     assert_eq!((entry.kind, entry.lasting), (EntryKind::Directory, true));
     entry.node
@@ -56,7 +62,7 @@ fn look_in(views: &Arc<Views>, parent: u64, name: &str) -> u64 {
 
 fn classes(views: &Arc<Views>, node: u64) -> usize {
     let (send, listed) = channel();
-    views.list(node, move |names| send.send(names.unwrap().len()).unwrap());
+    views.list(node, 1, move |names| send.send(names.unwrap().len()).unwrap());
     listed.recv().unwrap()
 }
 

@@ -125,17 +125,17 @@ fn a_class_goes_before_the_slot_of_its_name() {
     let changes = Arc::default();
     let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));
     let slots = Place::Slots(0).node();
-    views.list(slots, |listed| {
+    views.list(slots, 1, |listed| {
         let listed = listed.unwrap();
         assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
         let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
         assert!(kinds.eq((0..64).map(|slot| slot == 1)));
     });
-    views.lookup(slots, OsStr::new("0001"), |found| {
+    views.lookup(slots, OsStr::new("0001"), 1, |found| {
         assert_eq!(found.unwrap().kind, EntryKind::Directory);
     });
     let class = Place::SlotClass(0, 0).node();
-    views.lookup(class, OsStr::new("0001"), |found| {
+    views.lookup(class, OsStr::new("0001"), 1, |found| {
         assert!(matches!(found.unwrap().kind, EntryKind::File(..)));
     });
 }
@@ -168,7 +168,7 @@ fn what_has_not_changed_is_not_looked_at_again() {
     let slots = Place::Slots(0).node();
     for change in 1..4 {
         for name in ["0000", "class", "no slot"] {
-            views.lookup(slots, OsStr::new(name), |found| {
+            views.lookup(slots, OsStr::new(name), 1, |found| {
                 assert_eq!(found, Err(Errno::ENOENT));
             });
         }
