@@ -34,7 +34,7 @@ mod watchdog;
 mod writing;
 
 use std::mem::ManuallyDrop;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ pub use table::{
 };
 use table::{device_at, sever};
 use views::ViewOps;
-use watchdog::{Answering, PATIENCE, Watchdog};
+use watchdog::{Answering, PATIENCE, Patience, Watchdog};
 
 /// How a connection is mounted.
 #[derive(Clone, Debug)]
@@ -90,6 +90,54 @@ pub struct MountSettings {
     pub options: Vec<String>,
 }
 
+/// A filesystem that is mounted, and whose requests nobody answers yet.
+struct Unserved<F: Filesystem> {
+    session: Session<Guarded<F>>,
+    mountpoint: PathBuf,
+    /// What the threads are at that will answer them, and how many these are.
+    answering: Arc<Answering>,
+    threads: usize,
+}
+
+impl<F: Filesystem> Unserved<F> {
+    fn mount(filesystem: F, mountpoint: &Path, config: &Config) -> Result<Self> {
+        let answering = Arc::<Answering>::default();
+        let guarded = Guarded::new(filesystem, Arc::clone(&answering));
+        let session = Session::new(guarded, mountpoint, config);
+        let session = session.map_err(|error| explain(&error, mountpoint))?;
+        let threads = config.n_threads.unwrap_or(1);
+        Ok(Unserved { session, mountpoint: mountpoint.to_path_buf(), answering, threads })
+    }
+
+    /// The device, for notifications.
+    fn device(&self) -> Result<OwnedFd> {
+        let device = self.session.as_fd().try_clone_to_owned();
+        device.map_err(|error| explain(&error, &self.mountpoint))
+    }
+
+    fn serve(self) -> Result<Mounted> {
+        self.serve_with(PATIENCE)
+    }
+
+    /// Answers its requests. If that stops for longer than the patience, the connection is ended, and the
+    /// daemon.
+    fn serve_with(self, patience: Patience) -> Result<Mounted> {
+        let Unserved { session, mountpoint, answering, threads } = self;
+        let session = session.spawn().map_err(|error| explain(&error, &mountpoint))?;
+        let over = |place: Place| {
+            Watchdog::over(answering, threads, patience, move || end(&place, patience))
+        };
+        Ok(Mounted {
+            session: ManuallyDrop::new(session),
+            device: device_at(&mountpoint),
+            _watchdog: Place::at(&mountpoint).map(over),
+            mountpoint,
+            gone: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+        })
+    }
+}
+
 /// A mount that is being served.
 pub struct Mounted {
     /// Never dropped: the crate would then unmount whatever is at the path by that time.
@@ -101,20 +149,11 @@ pub struct Mounted {
     gone: AtomicBool,
     /// Whether it is being unmounted.
     leaves: AtomicBool,
+    /// None where it is not found in the mount table.
+    _watchdog: Option<Watchdog>,
 }
 
 impl Mounted {
-    fn serve<F: Filesystem>(session: Session<F>, mountpoint: &Path) -> Result<Self> {
-        let session = session.spawn().map_err(|error| explain(&error, mountpoint))?;
-        Ok(Mounted {
-            session: ManuallyDrop::new(session),
-            mountpoint: mountpoint.to_path_buf(),
-            device: device_at(mountpoint),
-            gone: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
-        })
-    }
-
     /// Mounts control files. There is `room` for what is written to them.
     ///
     /// # Errors
@@ -129,9 +168,7 @@ impl Mounted {
             MountOption::FSName("belady-control".into()),
             MountOption::Subtype("belady".into()),
         ];
-        let ops = ControlOps::new(files, room);
-        let session = Session::new(Guarded::new(ops, Arc::default()), mountpoint, &config);
-        Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)
+        Unserved::mount(ControlOps::new(files, room), mountpoint, &config)?.serve()
     }
 
     /// Mounts the views of rehearsal buffers. There is `room` for what is written to them.
@@ -156,9 +193,7 @@ impl Mounted {
         ];
         config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
         let ops = ViewOps::new(Arc::clone(&views), room);
-        let session = Session::new(Guarded::new(ops, Arc::default()), mountpoint, &config);
-        let mounted =
-            Self::serve(session.map_err(|error| explain(&error, mountpoint))?, mountpoint)?;
+        let mounted = Unserved::mount(ops, mountpoint, &config)?.serve()?;
         views.lapse_by(views::lapse_by(mounted.session.notifier()));
         Ok(mounted)
     }
@@ -245,7 +280,6 @@ pub struct Connection {
     pusher: Option<Arc<Pusher>>,
     requests: Arc<Requests>,
     passing: Option<Arc<Passing>>,
-    _watchdog: Option<Watchdog>,
 }
 
 impl Connection {
@@ -268,16 +302,12 @@ impl Connection {
         let (served, counted) = (Arc::clone(&dataset), Arc::clone(&requests));
         let how = (passing.clone(), direct.clone());
         let ops = DatasetOps::new(served, Arc::clone(&known), counted, how);
-        let refused = |error: std::io::Error| explain(&error, mountpoint);
-        let answering = Arc::<Answering>::default();
-        let guarded = Guarded::new(ops, Arc::clone(&answering));
-        let session = Session::new(guarded, mountpoint, &config(settings)).map_err(refused)?;
-        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
-        let notifier = Arc::new(Notifier::new(device));
+        let unserved = Unserved::mount(ops, mountpoint, &config(settings))?;
+        let notifier = Arc::new(Notifier::new(unserved.device()?));
         if let Some(direct) = direct {
             direct.connect(Arc::clone(&notifier));
         }
-        let mounted = Mounted::serve(session, mountpoint)?;
+        let mounted = unserved.serve()?;
         let pusher = keeps.then(|| {
             let (notifier, known) = (Arc::clone(&notifier), Arc::clone(&known));
             let at = (mountpoint.to_path_buf(), mounted.device);
@@ -288,10 +318,7 @@ impl Connection {
         {
             passing.probe(&notifier, pusher, directory);
         }
-        let _watchdog = mounted.place().map(|place| {
-            Watchdog::over(answering, settings.threads.max(1), PATIENCE, move || end(&place))
-        });
-        Ok(Connection { mounted, notifier, known, pusher, requests, passing, _watchdog })
+        Ok(Connection { mounted, notifier, known, pusher, requests, passing })
     }
 
     /// Unmounts; with `force` also where its files are in use.
@@ -350,9 +377,11 @@ impl Connection {
 }
 
 /// Ends a connection that answers nothing, and its daemon.
-fn end(place: &Place) {
+fn end(place: &Place, patience: Patience) {
     tracing::error!(
-        "belady has answered no request for two minutes and ends this mount; its readers get an error"
+        seconds = patience.time().as_secs(),
+        at = ?place.path,
+        "no request was answered for so long; this mount is ended, and its readers get an error"
     );
     place.sever();
     // The handler of the mount takes down what it can.

@@ -12,13 +12,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry,
-    ReplyOpen, Request, Session,
+    ReplyOpen, Request,
 };
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tempfile::TempDir;
 
 use super::notify::Notifier;
-use super::{Mounted, explain};
+use super::{Mounted, Unserved, explain};
 use crate::catalog::NodeId;
 use crate::doctor::Kernel;
 use crate::error::Result;
@@ -143,10 +143,9 @@ impl Throwaway {
         config.mount_options =
             vec![MountOption::RO, MountOption::NoSuid, MountOption::FSName("belady-doctor".into())];
         let offer = Offer::default();
-        let session = Session::new(ProbeOps(Arc::clone(&offer)), directory.path(), &config);
-        let session = session.map_err(refused)?;
-        let device = session.as_fd().try_clone_to_owned().map_err(refused)?;
-        let mounted = Mounted::serve(session, directory.path())?;
+        let ops = ProbeOps(Arc::clone(&offer));
+        let unserved = Unserved::mount(ops, directory.path(), &config)?;
+        let (device, mounted) = (unserved.device()?, unserved.serve()?);
         Ok(Throwaway { mounted, device, directory, offer, _undisturbed: undisturbed })
     }
 

@@ -49,6 +49,13 @@ pub(super) struct Patience {
     pub(super) looks: u32,
 }
 
+impl Patience {
+    /// How long that is at least.
+    pub(super) fn time(&self) -> Duration {
+        self.every * self.looks
+    }
+}
+
 /// Two minutes.
 pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), looks: 4 };
 
@@ -98,19 +105,22 @@ mod tests {
     use std::cell::Cell;
     use std::ffi::OsStr;
     use std::fs::File;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::fs::FileExt;
+    use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
+    use std::process::{Child, Command, Stdio};
     use std::sync::{Mutex, RwLock};
     use std::time::{Instant, UNIX_EPOCH};
 
     use fuser::{
         Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-        LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, Session,
+        LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
     };
+    use nix::sys::signal::Signal;
     use nix::sys::statvfs::statvfs;
 
-    use super::super::guard::Guarded;
-    use super::super::{Mounted, device_at, sever};
+    use super::super::{Mounted, Unserved, device_at, is_mounted, sever, unmount};
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(180);
@@ -225,17 +235,21 @@ mod tests {
         }
     }
 
+    fn unserved<F: Filesystem>(filesystem: F, at: &Path) -> Unserved<F> {
+        let mut config = Config::default();
+        config.n_threads = Some(2);
+        config.mount_options = vec![MountOption::FSName("test".into())];
+        Unserved::mount(filesystem, at, &config).unwrap()
+    }
+
     /// A mount that is taken away at the end of the test, however it ends.
     struct Test(Mounted, Arc<Answering>);
 
     impl Test {
         fn new(filesystem: impl Filesystem, at: &Path) -> Self {
-            let answering = Arc::<Answering>::default();
-            let mut config = Config::default();
-            config.n_threads = Some(2);
-            let guarded = Guarded::new(filesystem, Arc::clone(&answering));
-            let session = Session::new(guarded, at, &config).unwrap();
-            Test(Mounted::serve(session, at).unwrap(), answering)
+            let unserved = unserved(filesystem, at);
+            let answering = Arc::clone(&unserved.answering);
+            Test(unserved.serve().unwrap(), answering)
         }
     }
 
@@ -299,5 +313,64 @@ mod tests {
         assert_eq!(device_at(&at), Some(device), "its daemon has yet to unmount it");
         assert!(inner.0.unmount(true).is_ok());
         assert_eq!(device_at(&at), None);
+    }
+
+    #[test]
+    fn a_mount_may_answer_nothing_for_two_minutes() {
+        assert_eq!(PATIENCE.time(), Duration::from_secs(120));
+    }
+
+    /// Where the daemon of the next test mounts.
+    const AT: &str = "BELADY_TEST_MOUNT_STUCK_AT";
+
+    /// A daemon whose requests wait for a lock for ever.
+    #[test]
+    #[ignore = "it is a process of the next test"]
+    fn a_daemon_that_is_stuck() {
+        let Some(at) = std::env::var_os(AT) else { return };
+        let locked = Locked::default();
+        let _mounted = unserved(locked.clone(), Path::new(&at)).serve_with(BRIEF).unwrap();
+        let _held = locked.0.write().unwrap();
+        println!("\nit serves");
+        loop {
+            thread::park();
+        }
+    }
+
+    /// A daemon, and its mount; both are taken away at the end of the test, however it ends.
+    struct Stuck<'a>(Child, &'a Path);
+
+    impl Drop for Stuck<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+            let _ = unmount(self.1, true);
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_is_stuck_ends_and_its_readers_get_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let name = "fuse::watchdog::tests::a_daemon_that_is_stuck";
+        command.args(["--exact", name, "--ignored", "--nocapture"]).env(AT, root.path());
+        let mut stuck = Stuck(command.stdout(Stdio::piped()).spawn().unwrap(), root.path());
+        let said = BufReader::new(stuck.0.stdout.take().unwrap());
+        assert!(said.lines().any(|line| line.unwrap() == "it serves"));
+        let file = Arc::new(File::open(root.path().join("file")).unwrap());
+        let readers = [(); 2].map(|()| {
+            let file = Arc::clone(&file);
+            thread::spawn(move || file.read_at(&mut [0], 0).is_err())
+        });
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap()), "readers get an error");
+        let (start, mut ended) = (Instant::now(), None);
+        while ended.is_none() {
+            assert!(start.elapsed() < LIMIT, "the daemon goes on");
+            thread::sleep(Duration::from_millis(5));
+            ended = stuck.0.try_wait().unwrap();
+        }
+        assert_eq!(ended.and_then(|ended| ended.signal()), Some(Signal::SIGTERM as i32));
+        drop((file, stuck));
+        assert!(!is_mounted(root.path()));
     }
 }
