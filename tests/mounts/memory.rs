@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 
 use crate::cgroup::MemoryGroup;
 use crate::ground::{Ground, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, mounts_at};
-use crate::programs::{Program, Reader, runs};
+use crate::programs::{Program, runs};
 
 const MIB: u64 = 1 << 20;
 const FILES: u64 = 700;
@@ -136,7 +137,9 @@ fn a_file_of_labels_that_does_not_fit_into_memory_is_refused() {
 
 #[test]
 fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
-    const READERS: u64 = 200;
+    const READERS: u64 = 2000;
+    const SIZE: usize = 128 << 10;
+    const STACK: usize = 128 << 10;
     let ground = Ground::new();
     let group = MemoryGroup::new(64 * MIB);
     ground.plant_many("d", READERS, SIZE);
@@ -145,13 +148,15 @@ fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
     command.arg("mount").args([ground.path("source"), ground.path("mount")]);
     command.args(["--nvme", "1GiB", "--set", "order.learn=off", "--cache-dir"]).arg(&cache);
     let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
-    for _ in 0..3 {
+    for _ in 0..2 {
         let read = |number| {
             let path = mounted.path(format!("d/{number:04}"));
-            Reader::start(move || fs::read(path).unwrap() == content(number, SIZE))
+            let read = move || fs::read(path).unwrap() == content(number, SIZE);
+            thread::Builder::new().stack_size(STACK).spawn(read).unwrap()
         };
-        let readers: Vec<Reader<bool>> = (0..READERS).map(read).collect();
-        assert!(readers.into_iter().all(Reader::result), "other bytes");
+        let readers: Vec<JoinHandle<bool>> = (0..READERS).map(read).collect();
+        wait_until("all readers", || readers.iter().all(JoinHandle::is_finished));
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap()), "other bytes");
         assert_eq!(group.killed(), 0);
         assert!(runs(mounted.pid));
     }

@@ -1,24 +1,34 @@
 //! Memory that is scarce: reads wait for it in turn, and nothing waits for ever.
 
+use std::sync::RwLock;
+
 use super::*;
 use crate::source::ReadError;
 
 const FILES: u32 = 20;
 
+/// Fetches for readers that go on at any time.
+const FEW: usize = 4;
+
 type Held = Arc<Mutex<Vec<ReadRequest>>>;
 
 /// Files whose reads the test answers, and a cache that may hold no byte.
 fn scarce() -> (Stand, Held) {
+    scarce_of(FILES, b"bytes", 0)
+}
+
+/// Files of these bytes, and a cache that may hold so many.
+fn scarce_of(files: u32, bytes: &[u8], capacity: usize) -> (Stand, Held) {
     let directory = tempfile::tempdir().unwrap();
-    for at in 0..FILES {
-        std::fs::write(directory.path().join(format!("{at:02}")), b"bytes").unwrap();
+    for at in 0..files {
+        std::fs::write(directory.path().join(format!("{at:04}")), bytes).unwrap();
     }
     let held = Held::default();
     let reads = Arc::clone(&held);
     let hold = move |request| reads.lock().unwrap().push(request);
     let source = |directory| -> Arc<dyn Source> { Arc::new(Instead::new(directory, hold)) };
     let stand = stand_over(directory, source, |disk| Arc::new(disk), None);
-    stand.cache.memory().resize(0);
+    stand.cache.memory().resize(capacity);
     (stand, held)
 }
 
@@ -56,7 +66,7 @@ fn next(held: &Held) -> ReadRequest {
 fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
     let (stand, held) = scarce();
     let answers: Vec<_> = (0..FILES).map(|at| stand.read_block(at)).collect();
-    assert_eq!(held.lock().unwrap().len(), 4, "a few");
+    assert_eq!(held.lock().unwrap().len(), FEW);
     for at in 0..FILES {
         // Errors let go of memory, too.
         let result =
@@ -88,5 +98,70 @@ fn a_prefetch_that_waits_for_memory_goes_before_others_when_a_reader_waits_for_i
     (first.deliver)(Ok(b"bytes".to_vec()));
     for _ in 2..FILES {
         (next(&held).deliver)(Ok(b"bytes".to_vec()));
+    }
+}
+
+/// Page cache that takes nothing as long as a test holds the lock.
+struct Locked(Arc<RwLock<()>>);
+
+impl Pages for Locked {
+    fn expect(&self, _: &Located) {}
+
+    fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
+        let _lock = self.0.read().unwrap();
+        Ok(())
+    }
+
+    fn discard(&self, _: Located, done: Box<dyn FnOnce() + Send>) {
+        done();
+    }
+
+    fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
+
+    fn look(&self, _: Located, looked: Looked) {
+        looked(Some(true));
+    }
+
+    fn renew(&self, _: Located) {}
+
+    fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
+        Err(Errno::EAGAIN)
+    }
+}
+
+/// What is beyond the capacity are the few fetches that go on at any time, and a quarter of it that is
+/// pushed, if the kernel takes nothing.
+#[test]
+fn two_thousand_readers_take_no_more_memory_than_there_is() {
+    const READERS: u32 = 2000;
+    const BYTES: [u8; 4096] = [7; 4096];
+    const CAPACITY: usize = 64 * BYTES.len();
+    for pushes in [false, true] {
+        let (stand, held) = scarce_of(READERS, &BYTES, CAPACITY);
+        let lock = Arc::<RwLock<()>>::default();
+        let takes_nothing = lock.write().unwrap();
+        if pushes {
+            let pages = Arc::new(Locked(Arc::clone(&lock)));
+            stand.cache.connect(pages, Box::new(|_, _, _| ()));
+        }
+        let most = CAPACITY + FEW * BYTES.len() + if pushes { CAPACITY / 4 } else { 0 };
+        let memory = stand.cache.memory();
+        let answers: Vec<_> = (0..READERS).map(|at| stand.read_block(at)).collect();
+        assert_eq!(held.lock().unwrap().len(), CAPACITY / BYTES.len(), "what fits is asked for");
+        for at in 0..READERS {
+            assert!(memory.used() <= most, "{at}: {} of {most}", memory.used());
+            (next(&held).deliver)(Ok(BYTES.to_vec()));
+        }
+        for answer in answers {
+            assert_eq!(answer.recv_timeout(LIMIT).unwrap().as_deref(), Ok(&BYTES[..]));
+        }
+        assert!(memory.used() <= most);
+        drop(takes_nothing);
+        let start = Instant::now();
+        while memory.used() > 0 {
+            assert!(start.elapsed() < LIMIT, "charged for ever");
+            // What is pushed waits for the planner, to be stored perhaps.
+            stand.inbox.take(&mut Vec::new(), &mut Vec::new(), Duration::from_millis(50));
+        }
     }
 }
