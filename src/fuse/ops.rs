@@ -20,6 +20,7 @@ use super::listings::{Listing, Listings, index_of};
 use super::own::OwnThreads;
 use super::pass::Passing;
 use super::requests::{Kind, Requests};
+use crate::cache::store::Lent;
 use crate::catalog::NodeId;
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
@@ -64,7 +65,8 @@ impl DatasetOps {
             return reply.opened(FileHandle(handle), direct.flags());
         }
         let lend = || self.dataset.lent(node);
-        let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, &reply));
+        let back = |lent: &Arc<Lent>| reply.open_backing(&**lent);
+        let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, back));
         let kind = if passed.is_some() { Kind::Passed } else { Kind::Open };
         self.requests.count(if handle & READER == 0 { Kind::Own } else { kind });
         match passed {

@@ -9,12 +9,12 @@
 //! Needs Linux 6.9 and CAP_SYS_ADMIN; it is tried at the mount, and the first refusal ends the trying.
 
 use std::collections::HashMap;
-use std::io::Error;
+use std::io::{Error, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use fuser::{BackingId, ReplyOpen};
+use fuser::BackingId;
 use tempfile::tempfile_in;
 
 use super::{Notifier, Pusher};
@@ -23,37 +23,42 @@ use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The file behind a node, as long as it is passed through.
-struct Backing {
-    id: Arc<BackingId>,
+/// The file behind a node, as long as it is passed through, and what the kernel knows it by.
+struct Backing<I, L> {
+    id: Arc<I>,
     /// Its bytes stay as long as this is held.
-    _lent: Arc<Lent>,
+    _lent: L,
 }
 
 /// Who has a node open.
-#[derive(Default)]
-struct Opens {
+struct Opens<I, L> {
     plain: u32,
     passed: u32,
-    backing: Option<Backing>,
+    backing: Option<Backing<I, L>>,
+}
+
+impl<I, L> Default for Opens<I, L> {
+    fn default() -> Self {
+        Opens { plain: 0, passed: 0, backing: None }
+    }
 }
 
 /// Which nodes are passed through.
-pub(super) struct Passing {
+pub(super) struct Passing<I = BackingId, L = Arc<Lent>> {
     able: AtomicBool,
-    opens: Mutex<HashMap<NodeId, Opens>>,
+    opens: Mutex<HashMap<NodeId, Opens<I, L>>>,
     /// Closes files: the cache disk may take its time to give up one that has been deleted.
     closer: Pool,
 }
 
-impl Default for Passing {
+impl<I, L> Default for Passing<I, L> {
     fn default() -> Self {
         let closer = Pool::new("belady-close", 1, 0);
         Passing { able: AtomicBool::default(), opens: Mutex::default(), closer }
     }
 }
 
-impl Passing {
+impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
     /// The kernel can pass files through.
     pub(super) fn set_able(&self) {
         self.able.store(true, Ordering::Relaxed);
@@ -85,18 +90,18 @@ impl Passing {
         self.able.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Opens>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Opens<I, L>>> {
         self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an open of a node; with what to answer it, where the node is passed through. Each is
-    /// to be [released](Self::release).
+    /// Counts an open of a node; with what to answer it, where the node is passed through. The kernel is
+    /// told of the file that is lent by `back`. Each open is to be [released](Self::release).
     pub(super) fn open(
         &self,
         node: NodeId,
-        lend: impl FnOnce() -> Option<Arc<Lent>>,
-        reply: &ReplyOpen,
-    ) -> Option<Arc<BackingId>> {
+        lend: impl FnOnce() -> Option<L>,
+        back: impl FnOnce(&L) -> Result<I>,
+    ) -> Option<Arc<I>> {
         let able = self.is_able();
         let mut all = self.lock();
         if !able && !all.contains_key(&node) {
@@ -104,7 +109,13 @@ impl Passing {
         }
         let opens = all.entry(node).or_default();
         if able && opens.plain == 0 && opens.backing.is_none() {
-            opens.backing = lend().and_then(|lent| self.back(lent, reply));
+            opens.backing = lend().and_then(|lent| match back(&lent) {
+                Ok(id) => Some(Backing { id: Arc::new(id), _lent: lent }),
+                Err(error) => {
+                    self.refused(&error);
+                    None
+                }
+            });
         }
         match &opens.backing {
             Some(backing) => {
@@ -113,16 +124,6 @@ impl Passing {
             }
             None => {
                 opens.plain += 1;
-                None
-            }
-        }
-    }
-
-    fn back(&self, lent: Arc<Lent>, reply: &ReplyOpen) -> Option<Backing> {
-        match reply.open_backing(&*lent) {
-            Ok(id) => Some(Backing { id: Arc::new(id), _lent: lent }),
-            Err(error) => {
-                self.refused(&error);
                 None
             }
         }
@@ -139,5 +140,73 @@ impl Passing {
         if let Some(backing) = ended.and_then(|opens| opens.backing) {
             self.closer.submit(Urgency::Prefetch, move || drop(backing));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What only a broken program takes.
+    const LIMIT: Duration = Duration::from_secs(180);
+
+    /// A file that tells when it is closed, and is closed when a test says so.
+    struct Slow(Sender<()>, Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.send(()).unwrap();
+            // The test may be over.
+            let _ = self.1.recv_timeout(LIMIT);
+        }
+    }
+
+    /// Opens and closes a node, by a thread that a test does not wait for without end.
+    fn open_and_release(passing: &Arc<Passing<(), Slow>>, node: NodeId, lent: Slow) {
+        let (passing, (tell, told)) = (Arc::clone(passing), channel());
+        std::thread::spawn(move || {
+            let passed = passing.open(node, || Some(lent), |_| Ok(())).is_some();
+            passing.release(node, passed);
+            tell.send(passed).unwrap();
+        });
+        assert_eq!(told.recv_timeout(LIMIT), Ok(true));
+    }
+
+    #[test]
+    fn a_file_that_is_slow_to_close_holds_up_no_request() {
+        let passing = Arc::<Passing<(), Slow>>::default();
+        passing.set_able();
+        let (closes, closing) = channel();
+        let ends: Vec<Sender<()>> = [1, 2, 1, 3]
+            .map(|node| {
+                let (end, ended) = channel();
+                open_and_release(&passing, NodeId(node), Slow(closes.clone(), ended));
+                end
+            })
+            .into();
+        assert!(passing.lock().is_empty(), "nobody has one open");
+        for end in ends {
+            assert_eq!(closing.recv_timeout(LIMIT), Ok(()), "one after the other");
+            assert!(closing.try_recv().is_err());
+            end.send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_is_held_as_long_as_somebody_has_it_open() {
+        let passing = Passing::<(), Slow>::default();
+        passing.set_able();
+        let (node, (closes, closing), (end, ended)) = (NodeId(1), channel(), channel());
+        let lent = Slow(closes, ended);
+        assert!(passing.open(node, || Some(lent), |_| Ok(())).is_some());
+        assert!(passing.open(node, || unreachable!(), |_| unreachable!()).is_some());
+        passing.release(node, true);
+        assert!(closing.recv_timeout(Duration::from_millis(20)).is_err());
+        passing.release(node, true);
+        assert_eq!(closing.recv_timeout(LIMIT), Ok(()));
+        end.send(()).unwrap();
     }
 }
