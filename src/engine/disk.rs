@@ -24,11 +24,23 @@ pub(super) struct DiskBudget {
     memory: Option<Mutex<Vec<Reading>>>,
 }
 
-/// How often the space on the disk is looked at.
+/// How often the space on the disk is looked at: while something changes there, and else.
 const FIT_EVERY: Duration = Duration::from_secs(1);
+const IDLE_FIT_EVERY: Duration = Duration::from_secs(5);
 
 /// How often it is noted that the store is used.
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
+
+/// What a look at the disk has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Found {
+    /// As of [`Store::rests`].
+    rests: bool,
+    /// Calls that write which it has answered.
+    written: u64,
+    /// Bytes that others have there.
+    others: u64,
+}
 
 impl DiskBudget {
     /// For what is configured, as far as it fits.
@@ -126,8 +138,12 @@ impl Engine {
         }
         let engine = Arc::clone(self);
         let follow = move || {
-            while engine.over.pause(FIT_EVERY) {
-                engine.look_at_disk();
+            let (mut pause, mut before) = (FIT_EVERY, None);
+            while engine.over.pause(pause) {
+                let found = engine.look_at_disk();
+                let rests = found.is_some_and(|found| found.rests) && found == before;
+                pause = if rests { IDLE_FIT_EVERY } else { FIT_EVERY };
+                before = found;
             }
         };
         if let Err(error) = thread::Builder::new().name("belady-disk-look".into()).spawn(follow) {
@@ -159,8 +175,9 @@ impl Engine {
         self.stuck_notifications();
     }
 
-    fn look_at_disk(&self) {
-        let (Some(disk), Some(store)) = (&self.disk, self.cache.store()) else { return };
+    /// Looks at the disk; says what was found, if it could be.
+    fn look_at_disk(&self) -> Option<Found> {
+        let (disk, store) = (self.disk.as_ref()?, self.cache.store()?);
         let mut noted = lock(&disk.noted);
         if noted.elapsed() >= NOTE_USE_EVERY {
             *noted = Instant::now();
@@ -169,7 +186,9 @@ impl Engine {
         drop(noted);
         self.cache.sync_old();
         // What cannot be looked at is no reason to change anything.
-        let Ok(share) = store.share() else { return };
+        let share = store.share().ok()?;
+        let found =
+            Found { rests: store.rests(), written: store.writes_answered(), others: share.others };
         let reading = Reading {
             what: "the cache disk".into(),
             limit: share.total,
@@ -181,7 +200,7 @@ impl Engine {
         readings.push(reading);
         let mut budget = lock(&disk.budget);
         if !budget.look(&readings, 0) {
-            return;
+            return Some(found);
         }
         let capacity = budget.present();
         let why = budget.reduced().unwrap_or("what is configured fits again").to_owned();
@@ -193,5 +212,6 @@ impl Engine {
         if home.is_some() {
             store.resize(capacity);
         }
+        Some(found)
     }
 }

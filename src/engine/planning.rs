@@ -17,8 +17,10 @@ use crate::sync::Mutex;
 /// How often what the planner knows is published while there is something to do.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
-/// How often it is looked whether the tasks that hold files open are still there.
+/// How often it is looked whether the tasks that hold files open are still there: while something is heard,
+/// and a moment later, and else.
 const ROLL_CALL_EVERY: Duration = Duration::from_secs(1);
+const IDLE_ROLL_CALL_EVERY: Duration = Duration::from_secs(5);
 
 /// New tasks after which that is looked at once: threads that are made for each batch end soon.
 const NEWCOMERS_MAX: usize = 16;
@@ -37,6 +39,36 @@ impl Published {
     /// Where a stream stands, if it has an order.
     pub(super) fn progress(&self, stream: StreamId) -> Option<&StreamStatus> {
         self.streams.iter().find(|(id, _)| *id == stream).map(|(_, status)| status)
+    }
+}
+
+/// When it is looked which tasks are gone.
+struct RollCall {
+    last: Instant,
+    /// Tasks that there were then.
+    tasks: usize,
+    /// Whether nothing was heard since.
+    is_quiet: bool,
+}
+
+impl RollCall {
+    /// Whether it is due before what is heard is taken: a task may have ended before that.
+    fn is_due(&self, tasks: usize, now: Instant) -> bool {
+        tasks > self.tasks + NEWCOMERS_MAX || now >= self.last + ROLL_CALL_EVERY
+    }
+
+    /// How long nothing has to be looked at, if nothing is heard.
+    fn patience(&self, tasks: usize) -> Duration {
+        match (tasks, self.is_quiet) {
+            (0, _) => Duration::from_secs(3600),
+            (_, false) => ROLL_CALL_EVERY,
+            (_, true) => IDLE_ROLL_CALL_EVERY,
+        }
+    }
+
+    /// The roll was called, and these tasks are there.
+    fn called(&mut self, tasks: usize, now: Instant) {
+        *self = RollCall { last: now, tasks, is_quiet: true };
     }
 }
 
@@ -69,15 +101,24 @@ fn run(
     let mut messages = Vec::new();
     let mut questions = Vec::new();
     let mut actions = Vec::new();
-    let (mut due, mut roll_call) = (Instant::now(), Instant::now());
-    let (mut stale, mut known_tasks) = (true, 0);
+    let (mut due, mut stale) = (Instant::now(), true);
+    let mut roll_call = RollCall { last: due, tasks: 0, is_quiet: true };
     loop {
-        let patience = match (stale, planner.tasks().next()) {
-            (true, _) => PUBLISH_EVERY,
-            (false, Some(_)) => ROLL_CALL_EVERY,
-            (false, None) => Duration::from_secs(3600),
+        let patience = match stale {
+            true => PUBLISH_EVERY,
+            false => roll_call.patience(planner.tasks().count()),
         };
         let open = inbox.take(&mut messages, &mut questions, patience);
+        if roll_call.is_due(planner.tasks().count(), Instant::now()) {
+            let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
+            for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
+                planner.apply(Event::Left { task }, &mut actions);
+                act(&mut actions, None, inbox, cache, offers.as_mut());
+                stale = true;
+            }
+            roll_call.called(planner.tasks().count(), Instant::now());
+        }
+        roll_call.is_quiet &= messages.is_empty();
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
             if let Some(ear) = ear {
@@ -98,17 +139,6 @@ fn run(
             publish(&planner, published);
         }
         questions.drain(..).for_each(|question| question(&planner));
-        let crowded = planner.tasks().count() > known_tasks + NEWCOMERS_MAX;
-        if crowded || Instant::now() >= roll_call {
-            let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
-            for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
-                planner.apply(Event::Left { task }, &mut actions);
-                act(&mut actions, None, inbox, cache, offers.as_mut());
-                stale = true;
-            }
-            roll_call = Instant::now() + ROLL_CALL_EVERY;
-            known_tasks = planner.tasks().count();
-        }
         if stale && Instant::now() >= due {
             publish(&planner, published);
             due = Instant::now() + PUBLISH_EVERY;
@@ -169,4 +199,24 @@ fn publish(planner: &Planner, published: &Mutex<Published>) {
         streams: planner.streams().collect(),
     };
     *lock(published) = state;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_roll_is_called_before_news_and_seldom_without() {
+        let start = Instant::now();
+        let mut roll_call = RollCall { last: start, tasks: 0, is_quiet: true };
+        assert!(!roll_call.is_due(NEWCOMERS_MAX, start), "they have just come");
+        assert!(roll_call.is_due(NEWCOMERS_MAX + 1, start), "many have come");
+        assert!(roll_call.is_due(1, start + ROLL_CALL_EVERY), "whatever is heard next");
+        roll_call.is_quiet = false;
+        assert_eq!(roll_call.patience(1), ROLL_CALL_EVERY);
+        roll_call.called(1, start + ROLL_CALL_EVERY);
+        assert!(!roll_call.is_due(1, start + ROLL_CALL_EVERY));
+        assert_eq!(roll_call.patience(1), IDLE_ROLL_CALL_EVERY);
+        assert!(roll_call.patience(0) > IDLE_ROLL_CALL_EVERY, "there is nobody");
+    }
 }

@@ -326,6 +326,12 @@ impl Store {
         self.watch.writes.answered()
     }
 
+    /// Whether all that was stored lasts, and the disk does what it should and has room. May block.
+    pub fn rests(&self) -> bool {
+        let is_well = self.health.is_up() && !self.health.is_full();
+        is_well && !self.hangs() && self.unsynced() == 0
+    }
+
     /// Whether to try the disk.
     pub(super) fn is_usable(&self) -> bool {
         !self.reads_hang() && self.health.is_usable()

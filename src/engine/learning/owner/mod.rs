@@ -25,9 +25,10 @@ use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, RAM};
 use crate::sync::Mutex;
 
-/// How often is looked what has changed around: while something happens, and else.
+/// How often is looked what has changed around: while something happens, and else, at first and at last.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+const IDLE_LOOK_MAX: Duration = Duration::from_secs(8);
 
 /// So much of what is heard while files are still being found is kept.
 const EARLY_MAX: usize = 1 << 18;
@@ -184,10 +185,16 @@ impl Owner {
     /// Takes notes until `closed`.
     pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
         self.await_files(notes, closed);
-        let mut due = Instant::now();
+        let (mut due, mut looked, mut pause) = (Instant::now(), Instant::now(), IDLE_LOOK_EVERY);
         while !closed.load(Ordering::Relaxed) {
             match notes.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(note) => {
+                    // Who has left before it was heard is to have left before.
+                    if looked.elapsed() > IDLE_LOOK_EVERY {
+                        self.look();
+                        looked = Instant::now();
+                    }
+                    pause = IDLE_LOOK_EVERY;
                     for note in std::iter::once(note).chain(notes.try_iter().take(NOTES_MAX)) {
                         self.take(note);
                     }
@@ -199,7 +206,9 @@ impl Owner {
             }
             if Instant::now() >= due {
                 self.look();
-                due = Instant::now() + IDLE_LOOK_EVERY;
+                looked = Instant::now();
+                due = looked + pause;
+                pause = (2 * pause).min(IDLE_LOOK_MAX);
             }
         }
         // What was seen last belongs to it, too.
