@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// A name in a directory, or what is known by a number there.
+    /// A name in a directory, or a number that has no name any more.
     pub(super) fn name(directory: NodeId, name: impl Hash) -> Self {
         let hashes = BuildHasherDefault::<DefaultHasher>::default();
         Place::Name(directory, hashes.hash_one(name))
@@ -218,9 +218,15 @@ impl Dataset {
         self.cache.store().is_some_and(|store| store.reads_hang())
     }
 
-    /// Where the source is asked about a node: at a name in its directory.
+    /// Where the source is asked about a node: at its name in its directory. So who asks by the name waits
+    /// for the same.
     fn place(&self, node: NodeId) -> Place {
-        Place::name(self.catalog.parent(node).unwrap_or(NodeId::ROOT), node)
+        let parent = self.catalog.parent(node).unwrap_or(NodeId::ROOT);
+        let path = self.catalog.path(node).ok();
+        match path.as_deref().and_then(Path::file_name) {
+            Some(name) => Place::name(parent, name),
+            None => Place::name(parent, node),
+        }
     }
 
     /// Attributes of the root, whose last check is too old. A source that hangs or fails does not
@@ -340,5 +346,35 @@ impl Dataset {
             return Ok(());
         };
         self.checked(self.catalog.refresh(parent, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Cache, Inbox};
+    use crate::catalog::Catalog;
+    use crate::source::PosixSource;
+
+    #[test]
+    fn a_name_is_one_place_whether_it_is_asked_for_by_name_or_by_number() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("d")).unwrap();
+        for name in ["a", "b"] {
+            std::fs::write(root.path().join("d").join(name), name).unwrap();
+        }
+        let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+        let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
+        let inbox = Arc::new(Inbox::new(1));
+        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+        let find = |parent, name: &str| {
+            catalog.lookup(parent, OsStr::new(name), true).unwrap().unwrap().node
+        };
+        let d = find(NodeId::ROOT, "d");
+        let [a, b] = ["a", "b"].map(|name| find(d, name));
+        let dataset = Dataset::new(Arc::clone(&catalog), cache, inbox, Arc::new(|_| ()), false);
+        assert_eq!(dataset.place(a), Place::name(d, OsStr::new("a")));
+        assert_eq!(dataset.place(d), Place::name(NodeId::ROOT, OsStr::new("d")));
+        assert!(dataset.place(a) != dataset.place(b));
     }
 }

@@ -16,6 +16,7 @@ use crate::belady::{Belady, End};
 use crate::clock::{Nanos, nanos};
 use crate::diagnose;
 use crate::disk::CacheDisk;
+use crate::excuse::Excuses;
 use crate::ground::Ground;
 use crate::lanes::Lanes;
 use crate::mounts::{Connections, below, sever};
@@ -82,7 +83,8 @@ impl Run {
         };
         let mut disk = CacheDisk::new(plan.disk, &self.ground)?;
         let (tally, yardstick) = (Arc::clone(&self.tally), Arc::clone(&self.yardstick));
-        let watch = Arc::new(Watch::new(tally, yardstick, self.limit, plan.number));
+        let excuses = Excuses::new(plan.sizes.len() as u64);
+        let watch = Arc::new(Watch::new(tally, yardstick, self.limit, excuses, plan.number));
         let from = self.ground.path(if slow.is_some() { "slow" } else { "source" });
         let cache = disk.as_ref().map(CacheDisk::options).unwrap_or_default();
         let (ground, watching) = (Arc::clone(&self.ground), Arc::clone(&watch));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::libc;
 
 use crate::clock::{Nanos, now};
-use crate::plan::Trouble;
+use crate::plan::{Plan, Trouble};
 use crate::target::{Subject, Target};
 
 /// What a fault began may end this much later: an answer that was on its way.
@@ -22,15 +22,24 @@ struct Window {
 
 /// All faults of an episode.
 #[derive(Debug, Default)]
-pub(crate) struct Excuses(Mutex<Vec<Window>>);
+pub(crate) struct Excuses {
+    windows: Mutex<Vec<Window>>,
+    /// How many files the source has.
+    files: u64,
+}
 
 /// A fault that was noted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted(usize);
 
 impl Excuses {
+    /// None yet, of a source with so many files.
+    pub(crate) fn new(files: u64) -> Self {
+        Excuses { files, ..Excuses::default() }
+    }
+
     fn windows(&self) -> MutexGuard<'_, Vec<Window>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A fault begins.
@@ -75,7 +84,8 @@ impl Excuses {
     /// Until when the operation that began then may wait. An hour where that is not known yet.
     pub(crate) fn held_until(&self, subject: &Subject, began: Nanos) -> Nanos {
         let windows = self.windows();
-        let holds = windows.iter().filter(|window| window.ends() >= began && window.holds(subject));
+        let holds = |window: &&Window| window.ends() >= began && window.holds(subject, self.files);
+        let holds = windows.iter().filter(holds);
         holds.map(|window| window.until).max().unwrap_or(0).max(began)
     }
 
@@ -84,7 +94,7 @@ impl Excuses {
         let windows = self.windows();
         let here = || windows.iter().filter(|window| window.overlaps(began, ended));
         let covers = |window: &&Window| window.target.covers(subject);
-        let holds = |window: &&Window| window.holds(subject);
+        let holds = |window: &&Window| window.holds(subject, self.files);
         let found = here().find(holds).or_else(|| here().find(covers)).or_else(|| here().next());
         found.map_or("no fault", |window| window.trouble.name())
     }
@@ -103,10 +113,10 @@ impl Excuses {
 }
 
 impl Window {
-    /// Whether operations on the subject may wait as long as it lasts.
-    fn holds(&self, subject: &Subject) -> bool {
-        let meets =
-            self.target.covers(subject) || self.trouble.spreads() && self.target.is_near(subject);
+    /// Whether operations on the subject may wait as long as it lasts, where there are so many files.
+    fn holds(&self, subject: &Subject, files: u64) -> bool {
+        let spreads = |from| self.target.beside(subject, (0..files).map(Plan::name)) >= from;
+        let meets = self.target.covers(subject) || self.trouble.spreads_from().is_some_and(spreads);
         meets && self.trouble.holds(subject)
     }
 
@@ -183,7 +193,20 @@ mod tests {
         assert_eq!(excuses.held_until(&Subject::Remount, other), Nanos::MAX);
         excuses.end(noted);
         assert!(excuses.held_until(&file("d1/0003.bin"), other) < Nanos::MAX);
-        excuses.begin(Trouble::SourceHangNames, Target::Ending(3));
-        assert_eq!(excuses.held_until(&file("d2/0004.bin"), now()), Nanos::MAX);
+    }
+
+    #[test]
+    fn few_names_that_hang_hold_no_others() {
+        let file = |path: &str| Subject::File(path.to_owned());
+        // In d3 are the files 3, 43, 83 and so on of those that end with 3.
+        for (files, holds) in [(243, false), (244, true)] {
+            let excuses = Excuses::new(files);
+            excuses.begin(Trouble::SourceHangNames, Target::Ending(3));
+            let held = |path: &str| excuses.held_until(&file(path), now()) == Nanos::MAX;
+            assert!(held("d3/0043.bin") && !held("d2/0010.bin"));
+            assert_eq!(held("d3/0011.bin"), holds, "{files}");
+            let directory = Subject::Directory("d3".to_owned());
+            assert_eq!(excuses.held_until(&directory, now()), Nanos::MAX, "it is listed");
+        }
     }
 }

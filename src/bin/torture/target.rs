@@ -56,14 +56,13 @@ impl Target {
         }
     }
 
-    /// Whether an operation on the subject may meet the fault in its own directory.
-    pub(crate) fn is_near(self, subject: &Subject) -> bool {
-        match (self, subject) {
-            (_, Subject::Local(_) | Subject::End(_)) => false,
-            // Each directory has such files.
-            (Target::Ending(_), _) => true,
-            _ => self.covers(subject),
-        }
+    /// How many of these files are in the directory of a file and may meet the fault.
+    pub(crate) fn beside(self, subject: &Subject, files: impl Iterator<Item = String>) -> usize {
+        let directory = |path: &str| path.split_once('/').map(|(top, _)| top.to_owned());
+        let Subject::File(path) = subject else { return 0 };
+        let of = directory(path);
+        let beside = files.filter(|file| directory(file) == of);
+        beside.filter(|file| self.covers(&Subject::File(file.clone()))).count()
     }
 }
 
@@ -95,10 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn files_of_an_ending_are_in_every_directory() {
-        let file = |path: &str| Subject::File(path.to_owned());
-        assert!(Target::Ending(3).is_near(&file("d4/0014.bin")));
-        assert!(!Target::Ending(3).is_near(&Subject::Local("x")));
-        assert!(!Target::Directory(3).is_near(&file("d4/0003.bin")));
+    fn files_beside_one_are_in_its_directory() {
+        let beside = |target: Target, subject: &Subject| {
+            let files = ["d4/0003.bin", "d4/0013.bin", "d4/0014.bin", "d5/0003.bin"];
+            target.beside(subject, files.map(str::to_owned).into_iter())
+        };
+        let file = Subject::File("d4/0014.bin".to_owned());
+        assert_eq!(beside(Target::Ending(3), &file), 2);
+        assert_eq!(beside(Target::Directory(5), &file), 0);
+        assert_eq!(beside(Target::Ending(3), &Subject::Local("x")), 0);
     }
 }

@@ -51,10 +51,11 @@ impl Watch {
         tally: Arc<Tally>,
         yardstick: Arc<Yardstick>,
         limit: Nanos,
+        excuses: Excuses,
         episode: u64,
     ) -> Self {
         Watch {
-            excuses: Excuses::default(),
+            excuses,
             tally,
             episode,
             yardstick,
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn what_no_fault_explains_is_a_hang() {
         let (tally, yardstick) = (Arc::<Tally>::default(), Arc::<Yardstick>::default());
-        let watch = Watch::new(tally, yardstick, 1_000_000, 0);
+        let watch = Watch::new(tally, yardstick, 1_000_000, Excuses::default(), 0);
         let subject = || Subject::File("d1/0001.bin".into());
         let noted = watch.excuses.begin(Trouble::SourceHangData, Target::All);
         let explained = watch.begin("read", subject());

@@ -124,7 +124,7 @@ impl Trouble {
     pub(crate) fn holds(self, subject: &Subject) -> bool {
         match self {
             Trouble::SourceHangData => matches!(subject, Subject::File(_) | Subject::Remount),
-            // Names wait by directory: a listing that hangs holds the names of its directory, too.
+            // A name that is not known yet is looked for by a listing.
             Trouble::SourceHangNames | Trouble::SourceHangLists => {
                 !matches!(subject, Subject::End(_))
             }
@@ -136,9 +136,10 @@ impl Trouble {
         }
     }
 
-    /// Whether a name that meets it holds up the other names of its directory.
-    pub(crate) fn spreads(self) -> bool {
-        matches!(self, Trouble::SourceHangNames | Trouble::SourceHangLists)
+    /// How many names of a directory have to meet it so that all others there may wait, too. Names wait by
+    /// name until eight hang beside each other; a listing of the directory may be one of these.
+    pub(crate) fn spreads_from(self) -> Option<usize> {
+        (self == Trouble::SourceHangNames).then_some(7)
     }
 
     /// Whether something is not answered until it ends.
