@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     const MEMORY: usize = 1 << 20;
-    const PIECE: [u8; 64 << 10] = [0; 64 << 10];
+    const PIECE: usize = 64 << 10;
 
     fn open() -> (Arc<Room>, Handle) {
         let room = Arc::<Room>::default();
@@ -397,9 +397,9 @@ mod tests {
     #[test]
     fn what_has_no_memory_is_refused_and_let_go_of() {
         let (room, mut handle) = open();
-        let owner = LockOwner(7);
+        let (owner, zeros) = (LockOwner(7), vec![0; PIECE]);
         let mut write =
-            |number: usize| handle.write((number * PIECE.len()) as u64, &PIECE, Some(owner)).err();
+            |number: usize| handle.write((number * PIECE) as u64, &zeros, Some(owner)).err();
         assert_eq!((0..16).find_map(&mut write), None);
         assert_eq!((write(16), room.taken()), (Some(Errno::ENOSPC), 0));
         assert_eq!(write(0), Some(Errno::ENOSPC), "nothing more is taken");

@@ -34,7 +34,7 @@ mod watchdog;
 mod writing;
 
 use std::mem::ManuallyDrop;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,8 +64,7 @@ pub use push::Pusher;
 pub use requests::Requests;
 pub use room::Room;
 pub use table::{
-    Place, cut_off, cut_off_any, device_of, is_cut_off, is_mounted, is_of, is_ours,
-    place_on_device, source_name, unmount,
+    Place, cut_off, device_of, is_cut_off, is_mounted, is_of, place_on_device, source_name, unmount,
 };
 use table::{device_at, sever};
 use views::ViewOps;
@@ -108,6 +107,12 @@ impl<F: Filesystem> Unserved<F> {
         let session = session.map_err(|error| explain(&error, mountpoint))?;
         let threads = config.n_threads.unwrap_or(1);
         Ok(Unserved { session, mountpoint: mountpoint.to_path_buf(), answering, threads })
+    }
+
+    /// The device, for notifications.
+    fn device(&self) -> Result<OwnedFd> {
+        let device = self.session.as_fd().try_clone_to_owned();
+        device.map_err(|error| explain(&error, &self.mountpoint))
     }
 
     fn serve(self) -> Result<Mounted> {
@@ -298,9 +303,7 @@ impl Connection {
         let how = (passing.clone(), direct.clone());
         let ops = DatasetOps::new(served, Arc::clone(&known), counted, how);
         let unserved = Unserved::mount(ops, mountpoint, &config(settings))?;
-        let device = unserved.session.as_fd().try_clone_to_owned();
-        let device = device.map_err(|error| explain(&error, mountpoint))?;
-        let notifier = Arc::new(Notifier::new(device));
+        let notifier = Arc::new(Notifier::new(unserved.device()?));
         if let Some(direct) = direct {
             direct.connect(Arc::clone(&notifier));
         }

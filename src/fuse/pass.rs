@@ -160,7 +160,7 @@ mod tests {
         fn drop(&mut self) {
             self.0.send(()).unwrap();
             // The test may be over.
-            let _ = self.1.recv();
+            let _ = self.1.recv_timeout(LIMIT);
         }
     }
 

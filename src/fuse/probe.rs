@@ -143,9 +143,9 @@ impl Throwaway {
         config.mount_options =
             vec![MountOption::RO, MountOption::NoSuid, MountOption::FSName("belady-doctor".into())];
         let offer = Offer::default();
-        let unserved = Unserved::mount(ProbeOps(Arc::clone(&offer)), directory.path(), &config)?;
-        let device = unserved.session.as_fd().try_clone_to_owned().map_err(refused)?;
-        let mounted = unserved.serve()?;
+        let ops = ProbeOps(Arc::clone(&offer));
+        let unserved = Unserved::mount(ops, directory.path(), &config)?;
+        let (device, mounted) = (unserved.device()?, unserved.serve()?);
         Ok(Throwaway { mounted, device, directory, offer, _undisturbed: undisturbed })
     }
 

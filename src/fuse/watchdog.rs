@@ -363,7 +363,13 @@ mod tests {
             thread::spawn(move || file.read_at(&mut [0], 0).is_err())
         });
         assert!(readers.into_iter().all(|reader| reader.join().unwrap()), "readers get an error");
-        assert_eq!(stuck.0.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+        let (start, mut ended) = (Instant::now(), None);
+        while ended.is_none() {
+            assert!(start.elapsed() < LIMIT, "the daemon goes on");
+            thread::sleep(Duration::from_millis(5));
+            ended = stuck.0.try_wait().unwrap();
+        }
+        assert_eq!(ended.and_then(|ended| ended.signal()), Some(Signal::SIGTERM as i32));
         drop((file, stuck));
         assert!(!is_mounted(root.path()));
     }
