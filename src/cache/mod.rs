@@ -303,6 +303,9 @@ impl Cache {
                 fetching.waiters.push(waiter);
                 let (news, flight) = (fetching.go_to_ram(), fetching.route.number());
                 drop(flights);
+                if news {
+                    self.begin_fetch(node.file());
+                }
                 self.memory.promote(flight);
                 let missed = Event::Missed { block, task };
                 self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
@@ -351,29 +354,33 @@ impl Cache {
         }
     }
 
-    /// The planner wants a block in RAM. Nothing happens where a flight is under way.
+    /// The planner wants a block in RAM. A flight that is under way brings it there, too.
     pub fn prefetch(self: &Arc<Self>, block: BlockId) {
         let Some(located) = self.catalog.locate(block) else {
             return self.inbox.put(Event::Failed { block }, None);
         };
         let mut flights = self.lock();
-        match flights.entry(Key::whole(block, located.node)) {
+        let is_new = match flights.entry(Key::whole(block, located.node)) {
             Entry::Vacant(slot) => {
                 slot.insert(Flight::Fetching(Fetching::for_ram()));
+                true
             }
             Entry::Occupied(mut flight) => {
-                if let Flight::Fetching(fetching) = flight.get_mut() {
-                    fetching.go_to_ram();
+                let Flight::Fetching(fetching) = flight.get_mut() else { return };
+                if !fetching.go_to_ram() {
+                    return;
                 }
-                return;
+                false
             }
-        }
+        };
         drop(flights);
         self.begin_fetch(located.node.file());
         if let Some(pages) = self.pages.get() {
             pages.expect(&located);
         }
-        self.fetch(block, located, Urgency::Prefetch);
+        if is_new {
+            self.fetch(block, located, Urgency::Prefetch);
+        }
     }
 
     /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is

@@ -81,14 +81,16 @@ impl Dataset {
         if part.range.is_empty() {
             return reader.answer(Ok(&[]));
         }
-        if node != reader.node {
-            let unproved = self.unproved_beside(&part);
-            if !unproved.is_empty() {
-                return self.prove(node, unproved, reader);
-            }
+        let is_past = node != reader.node;
+        let unproved = if is_past { self.catalog.unproved(node) } else { Vec::new() };
+        // Pages that lie there prove nothing.
+        let is_proved = unproved.is_empty();
+        let beside = self.beside(&part, unproved);
+        if !beside.is_empty() {
+            return self.prove(node, beside, reader);
         }
         match &self.peeks {
-            Some(peeks) if self.cache.may_peek(node, file, &part.range) => {
+            Some(peeks) if is_proved && self.cache.may_peek(node, file, &part.range) => {
                 let dataset = Arc::clone(self);
                 peeks.submit(Urgency::Demand, node, move || {
                     match dataset.cache.peek(node, &part.range) {
@@ -101,10 +103,9 @@ impl Dataset {
         }
     }
 
-    /// Blocks that a node of an earlier version may have shown, but for those that are read now in any
+    /// Of the blocks that a node of an earlier version may have shown, those that are not read now in any
     /// case: when these come, it is known whether they are the same.
-    fn unproved_beside(&self, part: &Part) -> Vec<BlockId> {
-        let mut unproved = self.catalog.unproved(part.node);
+    fn beside(&self, part: &Part, mut unproved: Vec<BlockId>) -> Vec<BlockId> {
         if !self.is_in_parts(part.node) {
             let length = part.range.end - part.range.start;
             let layout = self.catalog.layout();

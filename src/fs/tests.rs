@@ -22,8 +22,11 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Reads that are answered when a test says so.
 type Held = Arc<Mutex<Vec<ReadRequest>>>;
 
+/// What lies in the page cache of the file, from its start on.
+type Lying = Arc<Mutex<Vec<u8>>>;
+
 /// Page cache that tells where blocks are put.
-struct Told(std::sync::mpsc::Sender<u64>);
+struct Told(std::sync::mpsc::Sender<u64>, Lying);
 
 impl Pages for Told {
     fn expect(&self, _: &Located) {}
@@ -39,8 +42,10 @@ impl Pages for Told {
 
     fn renew(&self, _: Located) {}
 
-    fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
-        Err(Errno::EAGAIN)
+    fn read(&self, at: &Located) -> Result<Vec<u8>, Errno> {
+        let start = at.offset as usize;
+        let lying = self.1.lock().unwrap();
+        lying.get(start..start + at.length).map(<[u8]>::to_vec).ok_or(Errno::EAGAIN)
     }
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
@@ -56,6 +61,7 @@ struct Stand {
     held: Held,
     /// Offsets of the blocks that are put into the page cache.
     pushed: Receiver<u64>,
+    lying: Lying,
     node: NodeId,
     bytes: Vec<u8>,
     files: tempfile::TempDir,
@@ -74,11 +80,12 @@ fn stand() -> Stand {
     let inbox = Arc::new(Inbox::new(8));
     let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
     let (sender, pushed) = channel();
-    cache.connect(Arc::new(Told(sender)), Box::new(|_, _, _| ()));
+    let lying = Lying::default();
+    cache.connect(Arc::new(Told(sender, Arc::clone(&lying))), Box::new(|_, _, _| ()));
     let found = catalog.lookup(NodeId::ROOT, OsStr::new("file"), true);
     let node = found.unwrap().unwrap().node;
     let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
-    Stand { dataset, directory, held, pushed, node, bytes, files }
+    Stand { dataset, directory, held, pushed, lying, node, bytes, files }
 }
 
 impl Stand {
@@ -106,12 +113,7 @@ impl Stand {
     }
 
     fn read(&self, range: Range<usize>) -> Receiver<Result<Vec<u8>, Errno>> {
-        let (sender, answer) = channel();
-        let reply =
-            move |bytes: Result<&[u8], Errno>| sender.send(bytes.map(<[u8]>::to_vec)).unwrap();
-        let (offset, size) = (range.start as u64, range.len() as u32);
-        self.dataset.read(self.node, 1, offset, size, Box::new(reply));
-        answer
+        read(&self.dataset, self.node, range)
     }
 
     /// The next blocks that are pushed.
@@ -120,6 +122,17 @@ impl Stand {
         offsets.sort_unstable();
         offsets
     }
+}
+
+fn read(
+    dataset: &Arc<Dataset>,
+    node: NodeId,
+    range: Range<usize>,
+) -> Receiver<Result<Vec<u8>, Errno>> {
+    let (sender, answer) = channel();
+    let reply = move |bytes: Result<&[u8], Errno>| sender.send(bytes.map(<[u8]>::to_vec)).unwrap();
+    dataset.read(node, 1, range.start as u64, range.len() as u32, Box::new(reply));
+    answer
 }
 
 #[test]
@@ -166,7 +179,7 @@ fn checked(period: Option<Duration>) -> Stand {
     let dataset = Arc::clone(&stand.dataset);
     let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
     let (sender, pushed) = channel();
-    cache.connect(Arc::new(Told(sender)), Box::new(recheck));
+    cache.connect(Arc::new(Told(sender, Arc::clone(&stand.lying))), Box::new(recheck));
     stand.pushed = pushed;
     stand
 }
@@ -252,6 +265,35 @@ fn a_large_file_of_which_pages_were_read_is_another_one_when_it_has_changed() {
     let read = stand.read(BLOCK..BLOCK + 10);
     stand.answer(BLOCK, None);
     assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
+}
+
+/// Pages of the later version that somebody has read in parts do not show that it is the same.
+#[test]
+fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
+    let stand = checked(None);
+    let is_answered = |answer: Receiver<Result<Vec<u8>, Errno>>| {
+        assert!(answer.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..10]);
+    };
+    let first = stand.read(0..10);
+    stand.answer(0, None);
+    is_answered(first);
+    assert_eq!(stand.pushes(), [0]);
+    stand.rewrite(1);
+    let catalog = stand.dataset.catalog();
+    catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
+    let (present, file, _) = catalog.served(stand.node).unwrap();
+    stand.dataset.cache.gears().divide(file, true);
+    let parts = read(&stand.dataset, present, 0..10);
+    stand.answer(0, None);
+    is_answered(parts);
+    *stand.lying.lock().unwrap() = stand.bytes[..10].to_vec();
+    let further = stand.dataset.further();
+    let compared = read(&further, stand.node, 0..10);
+    stand.answer(0, None);
+    is_answered(compared);
+    assert_eq!(stand.pushes(), [0]);
+    is_answered(read(&further, stand.node, 0..10));
+    assert!(stand.held.lock().unwrap().is_empty(), "its pages do from then on");
 }
 
 #[test]

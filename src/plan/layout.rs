@@ -109,6 +109,11 @@ impl Layout {
         (extent.first + from as u32..extent.first + to as u32).map(BlockId)
     }
 
+    /// Whether this is a block of a file, and none that its file has left behind.
+    pub fn has(&self, block: BlockId) -> bool {
+        block.index() < self.blocks() && self.range(block).1 > 0
+    }
+
     /// The file that a block belongs to.
     pub fn file_of(&self, block: BlockId) -> FileId {
         self.file_of[block.index()]
@@ -202,6 +207,8 @@ mod tests {
         layout.resize(FileId(0), 2 * BLOCK_BYTES);
         assert_eq!(layout.blocks_of(FileId(0)).map(|b| b.0).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(layout.range(BlockId(0)), (0, 0), "the old block is left behind");
+        let has: Vec<bool> = (0..5).map(|block| layout.has(BlockId(block))).collect();
+        assert_eq!(has, [false, true, true, true, false]);
         layout.resize(FileId(0), 5);
         assert_eq!(layout.blocks_of(FileId(0)).map(|b| b.0).collect::<Vec<_>>(), [2]);
         assert_eq!(layout.range(BlockId(1)), (0, 10), "the neighbour keeps its number");

@@ -4,12 +4,14 @@
 //!    another one. Who maps files looks a thousand of them up before he touches a page of the first.
 //! 2. That shows in reads of files that had been there, of which each open would have been seen, and
 //!    that were left before: [`Event::Touched`](super::Event::Touched). How many opens later they come
-//!    is the *lag* of the loader.
+//!    is the *lag* of the loader. Files of several blocks show none: one that is kept open may be read
+//!    all over.
 //! 3. From then on a file counts as open, and as not read, until it is touched or so many opens have
 //!    followed. What is staged for it stays as long as the window has room.
 //! 4. A window that is narrower than the lag would drop what is staged before it is read. Then nothing
 //!    is staged for orders.
-//! 5. When all tasks have ended it is forgotten: others may come.
+//! 5. What a task's files have shown is forgotten when it ends, and all if no task is left: others may
+//!    come.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,9 +27,14 @@ const TOUCHES_MIN: u32 = 16;
 /// Lags are told apart by powers of two up to this one, which is the longest.
 const LAGS: usize = 13;
 
+/// By the power of two, touches that came so many opens after the file was left.
+type Touches = [u32; LAGS];
+
 /// A file that was left.
 #[derive(Clone, Copy, Debug)]
 struct Left {
+    /// The task that was at it.
+    task: u32,
     /// The planner's tick then.
     at: u64,
     /// Whether RAM had it, so that nothing was to be read of it but by touching it.
@@ -39,8 +46,9 @@ struct Left {
 pub(super) struct Mapped {
     /// Files that were left and not opened again.
     left: BTreeMap<FileId, Left>,
-    /// By the power of two, touches that came so many opens after.
-    touches: [u32; LAGS],
+    touches: Touches,
+    /// The same for each task that runs and had left the files, or touched them if that one has ended.
+    shown_by: BTreeMap<u32, Touches>,
     /// Files that are held open though they were left, the first first, and at which tick.
     held: VecDeque<(FileId, u64)>,
     /// Files that are being touched.
@@ -63,26 +71,36 @@ impl Mapped {
         self.left.remove(&file);
     }
 
-    /// A file is left at a tick, and RAM has it or not.
-    fn leaves(&mut self, file: FileId, at: u64, there: bool) {
-        self.left.insert(file, Left { at, there });
+    /// A file is left.
+    fn leaves(&mut self, file: FileId, left: Left) {
+        self.left.insert(file, left);
         if self.left.len() > 2 << LAGS {
-            self.left.retain(|_, left| left.at + (1 << LAGS) > at);
+            self.left.retain(|_, other| other.at + (1 << LAGS) > left.at);
         }
     }
 
-    /// A file is touched at a tick. Says whether it was opened before, and left.
-    fn touched(&mut self, file: FileId, now: u64) -> bool {
+    /// A file is touched. Says how it was left, if it was opened before.
+    fn touched(&mut self, file: FileId) -> Option<Left> {
         let known = self.lag() > 0;
-        let Some(left) = self.left.remove(&file).filter(|left| left.there || known) else {
-            return false;
-        };
-        let lag = (now - left.at).max(1);
-        if left.there && lag < 1 << LAGS {
-            let power = lag.next_power_of_two().trailing_zeros() as usize;
-            self.touches[power.min(LAGS - 1)] += 1;
+        self.left.remove(&file).filter(|left| left.there || known)
+    }
+
+    /// A file that a task had opened is read so many opens after it was left.
+    fn shows(&mut self, task: u32, lag: u64) {
+        if lag < 1 << LAGS {
+            let power = lag.max(1).next_power_of_two().trailing_zeros() as usize;
+            let power = power.min(LAGS - 1);
+            self.touches[power] += 1;
+            self.shown_by.entry(task).or_default()[power] += 1;
         }
-        true
+    }
+
+    /// A task has ended.
+    pub(super) fn ended(&mut self, task: u32) {
+        let shown = self.shown_by.remove(&task).unwrap_or_default();
+        for (touches, shown) in self.touches.iter_mut().zip(shown) {
+            *touches -= shown;
+        }
     }
 }
 
@@ -93,10 +111,14 @@ impl Planner {
             return;
         }
         let since = self.mapped.left.get(&file).map_or(0, |left| left.at);
-        let block = self.layout.blocks_of(file).next();
-        let seen = block.is_some_and(|block| !self.sight().may_miss(block, since));
-        if !seen || !self.mapped.touched(file, self.ticks) {
-            return self.seen(task, file, actions);
+        let mut blocks = self.layout.blocks_of(file);
+        let is_small = blocks.len() == 1;
+        let is_seen = blocks.next().is_some_and(|block| !self.sight().may_miss(block, since));
+        let left = if is_seen { self.mapped.touched(file) } else { None };
+        let Some(left) = left else { return self.seen(task, file, actions) };
+        if left.there && is_small {
+            let runs = self.seen_at.contains_key(&left.task);
+            self.mapped.shows(if runs { left.task } else { task }, self.ticks - left.at);
         }
         // It is open as long as the task is at it.
         self.hold(file);
@@ -106,18 +128,18 @@ impl Planner {
             self.read_at_last(file, actions);
         }
         if let Some(before) = self.seen_at.insert(task, file) {
-            self.leave(before, actions);
+            self.leave(task, before, actions);
         }
     }
 
     /// A task is done with a file, or seems to be.
-    pub(super) fn leave(&mut self, file: FileId, actions: &mut Vec<Action>) {
+    pub(super) fn leave(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
         if self.mapped.touching.remove(&file) {
             return self.closed(file, actions);
         }
         if let Some(block) = self.layout.blocks_of(file).next() {
             let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
-            self.mapped.leaves(file, self.ticks, there);
+            self.mapped.leaves(file, Left { task, at: self.ticks, there });
         }
         if self.mapped.lag() == 0 || self.seen_at.is_empty() {
             return self.closed(file, actions);
@@ -146,7 +168,7 @@ impl Planner {
         }
         let lag = self.mapped.lag();
         while let Some(&(file, at)) = self.mapped.held.front()
-            && at + lag < self.ticks
+            && (lag == 0 || at + lag < self.ticks)
         {
             self.mapped.held.pop_front();
             self.read_at_last(file, actions);
@@ -172,24 +194,50 @@ impl Planner {
 mod tests {
     use super::*;
 
+    /// A file that the task with this number left is touched now.
+    fn touch(mapped: &mut Mapped, file: u32, now: u64) -> bool {
+        let left = mapped.touched(FileId(file));
+        left.iter().for_each(|left| mapped.shows(left.task, now - left.at));
+        left.is_some()
+    }
+
+    /// Two tasks left a thousand files.
+    fn mapped() -> Mapped {
+        let mut mapped = Mapped::default();
+        for file in 0..1_000 {
+            let left = Left { task: file % 2, at: u64::from(file), there: true };
+            mapped.leaves(FileId(file), left);
+        }
+        mapped
+    }
+
     #[test]
     fn a_lag_is_what_many_touches_show() {
-        let mut mapped = Mapped::default();
-        for file in (0..1_000).map(FileId) {
-            mapped.leaves(file, u64::from(file.0), true);
-        }
-        for file in (0..15).map(FileId) {
-            assert!(mapped.touched(file, 1_000));
+        let mut mapped = mapped();
+        for file in 0..15 {
+            assert!(touch(&mut mapped, file, 1_000));
         }
         assert_eq!(mapped.lag(), 0);
-        for file in (500..520).map(FileId) {
-            assert!(mapped.touched(file, u64::from(file.0) + 1));
+        for file in 500..520 {
+            assert!(touch(&mut mapped, file, u64::from(file) + 1));
         }
         assert_eq!(mapped.lag(), 1, "of the others there are too few");
-        assert!(mapped.touched(FileId(15), 1_000));
+        assert!(touch(&mut mapped, 15, 1_000));
         assert_eq!(mapped.lag(), 1 << 10);
-        assert!(!mapped.touched(FileId(15), 1_001), "it was not opened again");
+        assert!(!touch(&mut mapped, 15, 1_001), "it was not opened again");
         mapped.opened(FileId(16));
-        assert!(!mapped.touched(FileId(16), 1_001), "it was");
+        assert!(!touch(&mut mapped, 16, 1_001), "it was");
+    }
+
+    #[test]
+    fn what_a_task_s_files_have_shown_goes_with_it() {
+        let mut mapped = mapped();
+        for file in 0..40 {
+            touch(&mut mapped, file, 1_000);
+        }
+        for (task, lag) in [(2, 1 << 10), (0, 1 << 10), (0, 1 << 10), (1, 0)] {
+            mapped.ended(task);
+            assert_eq!(mapped.lag(), lag, "{task} has ended");
+        }
     }
 }

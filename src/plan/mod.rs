@@ -170,8 +170,9 @@ impl Planner {
 
     /// Takes one event and appends what is to be done to `actions`.
     pub fn apply(&mut self, event: Event, actions: &mut Vec<Action>) {
-        // A block of a file that has grown may be read before the growth is told.
-        if event.block().is_some_and(|block| !self.residency.knows(block)) {
+        // A block of a file that has grown may be read before the growth is told, and one that its file
+        // left behind may be told of after it.
+        if event.block().is_some_and(|block| !self.layout.has(block)) {
             return;
         }
         match event {
@@ -356,7 +357,7 @@ impl Planner {
     fn found(&mut self, tier: usize, blocks: &[BlockId], actions: &mut Vec<Action>) {
         let Some(Tier { capacity, .. }) = self.settings.tiers.get(tier).copied() else { return };
         for &block in blocks {
-            let known = self.residency.knows(block) && !self.residency.is_in(block, tier);
+            let known = self.layout.has(block) && !self.residency.is_in(block, tier);
             if !known || tier == RAM || self.residency.is_placing(block) {
                 continue;
             }

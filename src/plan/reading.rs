@@ -19,18 +19,19 @@ impl Planner {
         self.mapped.opened(file);
         self.looked_up(task, file, actions);
         if let Some(before) = before {
-            self.leave(before, actions);
+            self.leave(task, before, actions);
         }
     }
 
     /// A task has ended.
     pub(super) fn left(&mut self, task: u32, actions: &mut Vec<Action>) {
         self.tasks.remove(&task);
+        self.mapped.ended(task);
         for stream in self.streams.iter_mut().flatten() {
             stream.leave(task);
         }
         if let Some(file) = self.seen_at.remove(&task) {
-            self.leave(file, actions);
+            self.leave(task, file, actions);
         }
     }
 

@@ -56,11 +56,6 @@ impl Residency {
         }
     }
 
-    /// Whether this is a block that the ledger knows.
-    pub(super) fn knows(&self, block: BlockId) -> bool {
-        block.index() < self.blocks.len()
-    }
-
     pub(super) fn grow(&mut self, blocks: usize) {
         if blocks > self.blocks.len() {
             self.blocks.resize(blocks, State::default());

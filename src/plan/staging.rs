@@ -323,8 +323,11 @@ impl Planner {
             let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
             // A large file is read from where its reader is.
             let small = self.layout.blocks_of(self.layout.file_of(block)).len() == 1;
-            let wanted =
-                small && !there && !self.residency.is_dropping(block) && self.may_stay(block);
+            let wanted = small
+                && self.layout.has(block)
+                && !there
+                && !self.residency.is_dropping(block)
+                && self.may_stay(block);
             if wanted {
                 if !self.make_way(block, self.next_use(block, false), actions) {
                     return;

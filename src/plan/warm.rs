@@ -53,7 +53,7 @@ impl Warming {
 impl Planner {
     /// Where a block is.
     pub fn standing(&self, block: BlockId) -> Standing {
-        if !self.residency.knows(block) {
+        if !self.layout.has(block) {
             return Standing::Away;
         }
         let coming = self.residency.is_fetching(block) || self.residency.is_placing(block);
@@ -72,7 +72,7 @@ impl Planner {
     }
 
     pub(super) fn wanted(&mut self, blocks: &[BlockId]) {
-        for &block in blocks.iter().filter(|block| self.residency.knows(**block)) {
+        for &block in blocks.iter().filter(|block| self.layout.has(**block)) {
             self.warming.refused.remove(&block);
             if self.warming.queued.insert(block) {
                 self.warming.queue.push_back(block);
@@ -82,7 +82,7 @@ impl Planner {
 
     pub(super) fn unwanted(&mut self, blocks: &[BlockId], actions: &mut Vec<Action>) {
         for &block in blocks {
-            if !self.residency.knows(block) {
+            if !self.layout.has(block) {
                 continue;
             }
             self.warming.queued.remove(&block);
@@ -105,8 +105,11 @@ impl Planner {
             && self.warming.loading.len() < LOADING_MAX
             && let Some(block) = self.warming.queue.pop_front()
         {
-            // Not wanted any more, or here in the meantime.
-            if !self.warming.queued.remove(&block) || self.standing(block) != Standing::Away {
+            // Not wanted any more, left behind by its file, or here in the meantime.
+            if !self.warming.queued.remove(&block)
+                || !self.layout.has(block)
+                || self.standing(block) != Standing::Away
+            {
                 continue;
             }
             let next = self.next_use(block, false);

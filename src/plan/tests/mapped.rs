@@ -3,52 +3,87 @@
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::parts::arrive_all;
 use super::*;
 
 const FILES: u32 = 1_000;
 
-/// A loader that has so many files mapped ahead, and reads them in any order. RAM has room for half.
-fn fetched_by(ahead: usize, told: bool) -> Vec<u64> {
-    let layout = Arc::new(Layout::new((0..FILES).map(|_| 4096)));
-    let plan = settings(u64::from(FILES) / 2 * 4096, None, PolicyKind::Auto);
+/// The tasks of a loader that maps files, and reads them.
+const MAPS: u32 = 1;
+const READS: u32 = 2;
+
+/// A planner of files of these sizes, which is to find out by itself how wide its window is.
+fn world(ram: u64, sizes: impl IntoIterator<Item = u64>) -> World {
+    let layout = Arc::new(Layout::new(sizes));
+    let plan = settings(ram, None, PolicyKind::Auto);
     let plan = Settings { window_bytes: None, gears: true, inflight_max: 32, ..plan };
     let mut world = World::new(plan.clone());
     world.planner = Planner::new(plan, layout.clone());
     world.layout = layout;
-    let names = shuffled(FILES, 7);
-    if told {
-        let order = Order::listed("test", vec![names.clone(); 5], SampleTable::Files).unwrap();
-        world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    world
+}
+
+/// Files of a page each, of which RAM has room for half.
+fn pages() -> World {
+    world(u64::from(FILES) / 2 * 4096, (0..FILES).map(|_| 4096))
+}
+
+/// Tells the order of some epochs that are all the same.
+fn tell(world: &mut World, names: &Arc<[u32]>) {
+    let order = Order::listed("test", vec![names.clone(); 5], SampleTable::Files).unwrap();
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+}
+
+/// A task opens a file, which is seen unless it is trusted.
+fn look_up(world: &mut World, task: u32, file: u32) {
+    if !world.trusted.contains(&FileId(file)) {
+        world.look_up(task, FileId(file));
     }
-    let mut choice = ChaCha8Rng::seed_from_u64(1);
-    let mut mapped: Vec<u32> = Vec::new();
-    let mut epochs = vec![0];
-    for epoch in 0..5 {
-        for &file in names.iter() {
-            if !world.trusted.contains(&FileId(file)) {
-                world.look_up(1, FileId(file));
-            }
-            mapped.push(file);
-            let over = if epoch == 4 { 0 } else { ahead };
-            while mapped.len() > over {
-                let file = mapped.swap_remove(choice.random_range(0..mapped.len()));
+}
+
+/// A loader that has some files mapped, and reads them in any order.
+struct Loader {
+    mapped: Vec<u32>,
+    choice: ChaCha8Rng,
+}
+
+impl Loader {
+    fn new() -> Self {
+        Loader { mapped: Vec::new(), choice: ChaCha8Rng::seed_from_u64(1) }
+    }
+
+    /// Maps these files, and reads some until so many are left.
+    fn go_on(&mut self, world: &mut World, names: &[u32], ahead: usize) {
+        for &file in names {
+            look_up(world, MAPS, file);
+            self.mapped.push(file);
+            while self.mapped.len() > ahead {
+                let file = self.mapped.swap_remove(self.choice.random_range(0..self.mapped.len()));
                 if !world.pages.contains(&BlockId(file)) {
-                    world.touch(2, FileId(file));
+                    world.touch(READS, FileId(file));
                 }
-                while !world.fetching.is_empty() {
-                    world.arrive(0, false);
-                }
-                while !world.dropping.is_empty() {
-                    world.finish(true);
-                }
+                arrive_all(world);
             }
             world.check();
         }
-        epochs.push(world.fetched);
     }
+}
+
+/// What a loader that has so many files mapped ahead has fetched by epoch.
+fn fetched_by(ahead: usize, told: bool) -> Vec<u64> {
+    let (mut world, mut loader, names) = (pages(), Loader::new(), shuffled(FILES, 7));
+    if told {
+        tell(&mut world, &names);
+    }
+    let epoch = |epoch| {
+        let before = world.fetched;
+        loader.go_on(&mut world, &names, if epoch == 4 { 0 } else { ahead });
+        world.fetched - before
+    };
+    let epochs = (0..5).map(epoch).collect();
     world.settle();
     world.check();
-    epochs.windows(2).map(|epoch| epoch[1] - epoch[0]).collect()
+    epochs
 }
 
 #[test]
@@ -61,5 +96,52 @@ fn what_is_mapped_is_not_dropped_before_it_is_read() {
             assert!(fetched * 100 <= least * 130, "{ahead} ahead, told {told}: {epochs:?}");
         }
         assert!(epochs[0] * 100 <= u64::from(FILES) * 120, "{ahead}, told {told}: {epochs:?}");
+    }
+}
+
+/// Somebody else who is still there says nothing of that.
+#[test]
+fn an_order_is_staged_when_those_who_mapped_files_have_ended() {
+    let (mut world, names) = (pages(), shuffled(FILES, 7));
+    world.look_up(9, FileId(0));
+    Loader::new().go_on(&mut world, &names, 300);
+    assert!(world.planner.lags_too_far());
+    let held = world.planner.open.len();
+    [MAPS, READS].into_iter().for_each(|task| world.leave(task));
+    assert_eq!((held > 100, world.planner.open.len()), (true, 1), "the others are not held");
+    tell(&mut world, &names);
+    arrive_all(&mut world);
+    for &file in &names[..500] {
+        look_up(&mut world, 3, file);
+        assert!(world.pages.contains(&BlockId(file)), "{file} was not fetched ahead");
+        arrive_all(&mut world);
+    }
+}
+
+/// A table that the samples are looked up in, say. Its reader faults a page in here and there.
+#[test]
+fn a_large_file_that_is_kept_open_is_no_loader_that_maps_its_files() {
+    const BLOCKS: u64 = 64;
+    let (table, names) = (FileId(FILES), shuffled(FILES, 7));
+    let sizes = (0..FILES).map(|_| 100_000).chain([BLOCKS * BLOCK_BYTES]);
+    let mut world = world(50 << 20, sizes);
+    tell(&mut world, &names);
+    world.look_up(9, table);
+    world.miss(BlockId(FILES), 9);
+    arrive_all(&mut world);
+    let mut choice = ChaCha8Rng::seed_from_u64(1);
+    for (nth, &file) in names.iter().cycle().take(5 * names.len()).enumerate() {
+        look_up(&mut world, READS, file);
+        world.read(READS, FileId(file));
+        arrive_all(&mut world);
+        if nth % 100 == 0 {
+            let block = BlockId(FILES + choice.random_range(0..BLOCKS as u32));
+            world.move_to(READS, table);
+            world.tell(Event::Touched { task: READS, file: table });
+            world.read_part(block, READS, choice.random_range(0..256), 1);
+            arrive_all(&mut world);
+        }
+        world.check();
+        assert!(!world.planner.lags_too_far(), "after {nth} reads");
     }
 }

@@ -68,6 +68,8 @@ struct World {
     /// Pages that were read in parts, by block.
     parts: BTreeMap<BlockId, BTreeSet<u16>>,
     in_parts: BTreeSet<FileId>,
+    /// Blocks that their files have left behind.
+    left_behind: Vec<BlockId>,
     open: BTreeMap<FileId, u32>,
     seen: BTreeMap<u32, FileId>,
     trusted: BTreeSet<FileId>,
@@ -89,6 +91,7 @@ impl World {
             pages: BTreeSet::new(),
             parts: BTreeMap::new(),
             in_parts: BTreeSet::new(),
+            left_behind: Vec::new(),
             open: BTreeMap::new(),
             seen: BTreeMap::new(),
             trusted: BTreeSet::new(),
@@ -104,6 +107,7 @@ impl World {
         for action in actions {
             match action {
                 Action::Fetch { block, .. } => {
+                    assert!(self.layout.has(block), "{block:?} is no file's");
                     assert!(!self.pages.contains(&block), "{block:?} is in RAM");
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
                     self.parts.remove(&block);
@@ -124,6 +128,7 @@ impl World {
                 Action::InParts { file, on: true } => assert!(self.in_parts.insert(file)),
                 Action::InParts { file, on: false } => assert!(self.in_parts.remove(&file)),
                 Action::Place { block, tier } | Action::Load { block, tier } => {
+                    assert!(self.layout.has(block), "{block:?} is no file's");
                     assert!(self.placing.iter().all(|(placing, _)| *placing != block));
                     self.placing.push((block, tier));
                 }
@@ -256,10 +261,22 @@ impl World {
             self.dropping.remove(&block);
             self.placing.retain(|(placing, _)| *placing != block);
         }
+        let before = layout.blocks_of(file);
         layout.resize(file, size);
+        self.left_behind.extend(before.filter(|block| !layout.has(*block)));
         self.layout = Arc::new(layout);
         let layout = self.layout.clone();
         self.tell(Event::Changed { layout, files: vec![file] });
+    }
+
+    /// Reads found a block before its file left it behind, and are told of after that.
+    fn tell_late(&mut self, nth: usize) {
+        let Some(&block) = self.left_behind.get(nth % self.left_behind.len().max(1)) else {
+            return;
+        };
+        self.tell(Event::Missed { block, task: 0 });
+        self.tell(Event::Joined { block, task: 0 });
+        self.tell(Event::Part { block, task: 0, pages: PageRange { first: 0, count: 1 } });
     }
 
     fn finish(&mut self, done: bool) {
@@ -342,6 +359,7 @@ enum Step {
     Order(u16, u32),
     Withdraw(u16),
     Change(u32, u64),
+    TellLate(usize),
     NotHere(u32),
     Found(u32),
     Lose(usize),
@@ -367,6 +385,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2u16, 0..FILES).prop_map(|(stream, seed)| Step::Order(stream, seed)),
         1 => (0..2u16).prop_map(Step::Withdraw),
         1 => (0..FILES, 0..3 * BLOCK_BYTES).prop_map(|(file, size)| Step::Change(file, size)),
+        1 => any::<usize>().prop_map(Step::TellLate),
         1 => (0..FILES).prop_map(Step::NotHere),
         1 => (0..FILES).prop_map(Step::Found),
         1 => any::<usize>().prop_map(Step::Lose),
@@ -422,6 +441,7 @@ proptest! {
                     world.tell(Event::Withdrawn { stream: StreamId(stream) });
                 }
                 Step::Change(file, size) => world.change(FileId(file), size),
+                Step::TellLate(nth) => world.tell_late(nth),
                 Step::NotHere(block) if disk.is_some() => {
                     world.tell(Event::NotHere { block: BlockId(block), tier: 1 });
                 }
@@ -465,6 +485,17 @@ proptest! {
         let accounts = world.planner.accounts();
         let capacity = world.planner.settings.tiers[RAM].capacity;
         prop_assert!(accounts.kept[RAM] + accounts.staged <= capacity);
+    }
+}
+
+#[test]
+fn a_read_that_is_told_of_when_its_file_has_left_the_block_behind_is_nothing() {
+    for size in [4 * BLOCK_BYTES, 100] {
+        let mut world = World::new(settings(4_000_000, None, PolicyKind::Auto));
+        world.change(LARGE, size);
+        assert!(world.left_behind.len() >= 2);
+        (0..3).for_each(|nth| world.tell_late(nth));
+        world.check();
     }
 }
 

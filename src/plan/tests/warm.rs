@@ -113,3 +113,16 @@ fn what_the_kernel_reads_by_itself_is_not_staged_as_long_as_all_of_it_is_there()
     world.settle();
     assert!(blocks.iter().all(|block| world.pages.contains(block)));
 }
+
+#[test]
+fn what_a_file_has_left_behind_is_not_wanted_any_more() {
+    let mut world = World::new(settings(40 * 4096, Some(8 * BLOCK_BYTES), PolicyKind::Auto));
+    let large = world.layout.blocks_of(LARGE);
+    // As many others as come at once are wanted before it.
+    let blocks = (0..4).map(BlockId).chain(large.clone()).collect();
+    world.tell(Event::Wanted { blocks });
+    world.change(LARGE, 100);
+    world.settle();
+    let standing: Vec<Standing> = large.map(|block| world.planner.standing(block)).collect();
+    assert_eq!(standing, [Standing::Tier(1), Standing::Away, Standing::Away]);
+}
