@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::event::LoaderId;
 use super::follow::Follow;
+use super::indexes::Index;
 use super::loader::Loader;
 use super::origin::{Generators, Law, Origin};
-use super::sequence::{Bits, Index};
+use super::sequence::Bits;
 use super::share::Share;
 use super::shared::Shared;
 

@@ -8,10 +8,11 @@ use super::event::{Decision, LoaderId, Rung, SearchId, Why};
 use super::evidence::weigh;
 use super::follow::{Follow, Seen};
 use super::history::History;
+use super::indexes::Index;
 use super::ladder::Stage;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
-use super::sequence::{Index, Sequence};
+use super::sequence::Sequence;
 use super::share::Share;
 use super::shared::{Open, Shared};
 use super::suspect::{Other, Past, Sources, Suspect, best};
@@ -138,6 +139,13 @@ impl Loader {
     /// How many opens are known of its epoch.
     pub(super) fn opens(&self) -> u32 {
         self.attempt.opens() + self.follow.as_ref().map_or(0, Follow::matched)
+    }
+
+    /// The numberings of the orders that it reads, has read last or may be reading.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = usize> {
+        let follow = self.follow.as_ref().and_then(|follow| follow.index);
+        let past = self.past.as_ref().and_then(|past| past.index);
+        follow.into_iter().chain(past).chain(self.leads.iter().filter_map(Lead::index))
     }
 
     /// Whether it may be worth a search: somebody reads, not just looks around.
@@ -396,7 +404,7 @@ impl Loader {
         let has_all = |index: &&Index| {
             sequence.samples().iter().all(|&sample| index.sequence.place(sample).is_some())
         };
-        let found = shared.indexes.iter().filter(|_| index.is_none()).find(has_all);
+        let found = shared.indexes.values().filter(|_| index.is_none()).find(has_all);
         found.map_or_else(|| Arc::clone(sequence), |index| Arc::clone(&index.sequence))
     }
 
