@@ -167,6 +167,15 @@ impl History {
         }
     }
 
+    /// What was read in an epoch that is over, if its order was not known.
+    pub(super) fn seen_in(&self, number: u32) -> Option<&[u32]> {
+        let epoch = self.epochs.iter().rev().find(|epoch| epoch.number == number)?;
+        match &epoch.read {
+            Read::Seen(samples) if !epoch.learnt => Some(samples),
+            _ => None,
+        }
+    }
+
     fn push(&mut self, epoch: Epoch) {
         self.left = Arc::default();
         self.epochs.push_back(epoch);

@@ -10,7 +10,7 @@ use super::loader::{Loader, SURE};
 use super::origin::{Law, Origin, Outputs};
 use super::search::Finding;
 use super::shared::Shared;
-use super::suspect::{Past, Suspect, sequence_of};
+use super::suspect::{Suspect, sequence_of};
 
 /// How many findings are kept that have not enough evidence yet, and of how many samples in all.
 const LEADS_MAX: usize = 64;
@@ -191,10 +191,10 @@ impl Loader {
             // Of an epoch that is over by now; the next ones may follow from it.
             let (index, origin) = (*index, origin.clone());
             let law = match law {
-                Law::Unknown => self.infer(index, &origin, shared),
+                Law::Unknown => self.infer(index, &origin, running.epoch, shared),
                 law => law.clone(),
             };
-            self.past = Some(Past { index, origin, law, epoch: running.epoch });
+            self.understand((index, origin, law), running.epoch, shared);
             self.scope = Some(sequence);
             self.suspects = None;
             self.reconsider(shared, out);

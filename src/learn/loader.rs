@@ -12,10 +12,11 @@ use super::indexes::Index;
 use super::ladder::Stage;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
+use super::past::Past;
 use super::sequence::Sequence;
 use super::share::Share;
 use super::shared::{Open, Shared};
-use super::suspect::{Other, Past, Sources, Suspect, best};
+use super::suspect::{Other, Sources, Suspect, best};
 
 /// Bits of evidence for an order beyond those that say which of all orders tried it is: one loader
 /// in a million is followed in an order that it does not read.
@@ -355,7 +356,10 @@ impl Loader {
         }
         self.known_after = Some(self.attempt.opens());
         self.foreseen += u32::from(self.was_foretold(index, &origin, shared));
-        let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
+        let law = match law {
+            Law::Unknown => self.infer(index, &origin, self.epoch, shared),
+            law => law,
+        };
         follow.law = law.clone();
         if law != Law::Unknown {
             self.defaults.clear();
@@ -363,8 +367,7 @@ impl Loader {
         self.share = Some((sequence.len(), follow.share()));
         self.follow = Some(follow);
         self.grounds = grounds;
-        self.past =
-            Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
+        self.understand((index, origin.clone(), law.clone()), self.epoch, shared);
         self.scope = Some(self.scope_of(index, &sequence, shared));
         self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
@@ -409,10 +412,16 @@ impl Loader {
     }
 
     /// What the law is, now that this epoch's origin is known too.
-    pub(super) fn infer(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> Law {
+    pub(super) fn infer(
+        &self,
+        index: Option<usize>,
+        origin: &Origin,
+        epoch: u32,
+        shared: &Shared,
+    ) -> Law {
         let n = index.map_or(0, |index| shared.indexes[index].sequence.len());
         let past = self.past.as_ref().filter(|past| past.index == index);
-        let epochs = past.map_or(0, |past| self.epoch.saturating_sub(past.epoch));
+        let epochs = past.map_or(0, |past| epoch.saturating_sub(past.epoch));
         let leads_here = |past: &Past, law: &Law| {
             let then = past.origin.after_epochs(law, n, epochs);
             epochs > 0 && then.is_some_and(|(then, _)| then == *origin)

@@ -39,6 +39,7 @@ mod libraries;
 mod loader;
 mod origin;
 mod parts;
+mod past;
 mod sampler;
 mod search;
 mod sequence;

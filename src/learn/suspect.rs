@@ -7,6 +7,7 @@ use super::evidence::{Weight, weigh, weigh_nearby};
 use super::indexes::{Index, Indexes};
 use super::journal::Journal;
 use super::origin::{Generators, Law, Origin, Outputs, defaults};
+use super::past::Past;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use super::told::Told;
@@ -39,15 +40,6 @@ enum View {
     /// The first positions, ascending, each with its place; samples where there is no index.
     Head(Vec<(u32, u32)>),
     Whole(Arc<Sequence>),
-}
-
-/// The order of an epoch that is, or was, known.
-#[derive(Clone, Debug)]
-pub(super) struct Past {
-    pub(super) index: Option<usize>,
-    pub(super) origin: Origin,
-    pub(super) law: Law,
-    pub(super) epoch: u32,
 }
 
 /// What another loader reads or read first.

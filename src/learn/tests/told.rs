@@ -1,12 +1,13 @@
 //! Orders that somebody told, right or nearly so.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::shell::{Outcome, Shell, Truth};
-use super::sim::{Loader, unknowable};
+use super::sim::{Loader, Step, unknowable};
 use crate::ids::FileId;
 use crate::learn::{Belief, Candidate, Decision, Learner, Observation, Settings};
 use crate::order::samplers::torch::{DefaultGenerator, Distributed, Random, Stateful};
@@ -67,6 +68,16 @@ fn job(epochs: Vec<Vec<u32>>) -> Loader {
 fn shell(learner: Learner, job: &Loader) -> Shell {
     let truth = Truth { epochs: job.epochs.clone(), ..Truth::default() };
     Shell::new(learner, [(GROUP, truth)].into(), 20)
+}
+
+/// What a job does whose workers have ended before those of the next epoch begin.
+fn steps(job: &Loader) -> Vec<Step> {
+    let (mut rng, mut steps) = (ChaCha8Rng::seed_from_u64(1), Vec::new());
+    for (epoch, base) in (0..job.epochs.len()).zip((1_000..).step_by(2)) {
+        job.run_epoch(epoch, base, &mut rng, &mut steps);
+        steps.extend((base..base + 2).map(|task| Step::Left { task }));
+    }
+    steps
 }
 
 /// A task reads samples.
@@ -279,4 +290,61 @@ fn numberings_of_told_orders_are_forgotten_with_these() {
     read(&mut learner, 2, &epochs[1]);
     let belief = learner.beliefs().next().unwrap();
     assert_eq!((belief.epoch, belief.foreseen), (1, 1), "{}", belief.text);
+}
+
+/// A job may read all files in the order of their names before it trains, or a few others.
+#[test]
+fn what_is_read_before_a_sampler_is_none_of_its_epochs() {
+    let others = unknowable(N / 4, &mut ChaCha8Rng::seed_from_u64(3));
+    let before = [(N / 4..N + N / 4).collect(), others[..100].to_vec()];
+    let seed = 123_456_789;
+    let default = DefaultGenerator { seed, position: 7, ..DefaultGenerator::default() };
+    for (is_told, read) in [
+        (false, Sampler::TorchDistributed(Distributed::default())),
+        (true, Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() })),
+        (false, own(0, false)),
+        (true, own(seed, false)),
+        (true, Sampler::TorchDefault(default)),
+    ] {
+        let spec = learner().shared.indexes[1].spec.clone().unwrap().with_sampler(read.clone());
+        for before in &before {
+            let job = job(std::iter::once(before.clone()).chain(drawn(&read).take(4)).collect());
+            let mut shell = shell(learner(), &job);
+            if is_told {
+                tell(&mut shell.learner, &spec.to_string());
+            }
+            let mut said = BTreeSet::new();
+            for steps in steps(&job).chunks(N as usize / 4) {
+                shell.run(steps);
+                said.extend(belief(&shell).spec.map(|spec| spec.to_string()));
+            }
+            said.retain(|said| !said.starts_with("sequential:"));
+            let outcome = &shell.outcomes[&GROUP];
+            let case = format!("{read} after {} samples: {outcome:?}", before.len());
+            assert!(is_foretold_only(outcome), "{case}");
+            assert_eq!(said, BTreeSet::from([spec.to_string()]), "{case}");
+        }
+    }
+}
+
+#[test]
+fn epochs_that_were_read_before_their_order_was_told_are_the_sampler_s() {
+    let seed = 123_456_789;
+    for read in [
+        Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() }),
+        own(seed, false),
+    ] {
+        let told = learner().shared.indexes[1].spec.clone().unwrap().with_sampler(read.clone());
+        let job = job(drawn(&read).take(4).collect());
+        let (mut shell, steps) = (shell(learner(), &job), steps(&job));
+        let (first, rest) = steps.split_at(N as usize * 3 / 2);
+        shell.run(first);
+        let out = tell(&mut shell.learner, &told.to_string());
+        shell.heed(out, 0);
+        shell.run(rest);
+        let said = belief(&shell).spec.map(|spec| spec.to_string());
+        let outcome = &shell.outcomes[&GROUP];
+        assert_eq!(said, Some(told.to_string()), "{outcome:?}");
+        assert!(outcome.wrong.is_empty(), "{outcome:?}");
+    }
 }
