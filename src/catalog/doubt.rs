@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_without_other_times_is_never_believed() {
+    fn a_size_without_other_times_is_not_believed_at_once() {
         for (_root, source, catalog) in stands() {
             let node = node_of(&catalog, "file");
             source.insist_on_half();

@@ -1,7 +1,7 @@
 //! Which version's bytes a node gives.
 //!
-//! A node stands for one version of a file. When the file changes, the node gives the bytes of the new
-//! version from then on in two cases:
+//! A node stands for one version of a file. When the file changes and has the same size as before, the
+//! node gives the bytes of the new version from then on in two cases:
 //!
 //! 1. Nothing was handed out for the node. Its reader sees a file that was always so.
 //! 2. The new bytes are those that were handed out: only times, owners or attributes have changed. This

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::event::LoaderId;
 use super::follow::Follow;
+use super::indexes::Index;
 use super::loader::Loader;
 use super::origin::{Generators, Law, Origin};
-use super::sequence::{Bits, Index};
+use super::sequence::Bits;
 use super::share::Share;
 use super::shared::Shared;
 
@@ -163,6 +164,15 @@ impl History {
         match self.epochs.back().map(|epoch| &epoch.read) {
             Some(Read::Seen(samples)) => samples,
             _ => &[],
+        }
+    }
+
+    /// What was read in an epoch that is over, if its order was not known.
+    pub(super) fn seen_in(&self, number: u32) -> Option<&[u32]> {
+        let epoch = self.epochs.iter().rev().find(|epoch| epoch.number == number)?;
+        match &epoch.read {
+            Read::Seen(samples) if !epoch.learnt => Some(samples),
+            _ => None,
         }
     }
 

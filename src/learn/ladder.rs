@@ -11,10 +11,10 @@ use std::sync::Arc;
 use super::attempt::Reader;
 use super::crack::Target;
 use super::event::{Decision, SearchId};
+use super::indexes::Index;
 use super::loader::Loader;
 use super::origin::{Law, Origin};
 use super::search::{Search, View};
-use super::sequence::Index;
 use super::shared::Shared;
 
 /// Readers that are looked at: the newest.
@@ -211,7 +211,7 @@ impl Loader {
     /// What was opened, in the numbers of each index that has most of it.
     fn views(&self, shared: &Shared) -> (Vec<View>, Vec<(usize, u64)>) {
         let (mut views, mut keys) = (Vec::new(), Vec::new());
-        for (at, index) in shared.indexes.iter().enumerate() {
+        for (at, index) in shared.indexes.iter() {
             let place = |sample: &u32| index.sequence.place(*sample);
             let log = self.attempt.log();
             if 4 * log.iter().filter_map(place).count() < 3 * log.len() {
@@ -293,7 +293,7 @@ impl Loader {
             4 * known.count() >= 3 * log.len()
         };
         // The smallest is the likeliest to be what is read.
-        let samples = shared.indexes.iter().filter(has_most).map(|index| index.sequence.len());
+        let samples = shared.indexes.values().filter(has_most).map(|index| index.sequence.len());
         let left = samples.min().unwrap_or(0).saturating_sub(log.len() as u32);
         let expected = (1 << 31) * 1_000 / settings.seeds_per_second.max(1);
         self.past.is_none() || self.attempt.milliseconds(left) > expected
@@ -312,11 +312,15 @@ impl Loader {
         let newest: Vec<&Reader> = self.attempt.readers().iter().rev().take(READERS).collect();
         // The default generator draws seeds for generators that then draw nothing else.
         let skips: &[u32] = if self.stage == Stage::Drawn { &[0] } else { &[0, 2] };
-        // There may be too many targets: what a list that was split shows to be read comes first.
+        // There may be too many targets: what has all that is read comes first, and of that what a list
+        // that was split shows to be read.
         let is_split = |index: &Index| index.part.as_ref().is_some_and(|part| part.list.is_some());
-        let (mut indexes, others): (Vec<_>, Vec<_>) =
-            shared.indexes.iter().enumerate().partition(|(_, index)| is_split(index));
-        indexes.extend(others);
+        let lacked = |index: &Index| {
+            let samples = newest.iter().flat_map(|reader| &reader.samples);
+            samples.filter(|sample| index.sequence.place(**sample).is_none()).count()
+        };
+        let mut indexes: Vec<(usize, &Index)> = shared.indexes.iter().collect();
+        indexes.sort_by_cached_key(|(_, index)| (lacked(index), !is_split(index)));
         for &skip in skips {
             for &(at, index) in &indexes {
                 let n = index.sequence.len();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::event::{Decision, Rung};
 use super::evidence::{Weight, weigh};
+use super::indexes::Indexes;
 use super::ladder::{Purpose, Running, Stage};
 use super::loader::{Loader, SURE};
 use super::origin::{Law, Origin, Outputs};
 use super::search::Finding;
-use super::sequence::Index;
 use super::shared::Shared;
-use super::suspect::{Past, Suspect, sequence_of};
+use super::suspect::{Suspect, sequence_of};
 
 /// How many findings are kept that have not enough evidence yet, and of how many samples in all.
 const LEADS_MAX: usize = 64;
@@ -27,6 +27,11 @@ pub(super) struct Lead {
 }
 
 impl Lead {
+    /// The numbering that it is over.
+    pub(super) fn index(&self) -> Option<usize> {
+        self.suspect.index
+    }
+
     /// Whether as much speaks for it as is asked for.
     fn is_sure(&self) -> bool {
         self.bits >= self.need.1
@@ -49,7 +54,7 @@ impl Loader {
     }
 
     /// The lead for which most speaks, of those for which as much does as is asked for.
-    pub(super) fn best_lead(&self, indexes: &[Index]) -> Option<(&Suspect, Weight, (Rung, f64))> {
+    pub(super) fn best_lead(&self, indexes: &Indexes) -> Option<(&Suspect, Weight, (Rung, f64))> {
         let read = self.attempt.log().len() as u32;
         let leads = self.leads.iter().filter(|lead| !self.has_diverged(&lead.suspect));
         let weighed = leads.map(|Lead { suspect, need, .. }| {
@@ -114,7 +119,7 @@ impl Loader {
             }
             Finding::Library { sampler, epoch, view } => {
                 let &(index, _) = keys.get(*view as usize)?;
-                let n = shared.indexes[index].sequence.len();
+                let n = shared.indexes.get(index)?.sequence.len();
                 let (origin, law) = Origin::of(sampler, *epoch, n, &shared.generators);
                 // The first permutation of a seed may be that of any of torch's samplers.
                 let any = *epoch == 0 && matches!(origin, Origin::Draw { .. });
@@ -186,10 +191,10 @@ impl Loader {
             // Of an epoch that is over by now; the next ones may follow from it.
             let (index, origin) = (*index, origin.clone());
             let law = match law {
-                Law::Unknown => self.infer(index, &origin, shared),
+                Law::Unknown => self.infer(index, &origin, running.epoch, shared),
                 law => law.clone(),
             };
-            self.past = Some(Past { index, origin, law, epoch: running.epoch });
+            self.understand((index, origin, law), running.epoch, shared);
             self.scope = Some(sequence);
             self.suspects = None;
             self.reconsider(shared, out);

@@ -8,13 +8,15 @@ use super::event::{Decision, LoaderId, Rung, SearchId, Why};
 use super::evidence::weigh;
 use super::follow::{Follow, Seen};
 use super::history::History;
+use super::indexes::Index;
 use super::ladder::Stage;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
-use super::sequence::{Index, Sequence};
+use super::past::Past;
+use super::sequence::Sequence;
 use super::share::Share;
 use super::shared::{Open, Shared};
-use super::suspect::{Other, Past, Sources, Suspect, best};
+use super::suspect::{Other, Sources, Suspect, best};
 
 /// Bits of evidence for an order beyond those that say which of all orders tried it is: one loader
 /// in a million is followed in an order that it does not read.
@@ -138,6 +140,13 @@ impl Loader {
     /// How many opens are known of its epoch.
     pub(super) fn opens(&self) -> u32 {
         self.attempt.opens() + self.follow.as_ref().map_or(0, Follow::matched)
+    }
+
+    /// The numberings of the orders that it reads, has read last or may be reading.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = usize> {
+        let follow = self.follow.as_ref().and_then(|follow| follow.index);
+        let past = self.past.as_ref().and_then(|past| past.index);
+        follow.into_iter().chain(past).chain(self.leads.iter().filter_map(Lead::index))
     }
 
     /// Whether it may be worth a search: somebody reads, not just looks around.
@@ -347,7 +356,10 @@ impl Loader {
         }
         self.known_after = Some(self.attempt.opens());
         self.foreseen += u32::from(self.was_foretold(index, &origin, shared));
-        let law = if law == Law::Unknown { self.infer(index, &origin, shared) } else { law };
+        let law = match law {
+            Law::Unknown => self.infer(index, &origin, self.epoch, shared),
+            law => law,
+        };
         follow.law = law.clone();
         if law != Law::Unknown {
             self.defaults.clear();
@@ -355,8 +367,7 @@ impl Loader {
         self.share = Some((sequence.len(), follow.share()));
         self.follow = Some(follow);
         self.grounds = grounds;
-        self.past =
-            Some(Past { index, origin: origin.clone(), law: law.clone(), epoch: self.epoch });
+        self.understand((index, origin.clone(), law.clone()), self.epoch, shared);
         self.scope = Some(self.scope_of(index, &sequence, shared));
         self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
@@ -396,15 +407,21 @@ impl Loader {
         let has_all = |index: &&Index| {
             sequence.samples().iter().all(|&sample| index.sequence.place(sample).is_some())
         };
-        let found = shared.indexes.iter().filter(|_| index.is_none()).find(has_all);
+        let found = shared.indexes.values().filter(|_| index.is_none()).find(has_all);
         found.map_or_else(|| Arc::clone(sequence), |index| Arc::clone(&index.sequence))
     }
 
     /// What the law is, now that this epoch's origin is known too.
-    pub(super) fn infer(&self, index: Option<usize>, origin: &Origin, shared: &Shared) -> Law {
+    pub(super) fn infer(
+        &self,
+        index: Option<usize>,
+        origin: &Origin,
+        epoch: u32,
+        shared: &Shared,
+    ) -> Law {
         let n = index.map_or(0, |index| shared.indexes[index].sequence.len());
         let past = self.past.as_ref().filter(|past| past.index == index);
-        let epochs = past.map_or(0, |past| self.epoch.saturating_sub(past.epoch));
+        let epochs = past.map_or(0, |past| epoch.saturating_sub(past.epoch));
         let leads_here = |past: &Past, law: &Law| {
             let then = past.origin.after_epochs(law, n, epochs);
             epochs > 0 && then.is_some_and(|(then, _)| then == *origin)

@@ -31,6 +31,7 @@ mod event;
 mod evidence;
 mod follow;
 mod history;
+mod indexes;
 mod journal;
 mod ladder;
 mod leads;
@@ -38,6 +39,7 @@ mod libraries;
 mod loader;
 mod origin;
 mod parts;
+mod past;
 mod sampler;
 mod search;
 mod sequence;
@@ -59,8 +61,8 @@ pub use search::{Finding, Search};
 
 use crate::order::samplers::Sampler;
 use crate::order::{Order, OrderSpec, SampleTable};
+use indexes::Index;
 use loader::Loader;
-use sequence::Index;
 use shared::{Open, Shared};
 use told::Told;
 
@@ -127,6 +129,7 @@ impl Learner {
 
     /// Takes one observation and appends what follows from it to `out`.
     pub fn apply(&mut self, observation: Observation, out: &mut Vec<Decision>) {
+        let next = self.shared.indexes.next_number();
         match observation {
             Observation::Opened { at_ms, task, group, sample, exact } => {
                 self.opened(group, Open { at_ms, task, sample, exact }, out);
@@ -147,6 +150,9 @@ impl Learner {
                 self.shared.settings.seeds_per_second = seeds_per_second.max(1);
             }
             Observation::Cached { all } => self.shared.cached = all,
+        }
+        if self.shared.indexes.next_number() > next {
+            self.forget_numberings();
         }
     }
 
@@ -177,7 +183,7 @@ impl Learner {
             let mut some = last.iter().chain(log).step_by(step.max(1));
             some.all(|sample| index.sequence.place(*sample).is_some())
         };
-        let indexes = self.shared.indexes.iter().filter(|_| step > 0).filter(has_all);
+        let indexes = self.shared.indexes.values().filter(|_| step > 0).filter(has_all);
         indexes.min_by_key(|index| index.sequence.len())?.spec.as_deref()
     }
 
@@ -207,14 +213,15 @@ impl Learner {
     /// From here on loaders may read as these did.
     pub fn recall(&mut self, journal: Journal) {
         self.shared.journal = journal;
-        self.shared.version = self.shared.version.wrapping_add(1);
+        self.shared.changed();
     }
 
     /// A loader may number its samples in this way, too. For those that read what is in it, and are
     /// not followed, seeds are searched from the beginning.
     pub fn consider(&mut self, candidate: Candidate, out: &mut Vec<Decision>) {
-        let known = self.shared.indexes.len();
-        if let Some(index) = self.shared.add(candidate).filter(|index| *index >= known) {
+        let next = self.shared.indexes.next_number();
+        if let Some(index) = self.shared.indexes.add(candidate).filter(|index| *index >= next) {
+            self.shared.changed();
             self.seek_anew(index, out);
         }
     }
@@ -226,7 +233,7 @@ impl Learner {
             Some((sampler, samples)) => {
                 let spec = spec.map(|spec| spec.with_sampler(Sampler::Sequential));
                 let (name, samples) = ("the told".to_owned(), Arc::clone(samples));
-                let index = self.shared.add(Candidate { name, samples, spec });
+                let index = self.shared.indexes.add_told(Candidate { name, samples, spec });
                 index.map(|index| Told::Drawn { sampler: sampler.clone(), index })
             }
             None => {
@@ -235,18 +242,24 @@ impl Learner {
             }
         };
         let Some(told) = told.filter(|told| !self.shared.told.contains(told)) else { return };
-        let index = match &told {
-            Told::Drawn { index, .. } => Some(*index),
-            Told::Listed(_) => None,
-        };
+        let index = told.index();
         self.shared.tell(told);
+        self.forget_numberings();
         index.into_iter().for_each(|index| self.seek_anew(index, out));
     }
 
     fn seek_anew(&mut self, index: usize, out: &mut Vec<Decision>) {
-        self.shared.version = self.shared.version.wrapping_add(1);
         for loader in self.loaders.values_mut() {
             loader.seek_anew(index, &mut self.shared, out);
+        }
+    }
+
+    /// Forgets numberings in which nobody reads, but for the latest.
+    fn forget_numberings(&mut self) {
+        let loaders = self.loaders.values().flat_map(Loader::indexes);
+        let used: BTreeSet<usize> = loaders.chain(self.shared.used()).collect();
+        if self.shared.indexes.forget(&used) {
+            self.shared.changed();
         }
     }
 

@@ -231,6 +231,18 @@ impl Origin {
         }
     }
 
+    /// Whether it is the same epoch as another. The first one of a list is, whatever is done before
+    /// those after it.
+    pub(super) fn is_same_epoch(&self, other: &Origin) -> bool {
+        match (self, other) {
+            (
+                Origin::Sampler { sampler: Sampler::Shuffle(one), epoch: 0 },
+                Origin::Sampler { sampler: Sampler::Shuffle(other), epoch: 0 },
+            ) if one.epoch == 0 => Shuffle { epochs: other.epochs, ..one.clone() } == *other,
+            _ => self == other,
+        }
+    }
+
     /// Whether it may go on after what is known of it.
     pub(super) fn is_cut(&self) -> bool {
         match self {

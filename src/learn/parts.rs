@@ -11,11 +11,12 @@ use std::sync::Arc;
 use super::Candidate;
 use super::attempt::Attempt;
 use super::event::Decision;
+use super::indexes::{Index, Indexes, Part};
 use super::ladder::Purpose;
 use super::loader::Loader;
 use super::origin::{Law, Origin};
 use super::search::{Finding, Search, View};
-use super::sequence::{Index, Part, Sequence};
+use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::randperm_draws;
@@ -91,7 +92,8 @@ impl Loader {
     ) {
         for finding in findings {
             let Finding::Split { list, view, part } = finding else { continue };
-            let Some(index) = wholes.get(*view as usize).map(|&at| &shared.indexes[at]) else {
+            let Some(index) = wholes.get(*view as usize).and_then(|&at| shared.indexes.get(at))
+            else {
                 continue;
             };
             let n = index.sequence.len();
@@ -133,16 +135,16 @@ impl Index {
 }
 
 /// The smallest numberings that have all of these samples, and others.
-fn wholes(read: &[u32], indexes: &[Index]) -> Vec<usize> {
+fn wholes(read: &[u32], indexes: &Indexes) -> Vec<usize> {
     let has_more = |index: &Index| {
         let sequence = &index.sequence;
         sequence.len() as usize > read.len() && read.iter().all(|s| sequence.place(*s).is_some())
     };
-    let all = (0..indexes.len()).filter(|&at| indexes[at].part.is_none() && has_more(&indexes[at]));
-    let all: Vec<usize> = all.collect();
-    let least = all.iter().map(|&at| indexes[at].sequence.len()).min();
-    let smallest = all.into_iter().filter(|&at| Some(indexes[at].sequence.len()) == least);
-    smallest.take(ORDERS_MAX).collect()
+    let all = indexes.iter().filter(|(_, index)| index.part.is_none() && has_more(index));
+    let all: Vec<(usize, &Index)> = all.collect();
+    let least = all.iter().map(|(_, index)| index.sequence.len()).min();
+    let smallest = all.iter().filter(|(_, index)| Some(index.sequence.len()) == least);
+    smallest.map(|(at, _)| *at).take(ORDERS_MAX).collect()
 }
 
 /// The samples that were read, in the order of a numbering.

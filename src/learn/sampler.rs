@@ -71,7 +71,7 @@ impl Origin {
         let Share { block, stride: world, first: rank } = share;
         let whole = share == Share::WHOLE;
         if let Law::Default { outputs, at, stride } = law {
-            let position = at.checked_sub(stride * u64::from(epoch)).unwrap_or(*at);
+            let position = at.checked_sub(stride * u64::from(epoch))?;
             let (seed, stride) = (u64::from(outputs.seed), *stride);
             let default = DefaultGenerator { seed, position, stride, ..Default::default() };
             return whole.then_some(Sampler::TorchDefault(default));

@@ -2,10 +2,6 @@
 
 use std::sync::Arc;
 
-use super::origin::{Generators, Origin};
-use crate::order::OrderSpec;
-use crate::order::samplers::Sampler;
-
 const NONE: u32 = u32::MAX;
 
 /// Samples in an order, and the way back: 8 bytes a sample.
@@ -38,38 +34,6 @@ impl Sequence {
     /// Where the sample is.
     pub(super) fn place(&self, sample: u32) -> Option<u32> {
         self.places.get(sample as usize).copied().filter(|&place| place != NONE)
-    }
-}
-
-/// A way to number the samples of a dataset: see [`crate::order::index`].
-#[derive(Clone, Debug)]
-pub(super) struct Index {
-    pub(super) name: String,
-    pub(super) sequence: Arc<Sequence>,
-    /// See [`super::Candidate::spec`].
-    pub(super) spec: Option<Arc<OrderSpec>>,
-    /// Of what it is a part, if it is one that a loader has read.
-    pub(super) part: Option<Part>,
-}
-
-/// A part of another numbering.
-#[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// How many samples that has.
-    pub(super) of: u32,
-    /// The list of these that was split, if one was.
-    pub(super) list: Option<Arc<Sampler>>,
-}
-
-impl Index {
-    /// The samples of an origin's epoch over it; `None` where that is no sampler's.
-    pub(super) fn epoch(&self, origin: &Origin, generators: &Generators) -> Option<Arc<[u32]>> {
-        let samples = self.sequence.samples();
-        if *origin == Origin::Sequential {
-            return Some(Arc::clone(samples));
-        }
-        let positions = origin.positions(self.sequence.len(), generators)?;
-        Some(positions.into_iter().map(|at| samples[at as usize]).collect())
     }
 }
 

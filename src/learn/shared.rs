@@ -1,15 +1,14 @@
 //! What all loaders share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::Candidate;
 use super::event::{SearchId, Settings};
 use super::history::Read;
+use super::indexes::{Index, Indexes, Part};
 use super::journal::Journal;
 use super::ladder::Running;
 use super::origin::Generators;
-use super::sequence::{Index, Part, Sequence};
 use super::suspect::Other;
 use super::told::Told;
 use crate::order::SampleTable;
@@ -17,8 +16,6 @@ use crate::order::SampleTable;
 /// Of how many loaders the orders are remembered.
 const OTHERS_MAX: usize = 16;
 
-/// How many numberings come from what loaders have read.
-const DERIVED_MAX: usize = 32;
 /// How many told orders are remembered: one for each rank of a large node.
 const TOLD_MAX: usize = 16;
 
@@ -38,7 +35,7 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,
-    pub(super) indexes: Vec<Index>,
+    pub(super) indexes: Indexes,
     pub(super) samples: SampleTable,
     pub(super) generators: Generators,
     pub(super) searches: BTreeMap<SearchId, Running>,
@@ -65,9 +62,9 @@ impl Shared {
         candidates: Vec<Candidate>,
         samples: SampleTable,
     ) -> Self {
-        let mut shared = Shared {
+        Shared {
             settings,
-            indexes: Vec::new(),
+            indexes: Indexes::new(candidates),
             samples,
             generators: Generators::default(),
             searches: BTreeMap::new(),
@@ -79,48 +76,28 @@ impl Shared {
             journal: Journal::default(),
             told: Vec::new(),
             news: 0,
-        };
-        candidates.into_iter().for_each(|candidate| _ = shared.add(candidate));
-        shared.indexes.sort_by_key(|index| index.sequence.len());
-        shared
+        }
     }
 
-    /// Takes a numbering in, behind the others, if it is another one; gives its place. None for one of
-    /// which nothing can be learnt.
-    pub(super) fn add(&mut self, Candidate { name, samples, spec }: Candidate) -> Option<usize> {
-        let spec = spec.map(Arc::new);
-        if let Some(known) = self.place_of(&samples) {
-            self.indexes[known].spec = self.indexes[known].spec.take().or(spec);
-            return Some(known);
-        }
-        if samples.len() < 2 {
-            return None;
-        }
-        let sequence = Arc::new(Sequence::new(samples));
-        self.indexes.push(Index { name, sequence, spec, part: None });
-        Some(self.indexes.len() - 1)
-    }
-
-    /// Takes in a numbering of a part of another one, as long as there are few. Says whether it is new.
-    pub(super) fn derive(
-        &mut self,
-        Candidate { name, samples, spec }: Candidate,
-        part: Part,
-    ) -> bool {
-        let derived = self.indexes.iter().filter(|index| index.part.is_some());
-        if derived.count() >= DERIVED_MAX || samples.len() < 2 || self.place_of(&samples).is_some()
-        {
-            return false;
-        }
-        let sequence = Arc::new(Sequence::new(samples));
-        let spec = spec.map(Arc::new);
-        self.indexes.push(Index { name, sequence, spec, part: Some(part) });
+    /// There is something new to compare loaders with.
+    pub(super) fn changed(&mut self) {
         self.version = self.version.wrapping_add(1);
-        true
     }
 
-    fn place_of(&self, samples: &[u32]) -> Option<usize> {
-        self.indexes.iter().position(|index| **index.sequence.samples() == *samples)
+    /// Takes in a numbering of a part of another one. Says whether it is new.
+    pub(super) fn derive(&mut self, candidate: Candidate, part: Part) -> bool {
+        let new = self.indexes.derive(candidate, part);
+        if new {
+            self.changed();
+        }
+        new
+    }
+
+    /// The numberings of orders that are told, and of those that loaders read.
+    pub(super) fn used(&self) -> impl Iterator<Item = usize> {
+        let told = self.told.iter().filter_map(Told::index);
+        let others = self.others.iter().flat_map(|other| [other.first.0, other.now.0]);
+        told.chain(others.flatten())
     }
 
     /// Somebody has told an order.
@@ -129,6 +106,7 @@ impl Shared {
         if self.told.len() > TOLD_MAX {
             self.told.remove(0);
         }
+        self.changed();
     }
 
     /// Whether samples are about all of some numbering: an epoch of these is at its end.
@@ -139,7 +117,7 @@ impl Shared {
             let has = |sample: &u32| sequence.place(*sample).is_some();
             read <= all && all - read <= all / UNSEEN_PART && samples.iter().all(has)
         };
-        self.indexes.iter().any(is_whole)
+        self.indexes.values().any(is_whole)
     }
 
     /// A loader's order has become known.
@@ -149,6 +127,6 @@ impl Shared {
         if self.others.len() > OTHERS_MAX {
             self.others.remove(0);
         }
-        self.version = self.version.wrapping_add(1);
+        self.changed();
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::event::{LoaderId, Rung};
 use super::evidence::{Weight, weigh, weigh_nearby};
+use super::indexes::{Index, Indexes};
 use super::journal::Journal;
 use super::origin::{Generators, Law, Origin, Outputs, defaults};
-use super::sequence::{Index, Sequence};
+use super::past::Past;
+use super::sequence::Sequence;
 use super::shared::Shared;
 use super::told::Told;
 
@@ -40,15 +42,6 @@ enum View {
     Whole(Arc<Sequence>),
 }
 
-/// The order of an epoch that is, or was, known.
-#[derive(Clone, Debug)]
-pub(super) struct Past {
-    pub(super) index: Option<usize>,
-    pub(super) origin: Origin,
-    pub(super) law: Law,
-    pub(super) epoch: u32,
-}
-
 /// What another loader reads or read first.
 #[derive(Clone, Debug)]
 pub(super) struct Other {
@@ -60,7 +53,7 @@ pub(super) struct Other {
 
 /// What suspects follow from.
 pub(super) struct Sources<'s> {
-    pub(super) indexes: &'s [Index],
+    pub(super) indexes: &'s Indexes,
     pub(super) generators: &'s Generators,
     pub(super) samplers: &'s [crate::order::samplers::Sampler],
     pub(super) others: &'s [Other],
@@ -100,7 +93,7 @@ impl Sources<'_> {
                 suspects.extend(self.head(index, origin, Law::Unknown, HEAD));
             }
         }
-        for (index, found) in self.indexes.iter().enumerate() {
+        for (index, found) in self.indexes.iter() {
             let (origin, sequence) = (Origin::Sequential, Arc::clone(&found.sequence));
             suspects.push(Suspect::whole(Some(index), origin, Law::Same, sequence));
             for (origin, law) in found.drawn_after_split() {
@@ -212,7 +205,7 @@ impl Suspect {
     }
 
     /// The orders that are nearly the same: see [`twins`].
-    pub(super) fn twins(&self, indexes: &[Index]) -> Vec<(usize, Origin, Law)> {
+    pub(super) fn twins(&self, indexes: &Indexes) -> Vec<(usize, Origin, Law)> {
         let index = self.index.filter(|_| self.law == Law::Unknown);
         let twins = index.map(|index| twins(index, &self.origin, indexes));
         let told = |(index, origin)| (index, origin, self.law.clone());
@@ -223,7 +216,7 @@ impl Suspect {
         &self,
         readers: impl Iterator<Item = &'r [u32]> + Clone,
         read: u32,
-        indexes: &[Index],
+        indexes: &Indexes,
     ) -> Weight {
         match &self.view {
             View::Whole(sequence) => {
@@ -264,7 +257,7 @@ impl Suspect {
 
 /// The epoch of an origin over an index.
 pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Option<Arc<Sequence>> {
-    let index = &shared.indexes[index];
+    let index = shared.indexes.get(index)?;
     if *origin == Origin::Sequential {
         return Some(Arc::clone(&index.sequence));
     }
@@ -274,7 +267,7 @@ pub(super) fn sequence_of(origin: &Origin, index: usize, shared: &Shared) -> Opt
 /// Orders that differ from a permutation in two samples only: of two samples fewer, two outputs of
 /// the generator later, or of two more, two outputs earlier. At the first of these two outputs a
 /// loader that has a generator of its own begins its epochs.
-pub(super) fn twins(index: usize, origin: &Origin, indexes: &[Index]) -> Vec<(usize, Origin)> {
+pub(super) fn twins(index: usize, origin: &Origin, indexes: &Indexes) -> Vec<(usize, Origin)> {
     let Origin::Draw { seed, skip } = *origin else { return Vec::new() };
     let n = u64::from(indexes[index].sequence.len());
     let twin = |(other, of): (usize, &Index)| {
@@ -282,14 +275,14 @@ pub(super) fn twins(index: usize, origin: &Origin, indexes: &[Index]) -> Vec<(us
         let is_twin = n.abs_diff(of.sequence.len().into()) == 2;
         is_twin.then_some((other, Origin::Draw { seed, skip }))
     };
-    indexes.iter().enumerate().filter_map(twin).collect()
+    indexes.iter().filter_map(twin).collect()
 }
 
 /// The suspect that the opens speak for most, and how much; of suspects that are as good, the first
 /// or that with fewer samples.
 pub(super) fn best<'s, 'r, R: Iterator<Item = &'r [u32]> + Clone>(
     suspects: impl Iterator<Item = &'s Suspect>,
-    indexes: &[Index],
+    indexes: &Indexes,
     read: u32,
     readers: impl Fn() -> R,
 ) -> Option<(&'s Suspect, Weight)> {

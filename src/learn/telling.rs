@@ -102,7 +102,8 @@ impl Loader {
         let follow = self.follow.as_ref()?;
         let index = &shared.indexes[follow.index?];
         let (share, n) = (follow.share(), index.sequence.len());
-        let sampler = follow.origin.sampler(&follow.law, share, n, self.epoch())?;
+        let epochs = self.epoch() - self.past.as_ref()?.first.0;
+        let sampler = follow.origin.sampler(&follow.law, share, n, epochs)?;
         Some(index.spec.as_ref()?.with_sampler(sampler))
     }
 }

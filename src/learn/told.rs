@@ -21,6 +21,16 @@ pub(super) enum Told {
     Listed(Lists),
 }
 
+impl Told {
+    /// The numbering that it is drawn over.
+    pub(super) fn index(&self) -> Option<usize> {
+        match self {
+            Told::Drawn { index, .. } => Some(*index),
+            Told::Listed(_) => None,
+        }
+    }
+}
+
 impl Sources<'_> {
     /// What was told, from its beginning, and as a loader is in it that began with it.
     pub(super) fn told(&self, suspects: &mut Vec<Suspect>) {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::event::{LoaderId, Rung};
 use super::history::{Epoch, Read, Record};
+use super::indexes::Indexes;
 use super::origin::{Generators, Law, Lists, Origin};
-use super::sequence::Index;
 use super::suspect::Suspect;
 pub use format::BYTES_MAX;
 
@@ -128,7 +128,7 @@ impl Journal {
         &self,
         loader: LoaderId,
         understood: bool,
-        indexes: &[Index],
+        indexes: &Indexes,
         head: impl Fn(usize, Origin, Law) -> Option<Suspect>,
     ) -> Vec<Suspect> {
         let mut suspects = Vec::new();
@@ -141,7 +141,7 @@ impl Journal {
             }
             for (made, origin, law) in if understood { Vec::new() } else { run.origins() } {
                 // Where the dataset has other files by now, in both numberings.
-                let numberings = (0..).zip(indexes).filter(|(_, index)| index.name == made.index);
+                let numberings = indexes.iter().filter(|(_, index)| index.name == made.index);
                 for (at, index) in numberings {
                     if let Origin::Sampler { sampler, epoch } = &origin {
                         let n = index.sequence.len();

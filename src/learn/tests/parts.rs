@@ -7,7 +7,7 @@ use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, Step, unknowable};
 use super::trials::learner;
 use crate::learn::libraries::lists;
-use crate::learn::{Journal, Learner};
+use crate::learn::{Journal, Learner, Observation};
 use crate::order::samplers::torch::{Distributed, generator, randperm, randperm_draws};
 use crate::order::samplers::{Algorithm, PythonSeed, Sampler, Shuffle};
 
@@ -51,7 +51,11 @@ fn run_with(learner: Learner, loaders: &[Loader], seeds: Vec<u32>) -> (Outcome, 
 
 /// Epochs of a list, as `DistributedSampler` of seed 3 draws them.
 fn distributed(list: &[u32]) -> Vec<Vec<u32>> {
-    let sampler = Distributed { seed: 3, ..Distributed::default() };
+    distributed_by(3, list)
+}
+
+fn distributed_by(seed: u64, list: &[u32]) -> Vec<Vec<u32>> {
+    let sampler = Distributed { seed, ..Distributed::default() };
     let epoch = |k| sampler.epoch(list.len() as u32, k);
     (0..5).map(|k| epoch(k).iter().map(|at| list[*at as usize]).collect()).collect()
 }
@@ -70,6 +74,35 @@ fn a_list_that_drops_some_files_is_known_when_it_was_read() {
         let text = shell.learner.beliefs().next().map(|belief| belief.text).unwrap_or_default();
         assert!(text.contains("in partial path below train order"), "{text}");
     }
+}
+
+/// Jobs that each leave out other files read a whole epoch, and end.
+fn read_many_parts(learner: &mut Learner) {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut out = Vec::new();
+    for group in 1_000..1_020 {
+        let list = unknowable(N, &mut rng).split_off(N as usize / 6);
+        let open =
+            |task, sample| Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+        let mut all: Vec<Observation> = list.iter().map(|at| open(1, at + N / 4)).collect();
+        let left = Observation::Left { task: 1, goes_on: false };
+        all.extend([left, open(2, N / 4), Observation::Ended { group }]);
+        all.into_iter().for_each(|observation| learner.apply(observation, &mut out));
+    }
+}
+
+#[test]
+fn a_part_is_known_after_many_others() {
+    let mut learner = learner(N);
+    read_many_parts(&mut learner);
+    let list: Vec<u32> = (N / 4..N + N / 4).filter(|sample| sample % 7 != 3).collect();
+    // Only a search of all seeds finds these.
+    let seed = 3_000_000_000;
+    let loader = loader(&distributed_by(seed.into(), &list));
+    let (outcome, shell) = run_with(learner, &[loader], (seed..seed + 5).collect());
+    assert!(outcome.wrong.is_empty() && is_known_from(2, &outcome), "{outcome:?}");
+    assert!(outcome.opens.get(&1).is_some_and(|opens| *opens <= 1_000), "{outcome:?}");
+    assert!(shell.learner.shared.indexes.values().count() <= 4 + 40, "bounded");
 }
 
 /// The two sides of the training set's list, as a sampler shuffles it, with so many in the first.
@@ -159,5 +192,5 @@ fn what_is_drawn_anew_for_each_epoch_is_no_part() {
         .collect();
     let (outcome, shell) = run(&[loader(&epochs)], Vec::new());
     assert!(outcome.titles.is_empty(), "{outcome:?}");
-    assert!(shell.learner.shared.indexes.len() <= 4 + 2 * 2, "bounded");
+    assert!(shell.learner.shared.indexes.values().count() <= 4 + 2 * 2, "bounded");
 }

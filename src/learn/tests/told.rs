@@ -1,14 +1,15 @@
 //! Orders that somebody told, right or nearly so.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::shell::{Outcome, Shell, Truth};
-use super::sim::Loader;
+use super::sim::{Loader, Step, unknowable};
 use crate::ids::FileId;
-use crate::learn::{Belief, Candidate, Learner, Settings};
+use crate::learn::{Belief, Candidate, Decision, Learner, Observation, Settings};
 use crate::order::samplers::torch::{DefaultGenerator, Distributed, Random, Stateful};
 use crate::order::samplers::{Algorithm, Epochs, PythonSeed, RepeatAug, Sampler, Shuffle};
 use crate::order::{Order, OrderSpec, SampleTable};
@@ -34,7 +35,7 @@ fn learner() -> Learner {
 }
 
 /// Tells an order of the training set, or of all files.
-fn tell(learner: &mut Learner, spec: &str) {
+fn tell(learner: &mut Learner, spec: &str) -> Vec<Decision> {
     let spec: OrderSpec = spec.parse().unwrap();
     let crate::order::spec::Source::Sampler(sampler) = &spec.source else { panic!("{spec}") };
     let first = if spec.filter.root == "train" { N / 4 } else { 0 };
@@ -42,19 +43,17 @@ fn tell(learner: &mut Learner, spec: &str) {
     let order = Order::drawn(sampler.clone(), &files, "path order").unwrap();
     let mut out = Vec::new();
     learner.tell(&order, Some(&spec), &mut out);
-    assert!(out.is_empty(), "{out:?}");
+    out
 }
 
-/// What comes out for a job that reads these epochs of the training set, the first of them not seen
-/// if it is `missed`.
-fn run(mut learner: Learner, told: &str, read: &Sampler, missed: bool) -> (Outcome, Shell) {
-    if !told.is_empty() {
-        tell(&mut learner, told);
-    }
-    let epochs = read.epochs(N, 0).skip(usize::from(missed)).take(4);
+/// The epochs of a sampler over the training set.
+fn drawn(sampler: &Sampler) -> impl Iterator<Item = Vec<u32>> {
     let numbered = |epoch: Vec<u32>| epoch.into_iter().map(|at| at + N / 4).collect();
-    let epochs: Vec<Vec<u32>> = epochs.map(numbered).collect();
-    let job = Loader {
+    sampler.epochs(N, 0).map(numbered)
+}
+
+fn job(epochs: Vec<Vec<u32>>) -> Loader {
+    Loader {
         group: GROUP,
         workers: 2,
         batch: 16,
@@ -62,10 +61,44 @@ fn run(mut learner: Learner, told: &str, read: &Sampler, missed: bool) -> (Outco
         persistent: false,
         resume: 0,
         lost: 0.0,
-        epochs: epochs.clone(),
-    };
-    let truth = Truth { epochs, ..Truth::default() };
-    let mut shell = Shell::new(learner, [(GROUP, truth)].into(), 20);
+        epochs,
+    }
+}
+
+fn shell(learner: Learner, job: &Loader) -> Shell {
+    let truth = Truth { epochs: job.epochs.clone(), ..Truth::default() };
+    Shell::new(learner, [(GROUP, truth)].into(), 20)
+}
+
+/// What a job does whose workers have ended before those of the next epoch begin.
+fn steps(job: &Loader) -> Vec<Step> {
+    let (mut rng, mut steps) = (ChaCha8Rng::seed_from_u64(1), Vec::new());
+    for (epoch, base) in (0..job.epochs.len()).zip((1_000..).step_by(2)) {
+        job.run_epoch(epoch, base, &mut rng, &mut steps);
+        steps.extend((base..base + 2).map(|task| Step::Left { task }));
+    }
+    steps
+}
+
+/// A task reads samples.
+fn read(learner: &mut Learner, task: u32, samples: &[u32]) -> Vec<Decision> {
+    let mut out = Vec::new();
+    for &sample in samples {
+        let open = Observation::Opened { at_ms: 0, task, group: GROUP, sample, exact: true };
+        learner.apply(open, &mut out);
+    }
+    out
+}
+
+/// What comes out for a job that reads these epochs of the training set, the first of them not seen
+/// if it is `missed`.
+fn run(mut learner: Learner, told: &str, read: &Sampler, missed: bool) -> (Outcome, Shell) {
+    if !told.is_empty() {
+        let out = tell(&mut learner, told);
+        assert!(out.is_empty(), "{out:?}");
+    }
+    let job = job(drawn(read).skip(usize::from(missed)).take(4).collect());
+    let mut shell = shell(learner, &job);
     shell.run(&job.run(1_000, &mut ChaCha8Rng::seed_from_u64(1)));
     (shell.outcomes.remove(&GROUP).unwrap_or_default(), shell)
 }
@@ -74,6 +107,11 @@ fn belief(shell: &Shell) -> Belief {
     let beliefs: Vec<Belief> = shell.learner.beliefs().collect();
     let [belief] = &beliefs[..] else { panic!("{beliefs:?}") };
     belief.clone()
+}
+
+/// Whether nothing was wrong but what the first epoch seemed to say of the second.
+fn is_foretold_only(outcome: &Outcome) -> bool {
+    outcome.wrong.iter().all(|words| words.starts_with("epoch 0 foresaw "))
 }
 
 fn own(seed: u64, persistent_workers: bool) -> Sampler {
@@ -152,6 +190,7 @@ fn a_told_seed_with_another_setting_is_found_and_said() {
     ] {
         let (outcome, shell) = run(learner(), told, &read, false);
         let case = format!("told {told}, read {read}: {outcome:?}");
+        assert!(is_foretold_only(&outcome), "{case}");
         let opens = |epoch: usize| outcome.opens.get(&epoch).copied().unwrap_or(u32::MAX);
         assert!((1..4).all(|epoch| opens(epoch) <= 24), "{case}");
         assert!(opens(0) <= 200, "{case}");
@@ -182,17 +221,7 @@ fn where_nothing_is_known_the_part_that_is_read_is() {
     let weighted: Vec<u32> = (0..4_000).map(|_| N / 4 + rng.random_range(0..N)).collect();
     let mut learner = learner();
     tell(&mut learner, "torch-distributed");
-    let mut out = Vec::new();
-    for &sample in &weighted {
-        let open = crate::learn::Observation::Opened {
-            at_ms: 0,
-            task: 1,
-            group: GROUP,
-            sample,
-            exact: true,
-        };
-        learner.apply(open, &mut out);
-    }
+    read(&mut learner, 1, &weighted);
     let loader = learner.beliefs().next().unwrap().loader;
     let part = learner.within(loader).map(OrderSpec::to_string);
     assert_eq!(part.as_deref(), Some("sequential:root=train"));
@@ -209,19 +238,113 @@ fn samples_that_are_listed_are_known_as_they_are_told() {
     let mut out = Vec::new();
     learner.tell(&order, None, &mut out);
     for (task, epoch) in (1..).zip(&epochs) {
-        for &sample in epoch {
-            let open = crate::learn::Observation::Opened {
-                at_ms: 0,
-                task,
-                group: GROUP,
-                sample,
-                exact: true,
-            };
-            learner.apply(open, &mut out);
-        }
-        learner.apply(crate::learn::Observation::Left { task, goes_on: false }, &mut out);
+        read(&mut learner, task, epoch);
+        learner.apply(Observation::Left { task, goes_on: false }, &mut out);
     }
     let belief = learner.beliefs().next().unwrap();
     assert!(belief.text.contains("epoch 3 of the order that was told"), "{}", belief.text);
     assert_eq!((belief.epoch, belief.foreseen), (3, 3), "{}", belief.text);
+}
+
+#[test]
+fn a_list_is_known_that_is_told_while_its_job_reads() {
+    let epoch = unknowable(N, &mut ChaCha8Rng::seed_from_u64(4));
+    let lists = vec![epoch.as_slice().into()];
+    let order = Order::listed("written", lists, SampleTable::Files).unwrap();
+    let mut learner = learner();
+    let mut out = read(&mut learner, 1, &epoch[..40]);
+    let is_wanted = |decision: &Decision| matches!(decision, Decision::SearchWanted { .. });
+    assert!(out.iter().any(is_wanted), "{out:?}");
+    learner.tell(&order, None, &mut out);
+    let then = read(&mut learner, 1, &epoch[40..50]);
+    let is_known = |decision: &Decision| matches!(decision, Decision::Committed(_));
+    assert!(then.iter().any(is_known), "{then:?}");
+    let is_over = |decision: &Decision| matches!(decision, Decision::SearchOver { .. });
+    assert!(then.iter().any(is_over), "{then:?}");
+}
+
+/// Told for each fold of a dataset, with a list of its own.
+#[test]
+fn numberings_of_told_orders_are_forgotten_with_these() {
+    let mut learner = learner();
+    let count = |learner: &Learner| learner.shared.indexes.values().count();
+    let known = count(&learner);
+    let sampler = Sampler::TorchDistributed(Distributed { seed: 5, ..Distributed::default() });
+    let list = |fold: u32| (0..N).filter(move |sample| sample % 50 != fold);
+    let tell = |learner: &mut Learner, fold: u32| {
+        let files: Vec<FileId> = list(fold).map(FileId).collect();
+        let order = Order::drawn(sampler.clone(), &files, "fold").unwrap();
+        learner.tell(&order, None, &mut Vec::new());
+    };
+    tell(&mut learner, 0);
+    let first: Vec<u32> = list(0).collect();
+    let epochs = sampler.epochs(first.len() as u32, 0).take(2);
+    let epochs: Vec<Vec<u32>> =
+        epochs.map(|epoch| epoch.iter().map(|at| first[*at as usize]).collect()).collect();
+    read(&mut learner, 1, &epochs[0][..200]);
+    (1..50).for_each(|fold| tell(&mut learner, fold));
+    // Those that are told, and the one that is read.
+    assert!(count(&learner) <= known + 16 + 1, "{}", count(&learner));
+    read(&mut learner, 1, &epochs[0][200..]);
+    learner.apply(Observation::Left { task: 1, goes_on: false }, &mut Vec::new());
+    read(&mut learner, 2, &epochs[1]);
+    let belief = learner.beliefs().next().unwrap();
+    assert_eq!((belief.epoch, belief.foreseen), (1, 1), "{}", belief.text);
+}
+
+/// A job may read all files in the order of their names before it trains, or a few others.
+#[test]
+fn what_is_read_before_a_sampler_is_none_of_its_epochs() {
+    let others = unknowable(N / 4, &mut ChaCha8Rng::seed_from_u64(3));
+    let before = [(N / 4..N + N / 4).collect(), others[..100].to_vec()];
+    let seed = 123_456_789;
+    let default = DefaultGenerator { seed, position: 7, ..DefaultGenerator::default() };
+    for (is_told, read) in [
+        (false, Sampler::TorchDistributed(Distributed::default())),
+        (true, Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() })),
+        (false, own(0, false)),
+        (true, own(seed, false)),
+        (true, Sampler::TorchDefault(default)),
+    ] {
+        let spec = learner().shared.indexes[1].spec.clone().unwrap().with_sampler(read.clone());
+        for before in &before {
+            let job = job(std::iter::once(before.clone()).chain(drawn(&read).take(4)).collect());
+            let mut shell = shell(learner(), &job);
+            if is_told {
+                tell(&mut shell.learner, &spec.to_string());
+            }
+            let mut said = BTreeSet::new();
+            for steps in steps(&job).chunks(N as usize / 4) {
+                shell.run(steps);
+                said.extend(belief(&shell).spec.map(|spec| spec.to_string()));
+            }
+            said.retain(|said| !said.starts_with("sequential:"));
+            let outcome = &shell.outcomes[&GROUP];
+            let case = format!("{read} after {} samples: {outcome:?}", before.len());
+            assert!(is_foretold_only(outcome), "{case}");
+            assert_eq!(said, BTreeSet::from([spec.to_string()]), "{case}");
+        }
+    }
+}
+
+#[test]
+fn epochs_that_were_read_before_their_order_was_told_are_the_sampler_s() {
+    let seed = 123_456_789;
+    for read in [
+        Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() }),
+        own(seed, false),
+    ] {
+        let told = learner().shared.indexes[1].spec.clone().unwrap().with_sampler(read.clone());
+        let job = job(drawn(&read).take(4).collect());
+        let (mut shell, steps) = (shell(learner(), &job), steps(&job));
+        let (first, rest) = steps.split_at(N as usize * 3 / 2);
+        shell.run(first);
+        let out = tell(&mut shell.learner, &told.to_string());
+        shell.heed(out, 0);
+        shell.run(rest);
+        let said = belief(&shell).spec.map(|spec| spec.to_string());
+        let outcome = &shell.outcomes[&GROUP];
+        assert_eq!(said, Some(told.to_string()), "{outcome:?}");
+        assert!(outcome.wrong.is_empty(), "{outcome:?}");
+    }
 }
