@@ -64,6 +64,9 @@ impl Limits {
     /// Lists of a dataset's files. Those in JSON may be one line.
     pub const MANIFEST: Limits = Limits { line: 4 << 30, binary: false, ..Self::ORDER };
 
+    /// Weights of samples, as text or as numbers.
+    pub const WEIGHTS: Limits = Limits { bytes: 1 << 30, ..Self::ORDER };
+
     /// Lines that a command passes to a daemon.
     pub const LIST: Limits = Limits {
         kind: ErrorKind::Usage,

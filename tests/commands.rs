@@ -234,6 +234,23 @@ fn an_order_is_simulated() {
         assert_eq!(rows[0]["source_reads"], blocks, "{order}");
         assert_eq!(rows[0]["hits"], 0.0, "{order}");
     }
+    // Which files a sampler draws, and how often, its weights say: here every third one, 24 in all.
+    let weights: String =
+        (0..20).map(|number| if number % 3 == 0 { "2.5\n" } else { "0\n" }).collect();
+    ground.write("weights", &weights);
+    let weighted = "torch-weighted:seed=5,weights=weights,num_samples=24";
+    let listed = ground.prints(&["order", "show", weighted, "data"], &[]);
+    let read: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(read.len(), 24, "{listed}");
+    let third = |name: &&str| name[..2].parse::<u32>().unwrap() % 3 == 0;
+    assert!(read.iter().all(third), "{listed}");
+    let ample = ["--policy", "belady", "--dataset", "data", "--cache", "100%", "--epochs", "1"];
+    let rows = ground.simulates(&[&ample[..], &["--order", weighted]].concat());
+    let files: std::collections::BTreeSet<&str> = read.into_iter().collect();
+    assert_eq!(rows[0]["source_reads"], 3.0 * files.len() as f64, "{}", rows[0]);
+    ground.write("weights", "1\n");
+    ground.fails(&["order", "check", weighted, "data"], 3, &["1 weights and 20 samples", "hint: "]);
+
     ground.fails(&["simulate", "--order", "file:none"], 3, &["cannot read none"]);
     ground.fails(&["simulate", "--dataset", "data"], 2, &["--order"]);
 }
@@ -262,11 +279,13 @@ fn a_file_without_end_is_refused() {
     let wrong = [("/dev/zero", "a device"), ("./folder", "a directory"), ("./long", "more than")];
     for (name, why) in wrong {
         let manifest = format!("sequential:index=manifest:{name}");
-        let commands: [(&[&str], i32); 7] = [
+        let weights = format!("torch-weighted:seed=1,weights={name}");
+        let commands: [(&[&str], i32); 8] = [
             (&["config", "check", name], 3),
             (&["config", "show", "--config", name], 3),
             (&["order", "check", name, "data"], 3),
             (&["order", "check", &manifest, "data"], 3),
+            (&["order", "check", &weights, "data"], 3),
             (&["order", "cut", name], 3),
             (&["order", "merge", "--by", "ranks", name], 3),
             (&["warmup", ".", "--files-from", name], 2),

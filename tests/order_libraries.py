@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import torch
 from torch.utils.data import (DataLoader, RandomSampler, Subset, SubsetRandomSampler,
-                              get_worker_info, random_split)
+                              WeightedRandomSampler, get_worker_info, random_split)
 from torch.utils.data.distributed import DistributedSampler
 
 
@@ -72,6 +72,18 @@ def subset(data, key, epochs):
         yield once(loader)
 
 
+def weighted(data, key, epochs):
+    m, own = key("weights"), key("position", 2) == 0
+    weights = [(7919 * i + 1) % m / m for i in range(len(data))]
+    torch.manual_seed(key("seed"))
+    sampler = WeightedRandomSampler(weights, key("num_samples", len(data)), key("replacement", True),
+                                    generator=generator(key("seed")) if own else None)
+    persistent = not own and key("gap", 2) == 0
+    loader = load(data, key, sampler, num_workers=int(persistent), persistent_workers=persistent)
+    for _ in range(epochs):
+        yield once(loader)
+
+
 def shuffled(make, draw):
     """Epochs of a list that `draw` shuffles with a generator that `make` seeds."""
     def run(data, key, epochs):
@@ -104,6 +116,7 @@ SAMPLERS = {
     "torch-random": explicit,
     "torch-default": default,
     "torch-subset-random": subset,
+    "torch-weighted": weighted,
     "numpy-random-state": shuffled(np.random.RandomState, in_place),
     "numpy-generator": shuffled(np.random.default_rng, in_place),
     "python-random": shuffled(random.Random, python_draw),

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::path::Path;
 use std::process::Command;
 
 use belady::ids::FileId;
@@ -41,6 +42,13 @@ fn summary(epoch: &[u32]) -> Summary {
     (epoch.len(), epoch.iter().take(8).copied().collect(), epoch.iter().fold(0, hash))
 }
 
+/// A file of weights, whose name is a number: the script has the same.
+fn weights(name: &Path, n: u32) -> Vec<u8> {
+    let m: u64 = name.to_str().unwrap().parse().unwrap();
+    let weight = |i: u64| ((7919 * i + 1) % m) as f64 / m as f64;
+    (0..n).map(|i| format!("{}\n", weight(i.into()))).collect::<String>().into_bytes()
+}
+
 /// Compares the epochs of these specs, each over so many files whose names are in order.
 fn compare(cases: &[(String, u32, u32)]) {
     let asked: Vec<_> = cases.iter().map(|(spec, n, epochs)| json!([spec, n, epochs])).collect();
@@ -53,7 +61,10 @@ fn compare(cases: &[(String, u32, u32)]) {
             file: FileId(at),
             size: 1,
         });
-        let Ok(order) = spec.resolve(&Listing::new(entries.collect()), &[]) else {
+        let contents: Vec<_> =
+            spec.files_needed().into_iter().map(|(name, _)| weights(name, *n)).collect();
+        let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+        let Ok(order) = spec.resolve(&Listing::new(entries.collect()), &contents) else {
             assert!(expected.iter().all(|(length, ..)| *length == 0), "{text} over {n}");
             continue;
         };
@@ -137,6 +148,28 @@ fn loaders_agree_with_torch() {
 }
 
 #[test]
+fn weighted_samplers_agree_with_torch() {
+    let mut choice = Choice(5);
+    let mut cases = Vec::new();
+    for n in SIZES {
+        for (m, places) in [(101, ""), (65_537, ",position=0,gap=0"), (1_000_003, "")] {
+            let seed = choice.seed();
+            let (more, some) = (2 + choice.below(2 * u64::from(n)), n.div_ceil(2));
+            let spec = format!("torch-weighted:seed={seed},weights={m}{places}");
+            cases.push((spec.clone(), n, 3));
+            cases.push((format!("{spec},num_samples={more}"), n, 3));
+            cases.push((format!("{spec},num_samples={some},replacement=false"), n, 3));
+            cases.push((format!("{spec},num_samples=1,replacement=false"), n, 3));
+        }
+    }
+    for replacement in [true, false] {
+        let keys = format!("num_samples=500,gap=0,replacement={replacement}");
+        cases.push((format!("torch-weighted:seed=3,weights=101,{keys}"), 1000, 3));
+    }
+    compare(&cases);
+}
+
+#[test]
 fn loaders_of_whole_batches_agree_with_torch() {
     let mut choice = Choice(4);
     let mut cases = Vec::new();
@@ -152,6 +185,7 @@ fn loaders_of_whole_batches_agree_with_torch() {
                 format!("torch-default:seed={seed},"),
                 format!("torch-subset-random:seed={seed},"),
                 format!("torch-subset-random:seed={seed},position=0,gap=0,"),
+                format!("torch-weighted:seed={seed},weights=101,"),
                 format!(
                     "torch-distributed:seed={seed},world={world},rank={rank},drop_last={drop_last},"
                 ),

@@ -35,6 +35,9 @@ fn spec() -> impl Strategy<Value = String> {
             if keys.contains(&"seed") {
                 set.insert("seed", seed.to_string());
             }
+            if keys.contains(&"weights") {
+                set.insert("weights", "w".to_owned());
+            }
             for (index, value) in given.into_iter().filter(|_| !keys.is_empty()) {
                 set.insert(keys[index.index(keys.len())], value);
             }
@@ -53,11 +56,26 @@ fn listing(names: &[String]) -> Listing<'_> {
     )
 }
 
+/// A file of weights, right as a rule.
+fn weights() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        90 => (0u32..5).prop_map(|weight| format!("{weight}\n")),
+        9 => any::<f64>().prop_map(|weight| format!("{}\n", weight.abs())),
+        1 => prop::sample::select(vec!["", "#\n", "nan\n", "-1\n", "x\n", "1e308\n"])
+            .prop_map(str::to_owned),
+    ];
+    vec(line, 0..40).prop_map(|lines| lines.concat().into_bytes())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_parameters_panic_and_epochs_are_what_they_are_said_to_be(text in spec(), n in 0u32..40) {
+    fn no_parameters_panic_and_epochs_are_what_they_are_said_to_be(
+        text in spec(),
+        n in 0u32..40,
+        weights in vec(0u32..5, 40),
+    ) {
         let names: Vec<String> = (0..n).map(|at| format!("{at:04}")).collect();
         let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
         prop_assert_eq!(spec.to_string().parse::<OrderSpec>().unwrap(), spec.clone());
@@ -67,7 +85,10 @@ proptest! {
         if (1 << 18..1 << 36).contains(&draws) {
             return Ok(());
         }
-        let Ok(order) = spec.resolve(&listing(&names), &[]) else { return Ok(()) };
+        let weights = weights.iter().take(n as usize).map(|weight| format!("{weight}\n"));
+        let weights = weights.collect::<String>().into_bytes();
+        let contents = vec![weights.as_slice(); spec.files_needed().len()];
+        let Ok(order) = spec.resolve(&listing(&names), &contents) else { return Ok(()) };
         prop_assert!(draws < 1 << 18, "{text} was to be refused");
         for (k, epoch) in (0..3).zip(order.epochs(0)) {
             prop_assert_eq!(epoch.len(), order.epoch_len(k) as usize);
@@ -80,6 +101,63 @@ proptest! {
             if k == 2 {
                 prop_assert_eq!(epoch, order.epoch(2));
             }
+        }
+    }
+
+    #[test]
+    fn weighted_samples_are_drawn_by_their_weights(
+        seed: u64,
+        text in weights(),
+        count in 2u32..60,
+        replacement: bool,
+    ) {
+        let values: Vec<f64> = String::from_utf8_lossy(&text)
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.parse().ok())
+            .collect();
+        let names: Vec<String> = (0..values.len()).map(|at| format!("{at:04}")).collect();
+        let spec = format!(
+            "torch-weighted:seed={seed},weights=w,num_samples={count},replacement={replacement}"
+        );
+        let spec: OrderSpec = spec.parse().unwrap();
+        let order = spec.resolve(&listing(&names), &[&text]);
+        let likely = values.iter().filter(|weight| **weight > 0.0).count();
+        let is_wrong = values.iter().any(|weight| weight.is_nan() || *weight < 0.0)
+            || !values.iter().sum::<f64>().is_finite()
+            || text.contains(&b'x')
+            || likely == 0
+            || !replacement && count as usize > likely;
+        prop_assert_eq!(order.is_err(), is_wrong, "{:?}", order);
+        let Ok(order) = order else { return Ok(()) };
+        for epoch in order.epochs(0).take(3) {
+            prop_assert_eq!(epoch.len(), count as usize);
+            let mut once = epoch.to_vec();
+            once.sort_unstable();
+            once.dedup();
+            prop_assert!(once.iter().all(|id| values[*id as usize] > 0.0), "{:?}", epoch);
+            prop_assert!(replacement || once.len() == epoch.len());
+        }
+    }
+
+    #[test]
+    fn no_file_of_weights_panics(
+        text in prop_oneof![
+            vec(any::<u8>(), 0..200),
+            "[0-9e+.\\-\n #,xinfa]{0,100}".prop_map(String::into_bytes),
+            (0u8..4, 0u16..150, "[{}',:()<f84 0-9descrhapo]{0,120}", vec(any::<u8>(), 0..80)).prop_map(
+                |(version, length, header, data)| {
+                    let length = length.to_le_bytes();
+                    [&b"\x93NUMPY"[..], &[version, 0], &length[..], header.as_bytes(), &data].concat()
+                }
+            ),
+        ],
+        n in 1usize..5,
+    ) {
+        let names: Vec<String> = (0..n).map(|at| format!("{at:04}")).collect();
+        let spec: OrderSpec = "torch-weighted:seed=1,weights=w".parse().unwrap();
+        if let Ok(order) = spec.resolve(&listing(&names), &[&text]) {
+            prop_assert_eq!(order.epoch(0).len(), n);
         }
     }
 

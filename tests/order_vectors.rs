@@ -3,11 +3,13 @@
 //!
 //! `tests/vectors` has a file for each library: cases of an order, `n`, and for each epoch the
 //! first positions (`head`), the last (`tail`), how many they are (`len`) and a hash over all of
-//! them: `h = h * 1000003 + x` modulo 2^64, from 0. What is not given is not compared.
+//! them: `h = h * 1000003 + x` modulo 2^64, from 0. What is not given is not compared. A file of
+//! weights has a number for its name, `m`: sample `i` has the weight `(7919 i + 1) mod m / m`.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use belady::ids::FileId;
 use belady::order::samplers::Sampler;
@@ -36,6 +38,16 @@ struct Epoch {
     hash: Option<u64>,
 }
 
+/// The files that an order needs.
+fn contents(spec: &OrderSpec, n: u32) -> Vec<Vec<u8>> {
+    let weights = |name: &Path| {
+        let m: u64 = name.to_str().unwrap().parse().unwrap();
+        let weight = |i: u64| ((7919 * i + 1) % m) as f64 / m as f64;
+        (0..n).map(|i| format!("{}\n", weight(i.into()))).collect::<String>().into_bytes()
+    };
+    spec.files_needed().into_iter().map(|(name, _)| weights(name)).collect()
+}
+
 /// Compares the cases of a library with the orders of their specs.
 fn check(text: &str, at_least: usize) {
     let Vectors { made_by, cases } = serde_json::from_str(text).unwrap();
@@ -49,7 +61,9 @@ fn check(text: &str, at_least: usize) {
             size: 1,
         });
         let spec: OrderSpec = text.parse().unwrap();
-        let order = spec.resolve(&Listing::new(entries.collect()), &[]).unwrap();
+        let contents = contents(&spec, n);
+        let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+        let order = spec.resolve(&Listing::new(entries.collect()), &contents).unwrap();
         for ((k, expected), found) in (0..).zip(epochs).zip(order.epochs(0)) {
             let words = format!("{text} over {n} by {made_by}, epoch {k}");
             let Epoch { head, tail, len, hash } = expected;
@@ -90,7 +104,7 @@ macro_rules! libraries {
 }
 
 libraries! {
-    torch: 100,
+    torch: 121,
     timm: 10,
     huggingface: 20,
     numpy: 100,

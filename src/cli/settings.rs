@@ -1,6 +1,6 @@
 //! From flags, environment and config file to settings: the same for every verb that needs them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -9,7 +9,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::order::OrderSpec;
-use crate::order::spec::{IndexSpec, Source};
 
 /// Options of mount(8) and fstab that say nothing to belady.
 const IGNORED: [&str; 11] = [
@@ -141,12 +140,8 @@ impl SettingsArgs {
 /// Whatever is wrong with the text.
 pub(super) fn absolute_order(text: &str) -> Result<String> {
     let mut spec: OrderSpec = text.parse()?;
-    let in_place = |path: &mut PathBuf| *path = absolute(Path::new(path));
-    if let Source::File(path) = &mut spec.source {
-        in_place(path);
-    }
-    if let IndexSpec::Manifest { file: path, .. } = &mut spec.index {
-        in_place(path);
+    for path in spec.files_mut() {
+        *path = absolute(path);
     }
     Ok(spec.to_string())
 }

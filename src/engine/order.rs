@@ -107,6 +107,7 @@ fn resolve_within(
         let usual = match kind {
             Needed::Order => Limits::ORDER,
             Needed::Manifest => Limits::MANIFEST,
+            Needed::Weights => Limits::WEIGHTS,
         };
         let read = input::read(path, &limits(usual));
         contents.push(read.map_err(|error| {

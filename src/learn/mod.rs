@@ -230,6 +230,9 @@ impl Learner {
     /// like it. `spec` is what was told, where that is known.
     pub fn tell(&mut self, order: &Order, spec: Option<&OrderSpec>, out: &mut Vec<Decision>) {
         let told = match order.drawn_by() {
+            // A sample that is drawn again has several places in an epoch, and here each has one. The
+            // planner follows such an order by itself.
+            Some((sampler, _)) if sampler.weights().is_some() => None,
             Some((sampler, samples)) => {
                 let spec = spec.map(|spec| spec.with_sampler(Sampler::Sequential));
                 let (name, samples) = ("the told".to_owned(), Arc::clone(samples));

@@ -124,6 +124,12 @@ impl Epoch {
         self.find(block, |position| !self.is_reached(position))
     }
 
+    /// The first position from `from` on where a block that repeats is still to be read.
+    pub(super) fn again_from(&self, block: BlockId, from: u32) -> Option<u32> {
+        let open = |position: u32| position >= from && !self.is_reached(position);
+        self.find(block, open).filter(|_| !self.again.is_empty())
+    }
+
     /// The first position where the block is still to be staged.
     pub(super) fn next_unstaged(&self, block: BlockId) -> Option<u32> {
         self.find(block, |position| !has(&self.staged, position))
@@ -341,9 +347,11 @@ mod tests {
     fn repeats_are_found_in_turn() {
         let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1], 3);
         assert_eq!(epoch.next(BlockId(2)), Some(0));
+        assert_eq!(epoch.again_from(BlockId(2), 1), Some(2));
         epoch.reach(0);
         epoch.reach(3);
         assert_eq!(epoch.next(BlockId(2)), Some(2));
+        assert_eq!(epoch.again_from(BlockId(2), 3), None);
         epoch.reach(2);
         assert_eq!(epoch.next(BlockId(2)), None);
         assert!(epoch.contains(BlockId(2)));

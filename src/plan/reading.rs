@@ -139,6 +139,8 @@ impl Planner {
             let sight = Sight { layout: &self.layout, gears: &self.gears };
             let distance = |from, to| stream.distance(from, to, sight);
             let known = (stream.len(), stream.workers());
+            let again = reader.place(id).and_then(|last| stream.again_after(last, block));
+            let position = again.unwrap_or(position);
             let mut positions = reader.sees(id, position, known, blocks, distance);
             if positions.is_empty() && reader.is_new() {
                 positions = self.crowd.sees(id, position, stream.len());

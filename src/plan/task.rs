@@ -109,10 +109,14 @@ impl Task {
         self.walk >= WALK_MIN || self.rises >= RISES_MIN
     }
 
+    /// Where the task was seen last in the stream.
+    pub(super) fn place(&self, stream: StreamId) -> Option<u64> {
+        self.last.filter(|_| self.stream == Some(stream))
+    }
+
     /// Whether a position is shortly after that where the task was seen last in the stream.
     pub(super) fn is_near(&self, stream: StreamId, position: u64) -> bool {
-        let last = self.last.filter(|_| self.stream == Some(stream));
-        last.is_some_and(|last| (last + 1..last + u64::from(DUE)).contains(&position))
+        self.place(stream).is_some_and(|last| (last + 1..last + u64::from(DUE)).contains(&position))
     }
 
     /// The task opened what a stream of `length` positions has at `position`, counted over all
@@ -172,7 +176,7 @@ impl Task {
         position: u64,
         low: u64,
     ) -> std::ops::RangeInclusive<u64> {
-        let last = self.last.filter(|_| self.stream == Some(stream));
+        let last = self.place(stream);
         let from = last.map_or(low, |last| last + 1);
         let near = from <= position && position - from <= RUN_MAX;
         let from = if near { from } else { position };

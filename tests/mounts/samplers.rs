@@ -47,7 +47,11 @@ fn every_order_that_readme_tells_of_is_received() {
     let point = mounted.point.to_str().unwrap();
     let source = ground.path("source");
     let file = ground.path("order.txt");
+    let weights = ground.path("weights.txt");
+    fs::write(&weights, "0.5\n3\n".repeat(FILES as usize)).unwrap();
     for order in told() {
+        let order = order.replace("weights.txt", weights.to_str().unwrap());
+        let order = order.as_str();
         let said = ground.ends(0, &["order", "set", point, order]);
         let name = order.split(':').next().unwrap();
         assert!(said.contains(name), "{said}");

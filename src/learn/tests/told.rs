@@ -10,7 +10,9 @@ use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, Step, unknowable};
 use crate::ids::FileId;
 use crate::learn::{Belief, Candidate, Decision, Learner, Observation, Settings};
-use crate::order::samplers::torch::{DefaultGenerator, Distributed, Random, Stateful};
+use crate::order::samplers::torch::{
+    DefaultGenerator, Distributed, Random, Stateful, Weighted, Weights,
+};
 use crate::order::samplers::{Algorithm, Epochs, PythonSeed, RepeatAug, Sampler, Shuffle};
 use crate::order::{Order, OrderSpec, SampleTable};
 
@@ -38,11 +40,15 @@ fn learner() -> Learner {
 fn tell(learner: &mut Learner, spec: &str) -> Vec<Decision> {
     let spec: OrderSpec = spec.parse().unwrap();
     let crate::order::spec::Source::Sampler(sampler) = &spec.source else { panic!("{spec}") };
+    tell_drawn(learner, &spec, sampler)
+}
+
+fn tell_drawn(learner: &mut Learner, spec: &OrderSpec, sampler: &Sampler) -> Vec<Decision> {
     let first = if spec.filter.root == "train" { N / 4 } else { 0 };
     let files: Vec<FileId> = (first..N + N / 4).map(FileId).collect();
     let order = Order::drawn(sampler.clone(), &files, "path order").unwrap();
     let mut out = Vec::new();
-    learner.tell(&order, Some(&spec), &mut out);
+    learner.tell(&order, Some(spec), &mut out);
     out
 }
 
@@ -200,6 +206,25 @@ fn a_told_seed_with_another_setting_is_found_and_said() {
         let again: OrderSpec = said.parse().unwrap();
         let crate::order::spec::Source::Sampler(again) = again.source else { panic!("{said}") };
         assert!(again.epochs(N, 0).take(4).eq(read.epochs(N, 0).take(4)), "{said}: {case}");
+    }
+}
+
+/// Samples that are drawn again are no steps through an order: nothing is believed that has to be taken
+/// back.
+#[test]
+fn weighted_draws_are_left_to_the_planner() {
+    let spec: OrderSpec = "torch-weighted:seed=123456789,weights=w,root=train".parse().unwrap();
+    let values: Vec<f64> = (0..N).map(|at| f64::from(1 + at % 7)).collect();
+    let (seed, weights) = (123_456_789, Weights::of("w", &values));
+    let told = Weighted { seed, weights, ..Weighted::default() };
+    for (position, gap) in [(2, 2), (0, 0)] {
+        let read = Sampler::TorchWeighted(Weighted { position, gap, ..told.clone() });
+        let mut learner = learner();
+        let out = tell_drawn(&mut learner, &spec, &Sampler::TorchWeighted(told.clone()));
+        assert!(out.is_empty(), "{out:?}");
+        let (outcome, shell) = run(learner, "", &read, false);
+        assert!(outcome.titles.is_empty() && outcome.withdrawn == 0, "{read}: {outcome:?}");
+        assert_eq!(belief(&shell).spec, None, "{read}");
     }
 }
 

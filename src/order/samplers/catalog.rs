@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     Accelerate, Algorithm, Dali, DefaultGenerator, Distributed, Dlio, Keras, Key, Random,
-    RepeatAug, Sampler, Shuffle, Stateful, SubsetRandom, TfShuffle,
+    RepeatAug, Sampler, Shuffle, Stateful, SubsetRandom, TfShuffle, Weighted,
 };
 
 impl Sampler {
@@ -17,6 +17,7 @@ impl Sampler {
             Sampler::TorchDefault(DefaultGenerator::default()),
             Sampler::TorchSubsetRandom(SubsetRandom::default()),
             Sampler::TorchStateful(Stateful::default()),
+            Sampler::TorchWeighted(Weighted::default()),
             Sampler::Accelerate(Accelerate::default()),
             Sampler::TimmRepeatAug(RepeatAug::default()),
             Sampler::Shuffle(Shuffle::new(Algorithm::NumpyRandomState)),
@@ -44,6 +45,7 @@ impl Sampler {
             Sampler::TorchDefault(_) => "torch-default",
             Sampler::TorchSubsetRandom(_) => "torch-subset-random",
             Sampler::TorchStateful(_) => "torch-stateful",
+            Sampler::TorchWeighted(_) => "torch-weighted",
             Sampler::Accelerate(_) => "accelerate",
             Sampler::TimmRepeatAug(_) => "timm-repeat-aug",
             Sampler::Shuffle(sampler) => match sampler.algorithm {
@@ -78,6 +80,10 @@ impl Sampler {
             Sampler::TorchStateful(_) => {
                 "torchdata StatefulDataLoader(shuffle=True); stride is 2 where it has workers"
             }
+            Sampler::TorchWeighted(_) => {
+                "torch WeightedRandomSampler; FILE has a weight a line; position and gap count \
+                 outputs before and between its epochs (0 and 0 with a generator of its own)"
+            }
             Sampler::Accelerate(_) => "accelerate's seedable sampler, a process's batches",
             Sampler::TimmRepeatAug(_) => "timm RepeatAugSampler",
             Sampler::Shuffle(sampler) => match sampler.algorithm {
@@ -108,6 +114,7 @@ impl Sampler {
             Sampler::TorchDefault(sampler) => sampler.keys(),
             Sampler::TorchSubsetRandom(sampler) => sampler.keys(),
             Sampler::TorchStateful(sampler) => sampler.keys(),
+            Sampler::TorchWeighted(sampler) => sampler.keys(),
             Sampler::Accelerate(sampler) => sampler.keys(),
             Sampler::TimmRepeatAug(sampler) => sampler.keys(),
             Sampler::Shuffle(sampler) => sampler.keys(),

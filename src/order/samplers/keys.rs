@@ -9,6 +9,7 @@ use std::str::FromStr;
 use super::dlio::Reads;
 use super::keras::Subset;
 use super::shuffle::Epochs;
+use super::torch::Weights;
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::suggest;
 
@@ -37,6 +38,7 @@ pub(super) enum Field<'s> {
     Epochs(&'s mut Epochs),
     Subset(&'s mut Subset),
     Reads(&'s mut Reads),
+    Weights(&'s mut Weights),
 }
 
 impl<'s> Key<'s> {
@@ -46,6 +48,11 @@ impl<'s> Key<'s> {
 
     pub(super) fn required(name: &'static str, field: Field<'s>) -> Self {
         Key { name, field, required: true }
+    }
+
+    /// What stands for the parameter where people are told of it and it has no default.
+    pub fn placeholder(&self) -> &'static str {
+        if matches!(self.field, Field::Weights(_)) { "FILE" } else { "N" }
     }
 
     /// Reads the parameter from what stands after the `=`.
@@ -65,6 +72,10 @@ impl<'s> Key<'s> {
             Field::Epochs(field) => **field = choice(name, text, &Epochs::WORDS)?,
             Field::Subset(field) => **field = choice(name, text, &Subset::WORDS)?,
             Field::Reads(field) => **field = choice(name, text, &Reads::WORDS)?,
+            Field::Weights(_) if text.is_empty() => {
+                return Err(wrong("the file of weights has no name"));
+            }
+            Field::Weights(field) => **field = Weights::in_file(text),
         }
         Ok(())
     }
@@ -83,6 +94,7 @@ impl<'s> Key<'s> {
             Field::Epochs(field) => word(**field, &Epochs::WORDS),
             Field::Subset(field) => word(**field, &Subset::WORDS),
             Field::Reads(field) => word(**field, &Reads::WORDS),
+            Field::Weights(field) => field.file.display().to_string(),
         }
     }
 }

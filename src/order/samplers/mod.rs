@@ -34,7 +34,7 @@ pub(in crate::order) use keys::{check_positive, number, wrong};
 pub use shuffle::{Algorithm, Epochs, Shuffle};
 pub use tensorflow::TfShuffle;
 pub use timm::RepeatAug;
-pub use torch::{DefaultGenerator, Distributed, Random, Stateful, SubsetRandom};
+pub use torch::{DefaultGenerator, Distributed, Random, Stateful, SubsetRandom, Weighted, Weights};
 
 use crate::error::Result;
 use crate::order::grouped;
@@ -57,6 +57,8 @@ pub enum Sampler {
     TorchSubsetRandom(SubsetRandom),
     /// torchdata's `StatefulDataLoader(shuffle=True)`.
     TorchStateful(Stateful),
+    /// `torch.utils.data.WeightedRandomSampler`
+    TorchWeighted(Weighted),
     /// accelerate's seedable sampler and batch shards.
     Accelerate(Accelerate),
     /// timm's `RepeatAugSampler`.
@@ -78,6 +80,7 @@ impl Sampler {
     pub fn epoch_len(&self, n: u32, k: u32) -> u32 {
         match self {
             Sampler::TorchDistributed(sampler) => sampler.epoch_len(n),
+            Sampler::TorchWeighted(sampler) => sampler.epoch_len(n),
             Sampler::Accelerate(sampler) => sampler.epoch_len(n).min(u32::MAX.into()) as u32,
             Sampler::TimmRepeatAug(sampler) => sampler.epoch_len(n),
             Sampler::Shuffle(sampler) => sampler.epoch_len(n),
@@ -98,9 +101,26 @@ impl Sampler {
         match self {
             Sampler::TorchRandom(sampler) => sampler.replacement,
             Sampler::TorchDefault(sampler) => sampler.replacement,
+            Sampler::TorchWeighted(sampler) => sampler.replacement,
             Sampler::TimmRepeatAug(sampler) => sampler.repeats > 1,
             Sampler::Accelerate(sampler) => sampler.repeats(n),
             _ => false,
+        }
+    }
+
+    /// The weights of the samples, if it draws by weights.
+    pub fn weights(&self) -> Option<&Weights> {
+        match self {
+            Sampler::TorchWeighted(sampler) => Some(&sampler.weights),
+            _ => None,
+        }
+    }
+
+    /// The same, to be read.
+    pub fn weights_mut(&mut self) -> Option<&mut Weights> {
+        match self {
+            Sampler::TorchWeighted(sampler) => Some(&mut sampler.weights),
+            _ => None,
         }
     }
 
@@ -113,6 +133,7 @@ impl Sampler {
             Sampler::TorchDistributed(sampler) => sampler.validate(),
             Sampler::TorchDefault(sampler) => sampler.validate(),
             Sampler::TorchStateful(sampler) => sampler.validate(),
+            Sampler::TorchWeighted(sampler) => sampler.validate(),
             Sampler::Accelerate(sampler) => sampler.validate(),
             Sampler::TimmRepeatAug(sampler) => sampler.validate(),
             Sampler::Shuffle(sampler) => sampler.validate(),
@@ -132,6 +153,7 @@ impl Sampler {
     pub fn check(&self, n: u32) -> Result<()> {
         self.validate()?;
         match self {
+            Sampler::TorchWeighted(sampler) => sampler.check(n)?,
             Sampler::Accelerate(sampler) => sampler.check(n)?,
             Sampler::Shuffle(sampler) => sampler.check(n)?,
             Sampler::Dali(sampler) => sampler.check(n)?,
@@ -161,6 +183,7 @@ impl Sampler {
             Sampler::TorchRandom(sampler) => loader(sampler.start(n), sampler.epoch),
             Sampler::TorchDefault(sampler) => loader(sampler.start(n), sampler.epoch),
             Sampler::TorchSubsetRandom(sampler) => loader(sampler.start(n), sampler.epoch),
+            Sampler::TorchWeighted(sampler) => loader(sampler.start(n), sampler.epoch),
             Sampler::TorchStateful(sampler) => {
                 let epochs = u64::from(sampler.epoch) + u64::from(k);
                 let each = u64::from(n).saturating_mul(sampler.stride);
@@ -185,6 +208,7 @@ impl Sampler {
                 (Running::Loader(sampler.start(n)), sampler.epoch)
             }
             Sampler::TorchStateful(sampler) => (Running::Loader(sampler.start(n)), sampler.epoch),
+            Sampler::TorchWeighted(sampler) => (Running::Loader(sampler.start(n)), sampler.epoch),
             Sampler::Shuffle(sampler) => (Running::Shuffling(sampler.start(n)), sampler.epoch),
             Sampler::Dali(sampler) => (Running::Dali(sampler.start(n)), 0),
             Sampler::Dlio(sampler) => (Running::Dlio(sampler.start(n)), 0),

@@ -20,9 +20,14 @@ fn running() -> Vec<Sampler> {
         set(&mut sampler, key, "true");
         all.push(sampler);
     }
+    let some = Weighted { replacement: false, num_samples: Some(100), ..Weighted::default() };
+    all.push(Sampler::TorchWeighted(some));
     for sampler in &mut all {
         if let Sampler::TfShuffle(sampler) = sampler {
             sampler.seed = Some(3);
+        }
+        if let Some(weights) = sampler.weights_mut() {
+            *weights = Weights::of("w", &[1.0, 0.5, 7.0].repeat(101)[..301]);
         }
     }
     all

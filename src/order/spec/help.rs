@@ -16,7 +16,7 @@ pub fn help() -> String {
             .iter()
             .map(|key| {
                 if key.required {
-                    format!("{}=N", key.name)
+                    format!("{}={}", key.name, key.placeholder())
                 } else {
                     format!("{}={}", key.name, key.text())
                 }

@@ -4,6 +4,7 @@
 //! torch-distributed:seed=3,world=2,rank=1,index=imagefolder,root=train,count=1281167
 //! torch-random:seed=42,index=path,ext=.jpg,.png
 //! sequential:index=manifest:lists/train.csv,column=file
+//! torch-weighted:seed=42,weights=lists/weights.txt,index=imagefolder
 //! accelerate:seed=7,world=8,rank=3,batch_size=32,split=train_test_split:42:0.1:train
 //! file:orders/run7.txt
 //! orders/run7.txt,index=imagefolder,root=train
@@ -90,6 +91,8 @@ pub enum Needed {
     Order,
     /// A list that numbers the files.
     Manifest,
+    /// The weights of the samples.
+    Weights,
 }
 
 impl OrderSpec {
@@ -119,15 +122,30 @@ impl OrderSpec {
 
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
     pub fn files_needed(&self) -> Vec<(&Path, Needed)> {
-        let order = match &self.source {
+        let source = match &self.source {
             Source::File(path) => Some((path.as_path(), Needed::Order)),
-            Source::Sampler(_) => None,
+            Source::Sampler(sampler) => {
+                sampler.weights().map(|weights| (weights.file.as_path(), Needed::Weights))
+            }
         };
         let manifest = match &self.index {
             IndexSpec::Manifest { file, .. } => Some((file.as_path(), Needed::Manifest)),
             IndexSpec::Sorted(_) => None,
         };
-        order.into_iter().chain(manifest).collect()
+        source.into_iter().chain(manifest).collect()
+    }
+
+    /// The names of those files, to be changed.
+    pub fn files_mut(&mut self) -> Vec<&mut PathBuf> {
+        let source = match &mut self.source {
+            Source::File(path) => Some(path),
+            Source::Sampler(sampler) => sampler.weights_mut().map(|weights| &mut weights.file),
+        };
+        let manifest = match &mut self.index {
+            IndexSpec::Manifest { file, .. } => Some(file),
+            IndexSpec::Sorted(_) => None,
+        };
+        source.into_iter().chain(manifest).collect()
     }
 
     /// The order over this dataset.
@@ -160,7 +178,11 @@ impl OrderSpec {
                 self.check_count(index.len() as u64)?;
                 let splits = self.splits.iter().map(|split| format!(", {split}"));
                 let name = format!("{} order{}", self.index.name(), splits.collect::<String>());
-                Order::drawn(sampler.clone(), &self.part(index)?, &name)
+                let mut sampler = sampler.clone();
+                if let Some(weights) = sampler.weights_mut() {
+                    *weights = weights.read(contents[0])?;
+                }
+                Order::drawn(sampler, &self.part(index)?, &name)
             }
             Source::File(path) => {
                 let index = || self.part(index()?);

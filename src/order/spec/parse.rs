@@ -122,6 +122,8 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
     }
     // What is misspelt is said first: it may be what is missing.
     match missing.filter(|_| !rest.iter().any(|(name, _)| !COMMON_KEYS.contains(name))) {
+        Some("weights") => Err(wrong("weights= is missing")
+            .hint("write what the script gives the sampler to a file, a number a line")),
         Some(key) => Err(wrong(format!("{key}= is missing"))
             .hint("seed the script's generator and name its seed here")),
         None => Ok(rest),

@@ -71,6 +71,8 @@ fn the_string_form_reads_back() {
         "sequential:index=walk,count=10,split=random_split:1:0.8+0.2:0/shuffle:3/slice:0:5",
         "sequential:split=train_test_split:1:300:test/train_test_split:1:0.5:train",
         "torch-default:seed=1,position=9,stride=6,epoch=2,replacement=true",
+        "torch-weighted:seed=0,weights=a/w.txt",
+        "torch-weighted:seed=1,weights=w.npy,num_samples=9,replacement=false,position=0,gap=0,count=10",
         "python-random:seed='a b',epochs=fresh,sample=4",
         "tf-shuffle:graph_seed=7,buffer=10",
         "keras:seed=3,validation_split=0.25,subset=validation",
@@ -102,6 +104,9 @@ fn mistakes_are_named() {
             "torch-random has no key 'sede'\n  hint: did you mean 'seed'",
         ),
         ("torch-random", "seed= is missing"),
+        ("torch-weighted:seed=1", "weights= is missing\n  hint: write what the script gives"),
+        ("torch-weighted:seed=1,weights=", "the file of weights has no name"),
+        ("torch-weighted:seed=1,weights=w,num_samples=0", "num_samples=0: must be at least 1"),
         ("tf-shuffle:buffer=3", "a seed is missing"),
         ("tf-shuffle:seed=1,buffer=0", "buffer=0: must be at least 1"),
         ("torch-default:seed=1,stride=0", "stride=0: must be at least 1"),
@@ -174,6 +179,49 @@ fn files_are_given_in_the_order_they_are_needed() {
     assert_eq!(order.describe(), "order file o.txt: 1 epoch of 2 samples");
     let error = spec.resolve(&listing(), &[b"1\n0\n", b"nothing"]).unwrap_err();
     assert!(error.message().starts_with("order file o.txt: manifest m.txt: line 1: unknown"));
+}
+
+#[test]
+fn weights_are_those_of_the_samples_that_are_drawn_from() {
+    let spec = parse("torch-weighted:seed=1,weights=w.txt,num_samples=50,index=manifest:m.txt");
+    let needed = [("w.txt", Needed::Weights), ("m.txt", Needed::Manifest)];
+    assert_eq!(spec.files_needed(), needed.map(|(path, kind)| (Path::new(path), kind)));
+    let manifest: &[u8] = b"val/a/3.jpg\ntrain/b/1.jpg\ntrain/a/2.jpg\n";
+    let order = spec.resolve(&listing(), &[b"1\n0\n1e-300\n", manifest]).unwrap();
+    assert_eq!((&*order.epoch(0), order.epoch_len(7)), ([3; 50].as_slice(), 50));
+    assert!(!order.is_permutation());
+    let words = "torch-weighted seed 1 weights w.txt num_samples 50 over 3 files in manifest order";
+    assert_eq!(order.describe(), words);
+    // Of a part of the dataset each has a weight, and no other one.
+    let part = parse("torch-weighted:seed=1,weights=w.txt,replacement=false,split=slice:1:4");
+    let mut all = part.resolve(&listing(), &[b"1\n2\n3\n"]).unwrap().epoch(0).to_vec();
+    all.sort_unstable();
+    assert_eq!(all.len(), 3);
+    all.dedup();
+    assert_eq!(all.len(), 3);
+    for (text, why) in [
+        (&b"1\n2\n3\n4\n5\n"[..], "weights w.txt: there are 5 weights and 3 samples"),
+        (b"1\n2\nx\n", "weights w.txt: line 3: 'x' is no number"),
+        (b"1\n2\n0\n", "num_samples=3 without replacement, and 2 weights are above 0"),
+    ] {
+        let error = part.resolve(&listing(), &[text]).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("hint: "), "{error}");
+    }
+}
+
+#[test]
+fn files_of_an_order_may_be_named_anew() {
+    for (text, anew) in [
+        ("file:o,index=manifest:m", "file:/o,index=manifest:/m"),
+        ("torch-weighted:seed=1,weights=w", "torch-weighted:seed=1,weights=/w"),
+        ("sequential", "sequential"),
+    ] {
+        let mut spec = parse(text);
+        for file in spec.files_mut() {
+            *file = Path::new("/").join(&file);
+        }
+        assert_eq!(spec.to_string(), anew);
+    }
 }
 
 #[test]

@@ -47,6 +47,9 @@ const HEAD_SEEN: u32 = 32;
 const ENDING_MIN: u32 = 64;
 const ENDING_PART: u32 = 16;
 
+/// How far ahead of a task a sample that repeats is looked for: more than 64 workers with batches of one.
+const AGAIN_MAX: u32 = 64;
+
 /// How many blocks of an epoch's start are compared with the strays.
 const HEAD: usize = 4096;
 
@@ -246,6 +249,14 @@ impl Stream {
         let far = self.current.len() - low + position;
         let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
         (position <= self.span()).then_some((absolute, far))
+    }
+
+    /// Where a task that has come to `last` reads a block that the order has several times, both counted
+    /// over all epochs: shortly after, and not where another task is to read it.
+    pub(in crate::plan) fn again_after(&self, last: u64, block: BlockId) -> Option<u64> {
+        let from = u32::try_from(last.checked_sub(self.base)?).ok()?.checked_add(1)?;
+        let position = self.current.again_from(block, from)?;
+        (position - from < AGAIN_MAX).then_some(self.base + u64::from(position))
     }
 
     /// Whether a read of the block has been counted without being seen.

@@ -1,7 +1,7 @@
 //! Which opens a stream takes for reads of its order, and when it gives the order up.
 
 use super::*;
-use crate::order::samplers::torch::Distributed;
+use crate::order::samplers::torch::{Distributed, Weighted, Weights};
 use crate::order::samplers::{RepeatAug, Sampler};
 
 /// A planner of so many files and pages of RAM that has been told some epochs.
@@ -329,6 +329,58 @@ fn a_stream_that_nobody_reads_leaves_the_window_to_one_that_is_read() {
     }
 }
 
+/// Workers, of which `first` is the first, read an epoch in batches of 32 and leave.
+fn read_in_batches(world: &mut World, epoch: &[u32], workers: usize, first: u32, opens: bool) {
+    for round in epoch.chunks(32 * workers) {
+        for place in 0..32 {
+            for (task, batch) in (first..).zip(round.chunks(32)) {
+                let Some(&file) = batch.get(place) else { continue };
+                if opens {
+                    read_all(world, task, std::iter::once(file));
+                } else {
+                    world.see(task, FileId(file));
+                    while !world.fetching.is_empty() {
+                        world.arrive(0, false);
+                    }
+                    while !world.dropping.is_empty() || !world.placing.is_empty() {
+                        world.finish(true);
+                    }
+                }
+            }
+        }
+    }
+    (first..).take(workers).for_each(|task| world.leave(task));
+}
+
+/// torch's `WeightedRandomSampler`: a fifth of the samples makes 60 % of an epoch, and some are not
+/// in it at all.
+#[test]
+fn samples_that_are_drawn_by_their_weights_are_followed_from_epoch_to_epoch() {
+    const FILES: u32 = 2_000;
+    let weights: Vec<f64> = (0..FILES).map(|file| if file % 5 == 0 { 6.0 } else { 1.0 }).collect();
+    let sampler = Weighted { seed: 3, weights: Weights::of("w", &weights), ..Weighted::default() };
+    let files: Vec<FileId> = (0..FILES).map(FileId).collect();
+    let order = Order::drawn(Sampler::TorchWeighted(sampler), &files, "path order").unwrap();
+    for opens in [false, true] {
+        for workers in [1, 4, 16] {
+            let mut world = untold(FILES, settings(300 * 4096, None, PolicyKind::Auto));
+            let told = Arc::new(order.clone());
+            world.tell(Event::Ordered { stream: StreamId(0), order: told });
+            for (number, epoch) in (0..4).zip(order.epochs(0)) {
+                read_in_batches(&mut world, &epoch, workers, 100 * number + 1, opens);
+            }
+            let status = world.planner.streams().next().unwrap().1;
+            let case = format!("opens {opens}, {workers} workers: {status:?}");
+            assert!(status.following && status.epoch >= 3, "{case}");
+            let length = u64::from(FILES);
+            let predicted = status.opens_predicted;
+            assert!((4 * length * 9 / 10..=4 * length).contains(&predicted), "{case}");
+            let cold = world.planner.counters().cold;
+            assert!(cold < 4 * length / 20, "{cold} reads found nothing, {case}");
+        }
+    }
+}
+
 /// timm's `RepeatAugSampler`: each sample three times in a row, some across two batches. Where opening
 /// is no request, a task is seen at a file only once.
 #[test]
@@ -342,23 +394,7 @@ fn samples_that_are_read_several_times_in_a_row_hold_no_epoch_open() {
             let told = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
             let mut world = world_of(FILES, 300, told);
             for (number, epoch) in (0..).zip(&epochs[..3]) {
-                for round in epoch.chunks(32 * workers) {
-                    for place in 0..32 {
-                        for (worker, batch) in (0..).zip(round.chunks(32)) {
-                            let Some(&file) = batch.get(place) else { continue };
-                            let task = 100 * number + worker + 1;
-                            if opens {
-                                read_all(&mut world, task, std::iter::once(file));
-                            } else {
-                                world.see(task, FileId(file));
-                                while !world.fetching.is_empty() {
-                                    world.arrive(0, false);
-                                }
-                            }
-                        }
-                    }
-                }
-                (0..workers as u32).for_each(|worker| world.leave(100 * number + worker + 1));
+                read_in_batches(&mut world, epoch, workers, 100 * number + 1, opens);
             }
             let status = world.planner.streams().next().unwrap().1;
             let case = format!("opens {opens}, {workers} workers: {status:?}");

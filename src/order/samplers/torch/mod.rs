@@ -8,15 +8,20 @@
 //! - [`Distributed`] seeds a new generator with `seed + epoch` for every epoch;
 //! - [`Random`] draws all epochs from one generator, which the loader itself uses as well;
 //! - [`DefaultGenerator`] seeds a new generator for every epoch with an output of the process's;
-//! - [`SubsetRandom`] and [`Stateful`] draw one permutation after the other from one generator.
+//! - [`SubsetRandom`] and [`Stateful`] draw one permutation after the other from one generator;
+//! - [`Weighted`] draws positions by their weights, one epoch after the other from one generator.
 
 mod distributed;
 mod head;
 mod stream;
+mod weighted;
+mod weights;
 
 pub use distributed::Distributed;
 pub use head::Head;
 pub use stream::{DefaultGenerator, Loader, Random, Stateful, SubsetRandom};
+pub use weighted::Weighted;
+pub use weights::Weights;
 
 use rand_mt::Mt;
 

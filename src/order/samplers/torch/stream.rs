@@ -2,12 +2,13 @@
 
 use rand_mt::Mt;
 
+use super::weighted::Multinomial;
 use super::{discard, generator, randperm, randperm_draws, with_replacement};
 use crate::error::Result;
 use crate::order::samplers::keys::{Field, Key, check_positive};
 
 /// Draws of the 64-bit base seed that a `DataLoader` takes for its workers.
-const BASE_SEED_DRAWS: u64 = 2;
+pub(super) const BASE_SEED_DRAWS: u64 = 2;
 
 /// `DataLoader(shuffle=True, generator=torch.Generator().manual_seed(seed))`.
 ///
@@ -197,35 +198,37 @@ pub struct Loader {
 }
 
 /// What an epoch takes from the generator.
-#[derive(Clone, Copy, Debug)]
-enum Draws {
+#[derive(Clone, Debug)]
+pub(super) enum Draws {
     Permutation,
     WithReplacement,
     /// The seed of a generator of its own.
     Seed {
         replacement: bool,
     },
+    Weighted(Multinomial),
 }
 
 impl Loader {
-    fn new(rng: Mt, n: u32, draws: Draws, [before, between]: [u64; 2]) -> Self {
+    pub(super) fn new(rng: Mt, n: u32, draws: Draws, [before, between]: [u64; 2]) -> Self {
         Loader { rng, n, draws, before, between }
     }
 
     /// The next epoch's positions.
     pub fn next_epoch(&mut self) -> Vec<u32> {
         self.pass_over();
-        match self.draws {
+        match &self.draws {
             Draws::Permutation => randperm(self.n, &mut self.rng),
             Draws::WithReplacement => with_replacement(self.n, &mut self.rng),
             Draws::Seed { replacement } => {
                 let mut own = Mt::new(self.rng.next_u32());
-                if replacement {
+                if *replacement {
                     with_replacement(self.n, &mut own)
                 } else {
                     randperm(self.n, &mut own)
                 }
             }
+            Draws::Weighted(draws) => draws.draw(&mut self.rng),
         }
     }
 
@@ -250,11 +253,12 @@ impl Loader {
 }
 
 impl Draws {
-    fn outputs(self, n: u32) -> u64 {
+    fn outputs(&self, n: u32) -> u64 {
         match self {
             Draws::Permutation => randperm_draws(n),
             Draws::WithReplacement => n.into(),
             Draws::Seed { .. } => 1,
+            Draws::Weighted(draws) => draws.outputs(),
         }
     }
 }

@@ -1,0 +1,219 @@
+//! `torch.utils.data.WeightedRandomSampler`.
+
+use std::sync::Arc;
+
+use rand_mt::Mt;
+
+use super::generator;
+use super::stream::{BASE_SEED_DRAWS, Draws, Loader};
+use super::weights::Weights;
+use crate::error::Result;
+use crate::order::grouped;
+use crate::order::samplers::keys::{Field, Key, check_positive, wrong};
+
+/// The most samples of an epoch: it takes 4 bytes for each.
+const SAMPLES_MAX: u32 = 1 << 26;
+
+/// `WeightedRandomSampler`: every epoch draws positions by their weights, with the process's default
+/// generator unless the script gives the sampler another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighted {
+    /// What the generator was seeded with.
+    pub seed: u64,
+    /// A weight for each sample.
+    pub weights: Weights,
+    /// The sampler's `num_samples`; none: as many as there are.
+    pub num_samples: Option<u32>,
+    /// Whether a sample may be drawn again in an epoch.
+    pub replacement: bool,
+    /// Outputs drawn before the first epoch: 2, the base seed, in a `DataLoader` that draws from the
+    /// same generator; 0 where the sampler has its own.
+    pub position: u64,
+    /// Outputs drawn between two epochs, by the same reasons; 0 also with persistent workers.
+    pub gap: u64,
+    /// Epochs before the stream's first.
+    pub epoch: u32,
+}
+
+impl Default for Weighted {
+    /// The sampler of a loader, both with the default generator, the only one to draw from it. Its
+    /// weights are not known.
+    fn default() -> Self {
+        Weighted {
+            seed: 0,
+            weights: Weights::default(),
+            num_samples: None,
+            replacement: true,
+            position: BASE_SEED_DRAWS,
+            gap: BASE_SEED_DRAWS,
+            epoch: 0,
+        }
+    }
+}
+
+impl Weighted {
+    /// How many positions an epoch over `n` samples has.
+    pub fn epoch_len(&self, n: u32) -> u32 {
+        self.num_samples.unwrap_or(n)
+    }
+
+    pub(in crate::order::samplers) fn start(&self, n: u32) -> Loader {
+        let (weights, count) = (Arc::clone(self.weights.values()), self.epoch_len(n));
+        let draws = Draws::Weighted(Multinomial { weights, count, replacement: self.replacement });
+        Loader::new(generator(self.seed), n, draws, [self.position, self.gap])
+    }
+
+    pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
+        vec![
+            Key::required("seed", Field::U64(&mut self.seed)),
+            Key::required("weights", Field::Weights(&mut self.weights)),
+            Key::new("num_samples", Field::Maybe32(&mut self.num_samples)),
+            Key::new("replacement", Field::Bool(&mut self.replacement)),
+            Key::new("position", Field::U64(&mut self.position)),
+            Key::new("gap", Field::U64(&mut self.gap)),
+            Key::new("epoch", Field::U32(&mut self.epoch)),
+        ]
+    }
+
+    pub(in crate::order::samplers) fn validate(&self) -> Result<()> {
+        check_positive("num_samples", self.num_samples.unwrap_or(1).into())
+    }
+
+    pub(in crate::order::samplers) fn check(&self, n: u32) -> Result<()> {
+        let (weights, count) = (self.weights.values(), self.epoch_len(n));
+        if weights.is_empty() || weights.len() as u64 != u64::from(n) {
+            let file = self.weights.file.display();
+            let (known, n) = (grouped(weights.len() as u64), grouped(n.into()));
+            let message = format!("weights {file}: there are {known} weights and {n} samples");
+            return Err(wrong(message).hint(
+                "each sample has a weight, in the order of index=, or of the part that split= takes",
+            ));
+        }
+        if count > SAMPLES_MAX {
+            let (count, most) = (grouped(count.into()), grouped(SAMPLES_MAX.into()));
+            return Err(wrong(format!("num_samples={count} is too many"))
+                .hint(format!("an epoch has {most} samples at most")));
+        }
+        if self.replacement && count == 1 && n > 1 {
+            return Err(wrong("num_samples=1: versions of torch draw a single sample differently")
+                .hint("give more samples an epoch, or write an order file"));
+        }
+        let likely = weights.iter().filter(|weight| **weight > 0.0).count() as u64;
+        if !self.replacement && u64::from(count) > likely {
+            let (count, likely) = (grouped(count.into()), grouped(likely));
+            let message = format!(
+                "num_samples={count} without replacement, and {likely} weights are above 0"
+            );
+            return Err(wrong(message).hint(
+                "num_samples= is what the script gives the sampler, at most as many as can be drawn",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `torch.multinomial(weights, count, replacement)` of a tensor of doubles on the CPU.
+#[derive(Clone, Debug)]
+pub(super) struct Multinomial {
+    weights: Arc<[f64]>,
+    count: u32,
+    replacement: bool,
+}
+
+impl Multinomial {
+    pub(super) fn draw(&self, rng: &mut Mt) -> Vec<u32> {
+        if self.replacement { self.by_shares(rng) } else { self.by_races(rng) }
+    }
+
+    /// How many 32-bit outputs of the generator it consumes.
+    pub(super) fn outputs(&self) -> u64 {
+        let numbers = if self.replacement { self.count.into() } else { self.weights.len() as u64 };
+        2 * numbers
+    }
+
+    /// Each position is the first whose share, added to all shares before it, reaches a number that
+    /// is drawn. Additions and divisions are torch's, one after the other: every rounding counts.
+    fn by_shares(&self, rng: &mut Mt) -> Vec<u32> {
+        let mut sum = 0.0;
+        let add = |weight: &f64| {
+            sum += weight;
+            sum
+        };
+        let mut shares: Vec<f64> = self.weights.iter().map(add).collect();
+        shares.iter_mut().for_each(|share| *share /= sum);
+        if let Some(last) = shares.last_mut() {
+            *last = 1.0;
+        }
+        let mut position = || {
+            let number = uniform(rng);
+            shares.partition_point(|share| *share < number) as u32
+        };
+        (0..self.count).map(|_| position()).collect()
+    }
+
+    /// Each position waits for a time that is exponential with its weight: those that come first are
+    /// drawn. This is torch's rule wherever it does not draw the times by MKL, as builds for x86
+    /// after 1.13 and before 2.7 do. A logarithm that differs in its last bit changes nothing, unless
+    /// two times are equal but for that bit.
+    fn by_races(&self, rng: &mut Mt) -> Vec<u32> {
+        let speed = |weight: &f64| weight / -(-uniform(rng)).ln_1p();
+        let speeds = self.weights.iter().map(speed);
+        let mut all: Vec<(f64, u32)> = speeds.zip(0..).collect();
+        all.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        all.truncate(self.count as usize);
+        all.into_iter().map(|(_, position)| position).collect()
+    }
+}
+
+/// A number from 0 to below 1 as torch draws a double: the low 53 bits of two outputs.
+fn uniform(rng: &mut Mt) -> f64 {
+    const RANGE: u64 = 1 << f64::MANTISSA_DIGITS;
+    // The first output is the high word.
+    (rng.next_u64() % RANGE) as f64 / RANGE as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weighted(weights: &[f64]) -> Weighted {
+        Weighted { weights: Weights::of("w", weights), ..Weighted::default() }
+    }
+
+    #[test]
+    fn it_consumes_what_it_says() {
+        for replacement in [true, false] {
+            let weights: Arc<[f64]> = (1..100).map(f64::from).collect();
+            let draws = Multinomial { weights, count: 40, replacement };
+            let (mut a, mut b) = (generator(5), generator(5));
+            assert_eq!(draws.draw(&mut a).len(), 40);
+            (0..draws.outputs()).for_each(|_| _ = b.next_u32());
+            assert_eq!(a, b, "{replacement}");
+        }
+    }
+
+    #[test]
+    fn what_torch_refuses_or_no_two_versions_draw_alike_is_refused() {
+        let own = |num_samples, replacement| Weighted {
+            num_samples: Some(num_samples),
+            replacement,
+            ..weighted(&[0.0, 1.0, 2.0, 0.5])
+        };
+        for right in [own(2, true), own(9, true), own(1, false), own(3, false), weighted(&[1.0])] {
+            let n = right.weights.values().len() as u32;
+            assert!(right.validate().is_ok() && right.check(n).is_ok(), "{right:?}");
+        }
+        for (wrong, n, why) in [
+            (own(2, true), 5, "4 weights and 5 samples"),
+            (Weighted::default(), 0, "0 weights and 0 samples"),
+            (own(1, true), 4, "a single sample"),
+            (own(4, false), 4, "3 weights are above 0"),
+            (own(5, false), 4, "3 weights are above 0"),
+            (own(u32::MAX, true), 4, "too many"),
+        ] {
+            let error = wrong.check(n).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains("hint: "), "{error}");
+        }
+        assert!(own(0, true).validate().is_err());
+    }
+}
