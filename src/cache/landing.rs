@@ -16,7 +16,7 @@ use super::care::InCare;
 use super::flight::{Fetching, Flight, Key};
 use super::memory::Arrival;
 use super::{Cache, ReadFailure};
-use crate::catalog::{Located, NodeId};
+use crate::catalog::{Handed, Located, NodeId};
 use crate::ids::{BLOCK_BYTES, BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::Urgency;
@@ -118,8 +118,7 @@ impl Cache {
         let (bytes, Key { block, node, pages }) = (Arc::new(bytes), key);
         let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let whole = pages.is_none() && is_file;
-        let summed = pages.is_none().then(|| (block, crc32c::crc32c(&bytes)));
-        if !self.catalog.hand_out(node, summed) {
+        if !self.catalog.hand_out(node, Some(Handed { block, pages, bytes: &bytes })) {
             return self.fail(key, ReadFailure::PastVersion);
         }
         let Some(fetching) = self.take_off(key, &bytes) else { return };

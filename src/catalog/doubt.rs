@@ -122,8 +122,8 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::catalog::NodeId;
     use crate::catalog::tests::{Gated, at, node_of};
+    use crate::catalog::{Handed, NodeId};
     use crate::source::Source;
 
     const BYTES: &[u8; 12] = b"twelve bytes";
@@ -289,7 +289,11 @@ mod tests {
         for (root, _source, catalog) in stands() {
             let before = node_of(&catalog, "file");
             let (file, _) = catalog.file(before).unwrap();
-            let summed = |sum| Some((catalog.layout().blocks_of(file).next().unwrap(), sum));
+            let block = catalog.layout().blocks_of(file).next().unwrap();
+            let give = |node, bytes: u32| {
+                let bytes = &bytes.to_le_bytes();
+                catalog.hand_out(node, Some(Handed { block, pages: None, bytes }))
+            };
             let change = |text: &str, number: u64| {
                 write(root.path(), text, number);
                 look(&catalog).0
@@ -299,24 +303,24 @@ mod tests {
                 assert_eq!(catalog.served(node).unwrap().0, third);
                 assert_eq!(catalog.served_attr(node).unwrap().stat.size, 12);
             }
-            assert!(!catalog.hand_out(before, summed(1)), "bytes that have come too late");
-            assert!(catalog.hand_out(third, summed(3)));
+            assert!(!give(before, 1), "bytes that have come too late");
+            assert!(give(third, 3));
             let fourth = change("fourth bytes", 4);
-            assert!(catalog.hand_out(fourth, summed(4)));
+            assert!(give(fourth, 4));
             for past in [before, second, third] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE));
-                assert!(catalog.hand_out(past, summed(3)), "who has read of it may go on");
+                assert!(give(past, 3), "who has read of it may go on");
             }
             // Only its time has changed, twice.
             let same = [5, 6].map(|number| change("fourth bytes", number))[1];
             for node in [fourth, same] {
                 assert_eq!(catalog.served(node).unwrap().0, same, "it may be the same");
             }
-            assert!(catalog.hand_out(same, summed(4)));
+            assert!(give(same, 4));
             assert_eq!(catalog.served(fourth).unwrap().0, same, "it is the same");
             let other = change("other bytes!", 7);
             assert_eq!(catalog.served(fourth).unwrap().0, other);
-            assert!(catalog.hand_out(other, summed(5)));
+            assert!(give(other, 5));
             for past in [fourth, same] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "it is another");
             }

@@ -21,6 +21,7 @@ mod doubt;
 mod files;
 mod names;
 mod node;
+mod pages;
 mod refresh;
 mod row;
 mod saved;
@@ -50,6 +51,7 @@ pub use node::NodeId;
 use refresh::Turns;
 use scan::Progress;
 pub use scan::{ScanStatus, give_back, is_certain};
+pub use served::Handed;
 use tree::{Clock, Tables, Tree};
 
 /// A row as the kernel is told of it.

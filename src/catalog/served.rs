@@ -5,21 +5,52 @@
 //!
 //! 1. Nothing was handed out for the node. Its reader sees a file that was always so.
 //! 2. The new bytes are those that were handed out: only times, owners or attributes have changed. This
-//!    is found out by the checksum of each block that was handed out, when its new bytes come. Who reads
-//!    something else of the file waits for that.
+//!    is found out by the checksum of each block that was handed out, when its new bytes come; of a block
+//!    that is read in parts, by those of the pages. Who reads something else of the file waits for that.
 //!
 //! Else it gives those of its own version as long as they can be had, and then `ESTALE`.
 
 use nix::errno::Errno;
 
 use super::node::NodeId;
+use super::pages::Pages;
 use super::tree::Tree;
 use super::{Attr, Catalog};
-use crate::ids::{BlockId, FileId};
+use crate::ids::{BlockId, FileId, PageRange};
 
 /// So many blocks of a file are read again at most to find out whether they are the same: a gibibyte. A
 /// reader waits for it.
 const PROVED_MAX: usize = 1024;
+
+/// Bytes of a block that are handed out.
+#[derive(Clone, Copy, Debug)]
+pub struct Handed<'b> {
+    /// The block.
+    pub block: BlockId,
+    /// Which pages of it they are; none: they are all of it.
+    pub pages: Option<PageRange>,
+    /// The bytes.
+    pub bytes: &'b [u8],
+}
+
+/// The checksums of bytes that are handed out.
+enum Summed {
+    Block(u32),
+    Pages(Pages),
+}
+
+impl Handed<'_> {
+    fn summed(&self) -> Summed {
+        match self.pages {
+            None => Summed::Block(crc32c::crc32c(self.bytes)),
+            Some(_) => Summed::Pages(self.by_page()),
+        }
+    }
+
+    fn by_page(&self) -> Pages {
+        Pages::of(self.pages, self.bytes)
+    }
+}
 
 impl Tree {
     /// The row whose present version a node gives, as [`resolve`](Self::resolve) but for versions of
@@ -44,7 +75,8 @@ impl Tree {
         row.version = past.wrapping_add(1);
         let is_unsummed = self.unsummed.set(file, false);
         let blocks = self.layout.blocks_of(file);
-        let handed_out: Vec<BlockId> = blocks.filter(|block| self.sums.has(*block)).collect();
+        let has = |block: &BlockId| self.sums.has(*block) || self.pages.has(*block);
+        let handed_out: Vec<BlockId> = blocks.filter(has).collect();
         if is_resized || is_unsummed || handed_out.len() > PROVED_MAX {
             self.oldest.remove(&file);
             self.forget(handed_out);
@@ -66,19 +98,51 @@ impl Tree {
         for block in blocks {
             self.unproved.remove(&block);
             self.sums.forget(block);
+            self.pages.forget(block);
         }
     }
 
-    /// The bytes of a block have come: earlier nodes of its file give the present bytes only if these are
-    /// what was handed out for them.
-    fn prove(&mut self, file: FileId, block: BlockId, sum: u32) {
-        if self.sums.is(block, sum) {
+    /// Bytes of a block have come: earlier nodes of its file give the present bytes only if these are what
+    /// was handed out for them. A block is known to be the same when all of it has come.
+    fn prove(&mut self, file: FileId, block: BlockId, whole: Option<u32>, pages: &Pages) {
+        let is_same = match whole.filter(|_| self.sums.has(block)) {
+            Some(sum) => self.sums.is(block, sum),
+            None => self.pages.agree(block, pages),
+        };
+        if is_same && whole.is_some() {
             self.unproved.remove(&block);
-        } else if self.unproved.contains(&block) {
+        } else if !is_same && self.unproved.contains(&block) {
             self.oldest.remove(&file);
-            let blocks = self.unproved_of(file).collect();
+            let blocks: Vec<BlockId> = self.unproved_of(file).collect();
+            // Pages may be among them that were handed out of the present version.
+            if blocks.iter().any(|block| self.pages.has(*block)) {
+                self.unsummed.set(file, true);
+            }
             self.forget(blocks);
         }
+    }
+
+    /// All of a block of a file is handed out, or pages are.
+    fn note(&self, file: FileId, block: BlockId, summed: &Summed) {
+        match summed {
+            Summed::Block(sum) => {
+                self.sums.set(block, *sum);
+                self.pages.forget(block);
+            }
+            Summed::Pages(pages) => {
+                let known = self.sums.has(block) && !self.unproved.contains(&block);
+                if !known && !self.unsummed.has(file) && !self.note_pages(file, block, pages) {
+                    self.unsummed.set(file, true);
+                    self.layout.blocks_of(file).for_each(|block| self.pages.forget(block));
+                }
+            }
+        }
+    }
+
+    fn note_pages(&self, file: FileId, block: BlockId, pages: &Pages) -> bool {
+        let mut blocks = self.layout.blocks_of(file);
+        let (count, first) = (blocks.len() as u32, blocks.next().unwrap_or(block));
+        self.pages.note(block, pages, first..BlockId(first.0 + count), PROVED_MAX)
     }
 }
 
@@ -102,18 +166,19 @@ impl Catalog {
         tree.resolve(node).map_or(Vec::new(), |file| tree.unproved_of(file).collect())
     }
 
-    /// Notes that bytes of a node are handed out: from then on it gives no others. `summed` is the block
-    /// whose bytes they are, all of them, and its checksum. Says whether these bytes may be handed out,
-    /// which they may not if the node gives those of a later version already.
-    pub fn hand_out(&self, node: NodeId, summed: Option<(BlockId, u32)>) -> bool {
-        if let Some((block, sum)) = summed {
-            self.prove(node, block, sum);
+    /// Notes that bytes of a node are handed out: from then on it gives no others. None stands for any
+    /// bytes of it. Says whether these may be handed out, which they may not if the node gives those of a
+    /// later version already.
+    pub fn hand_out(&self, node: NodeId, handed: Option<Handed<'_>>) -> bool {
+        let summed = handed.map(|handed| (handed.block, handed.summed()));
+        if let (Some(handed), Some((_, summed))) = (&handed, &summed) {
+            self.prove(node, handed, summed);
         }
         let tree = self.read();
         match (tree.resolve(node), tree.serve(node)) {
             (Ok(file), _) => {
-                match summed {
-                    Some((block, sum)) => tree.sums.set(block, sum),
+                match &summed {
+                    Some((block, summed)) => tree.note(file, *block, summed),
                     None => _ = tree.unsummed.set(file, true),
                 }
                 true
@@ -122,14 +187,21 @@ impl Catalog {
         }
     }
 
-    fn prove(&self, node: NodeId, block: BlockId, sum: u32) {
+    fn prove(&self, node: NodeId, handed: &Handed<'_>, summed: &Summed) {
+        let block = handed.block;
         let is_unproved =
             |tree: &Tree| tree.resolve(node).is_ok() && tree.unproved.contains(&block);
-        if is_unproved(&self.read()) {
-            let mut tree = self.write();
-            if let Ok(file) = tree.resolve(node) {
-                tree.prove(file, block, sum);
-            }
+        if !is_unproved(&self.read()) {
+            return;
+        }
+        let pages = handed.by_page();
+        let whole = match summed {
+            Summed::Block(sum) => Some(*sum),
+            Summed::Pages(_) => None,
+        };
+        let mut tree = self.write();
+        if let Ok(file) = tree.resolve(node) {
+            tree.prove(file, block, whole, &pages);
         }
     }
 
@@ -185,11 +257,17 @@ mod tests {
             node_of(&self.1, "file")
         }
 
-        /// Hands so many blocks out, which all have this checksum.
-        fn hand_out(&self, node: NodeId, count: usize, sum: u32) {
+        /// Hands a block out, or pages of it, with these bytes.
+        fn give(&self, node: NodeId, block: BlockId, pages: Option<PageRange>, bytes: u32) {
+            let bytes = &bytes.to_le_bytes();
+            assert!(self.1.hand_out(node, Some(Handed { block, pages, bytes })));
+        }
+
+        /// Hands so many blocks out, which all have these bytes.
+        fn hand_out(&self, node: NodeId, count: usize, bytes: u32) {
             let (file, _) = self.1.file(node).unwrap();
             for block in self.1.layout().blocks_of(file).take(count) {
-                assert!(self.1.hand_out(node, Some((block, sum))));
+                self.give(node, block, None, bytes);
             }
         }
     }
@@ -240,5 +318,63 @@ mod tests {
         stand.hand_out(second, 1, 7);
         let third = stand.touch(2);
         assert_eq!(stand.1.served(second).unwrap().0, third);
+    }
+    const FIRST: Option<PageRange> = Some(PageRange { first: 0, count: 1 });
+    const SECOND: Option<PageRange> = Some(PageRange { first: 1, count: 1 });
+
+    #[test]
+    fn pages_that_were_handed_out_are_compared_when_their_block_has_come() {
+        let stand = Stand::new();
+        let (catalog, block) = (&stand.1, stand.1.layout().blocks_of(FileId(1)).next().unwrap());
+        let first = node_of(catalog, "file");
+        assert_eq!(catalog.file(first).unwrap().0, FileId(1));
+        stand.give(first, block, FIRST, 7);
+        let second = stand.touch(1);
+        assert_eq!(catalog.unproved(second), [block]);
+        // That one page is the same says nothing of others.
+        stand.give(second, block, FIRST, 7);
+        stand.give(second, block, SECOND, 8);
+        assert_eq!(catalog.unproved(second), [block]);
+        stand.give(second, block, None, 7);
+        assert!(catalog.unproved(second).is_empty());
+        assert_eq!(catalog.served(first).unwrap().0, second);
+        // Of a block that is known whole no pages need to be noted.
+        stand.give(second, block, SECOND, 8);
+        assert!(!catalog.read().pages.has(block));
+        let third = stand.touch(2);
+        stand.give(third, block, None, 7);
+        assert_eq!(catalog.served(first).unwrap().0, third);
+    }
+
+    #[test]
+    fn one_page_that_is_another_makes_it_another_file() {
+        let stand = Stand::new();
+        let (catalog, block) = (&stand.1, stand.1.layout().blocks_of(FileId(1)).next().unwrap());
+        for pages in [FIRST, None] {
+            let first = node_of(catalog, "file");
+            stand.give(first, block, FIRST, 7);
+            let second = stand.touch(1 + u64::from(pages.is_none()));
+            stand.give(second, block, SECOND, 8);
+            stand.give(second, block, pages, 9);
+            assert_eq!(catalog.served(first).err(), Some(Errno::ESTALE));
+            // Which of the pages were of the second version is not known any more.
+            let third = stand.touch(3 + u64::from(pages.is_none()));
+            assert_eq!(catalog.served(second).err(), Some(Errno::ESTALE));
+            assert!(catalog.unproved(third).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_file_of_which_pages_of_very_many_blocks_were_handed_out_is_not_compared() {
+        let stand = Stand::new();
+        let before = node_of(&stand.1, "file");
+        for block in stand.1.layout().blocks_of(FileId(1)) {
+            stand.give(before, block, FIRST, 7);
+        }
+        assert!(
+            stand.1.layout().blocks_of(FileId(1)).all(|block| !stand.1.read().pages.has(block))
+        );
+        stand.touch(1);
+        assert_eq!(stand.1.served(before).err(), Some(Errno::ESTALE));
     }
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::Names;
 use super::node::NodeId;
+use super::pages::PageSums;
 use super::row::{Class, Row, State};
 use super::scan::Found;
 use super::sums::Sums;
@@ -122,8 +123,9 @@ pub(super) struct Tree {
     /// Blocks of which bytes of an earlier version were handed out, and it is not known yet whether
     /// those of the present one are the same.
     pub(super) unproved: BTreeSet<BlockId>,
-    /// Checksums of the blocks that were handed out.
+    /// Checksums of the blocks that were handed out, and of pages of those that are read in parts.
     pub(super) sums: Sums,
+    pub(super) pages: PageSums,
     /// Whether the source is taken never to change.
     pub(super) immutable: bool,
     /// Rows of the further names of a file.

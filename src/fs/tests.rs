@@ -254,17 +254,38 @@ fn a_large_file_is_read_on_if_all_blocks_that_were_read_are_the_same() {
 
 /// The kernel keeps of each page that it was answered what it was then.
 #[test]
-fn a_large_file_of_which_pages_were_read_is_another_one_when_it_has_changed() {
-    let stand = checked(None);
+fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are_the_same() {
+    const PAGE: usize = 4096;
+    let mut stand = checked(None);
     let file = stand.node.file().unwrap();
     stand.dataset.cache.gears().divide(file, true);
-    let read = stand.read(0..10);
-    stand.answer(0, None);
-    assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
-    stand.rewrite(1);
-    let read = stand.read(BLOCK..BLOCK + 10);
-    stand.answer(BLOCK, None);
-    assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
+    for offset in [0, BLOCK + 5 * PAGE] {
+        let read = stand.read(offset + 7..offset + 10);
+        stand.answer(offset, None);
+        assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
+    }
+    // First a byte beside the pages that were read, then the time alone, then a byte of a page.
+    let changes = [(1, Some(PAGE), true), (2, None, true), (3, Some(BLOCK + 5 * PAGE), false)];
+    for (seconds, changed, is_same) in changes {
+        let offset = 2 * BLOCK + PAGE * seconds as usize;
+        changed.into_iter().for_each(|at| stand.bytes[at] ^= 1);
+        stand.rewrite(seconds);
+        let read = stand.read(offset..offset + 10);
+        stand.answer(offset, None);
+        // What was read before is brought whole.
+        let before = if seconds == 1 { 2 } else { 3 };
+        for block in 0..before {
+            assert!(read.try_recv().is_err(), "it is not known yet whether it may be read");
+            stand.answer(block * BLOCK, None);
+        }
+        if !is_same {
+            assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::ESTALE));
+            break;
+        }
+        stand.answer(offset, None);
+        assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[offset..offset + 10]);
+    }
+    assert!(stand.pushed.try_recv().is_err(), "the kernel keeps what its readers were answered");
 }
 
 /// Pages of the later version that somebody has read in parts do not show that it is the same.
