@@ -64,8 +64,8 @@ pub use push::Pusher;
 pub use requests::Requests;
 pub use room::Room;
 pub use table::{
-    Place, cut_off, cut_off_any, device_of, is_cut_off, is_mounted, is_of, is_ours, place_on_device,
-    source_name, unmount,
+    Place, cut_off, cut_off_any, device_of, is_cut_off, is_mounted, is_of, is_ours,
+    place_on_device, source_name, unmount,
 };
 use table::{device_at, sever};
 use views::ViewOps;

@@ -15,17 +15,15 @@ const READERS_MAX: usize = 64;
 const AGAIN: usize = 8;
 const RECENT: usize = 24;
 
-/// What one task has read of the epoch.
+/// What one reader has read of the epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
-    pub(super) task: u32,
+    pub(super) number: u32,
     /// Its first opens.
     pub(super) samples: Vec<u32>,
     /// Its latest one.
     pub(super) last: u32,
     gone: bool,
-    /// Whether it was a thread of a process that goes on.
-    thread: bool,
 }
 
 /// The opens of an epoch as far as they are unexplained.
@@ -46,11 +44,11 @@ pub(super) struct Attempt {
 
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    task: u32,
+    reader: u32,
     sample: u32,
     exact: bool,
     again: bool,
-    /// Whether it was the task's first.
+    /// Whether it was the reader's first.
     first: bool,
 }
 
@@ -60,19 +58,19 @@ impl Attempt {
     pub(super) fn note(
         &mut self,
         at_ms: u64,
-        task: u32,
+        reader: u32,
         sample: u32,
         exact: bool,
     ) -> Option<Attempt> {
-        let known = self.readers.iter().any(|reader| reader.task == task);
+        let known = self.readers.iter().any(|known| known.number == reader);
         // Loaders without persistent workers start new ones for each epoch.
         if !known && self.is_left() {
             let over = std::mem::take(self);
-            self.add(at_ms, Recent { task, sample, exact, again: false, first: true });
+            self.add(at_ms, Recent { reader, sample, exact, again: false, first: true });
             return Some(over);
         }
         let again = self.read.has(sample);
-        self.add(at_ms, Recent { task, sample, exact, again, first: true });
+        self.add(at_ms, Recent { reader, sample, exact, again, first: true });
         let agains = self.recent.iter().filter(|recent| recent.again).count();
         self.repeats |= again;
         (agains >= AGAIN).then(|| self.split(at_ms))
@@ -98,15 +96,14 @@ impl Attempt {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        let known = self.readers.iter().any(|reader| reader.task == open.task);
+        let known = self.readers.iter().any(|reader| reader.number == open.reader);
         let first = open.first && !known && self.has_room();
         self.recent.push_back(Recent { first, ..open });
         if !known && self.has_room() {
-            let Recent { task, sample: last, .. } = open;
-            let (gone, thread) = (false, false);
-            self.readers.push(Reader { task, samples: Vec::new(), last, gone, thread });
+            let Recent { reader: number, sample: last, .. } = open;
+            self.readers.push(Reader { number, samples: Vec::new(), last, gone: false });
         }
-        if let Some(reader) = self.readers.iter_mut().find(|reader| reader.task == open.task) {
+        if let Some(reader) = self.readers.iter_mut().find(|reader| reader.number == open.reader) {
             reader.last = open.sample;
             if reader.samples.len() < WEIGHED {
                 reader.samples.push(open.sample);
@@ -130,9 +127,10 @@ impl Attempt {
     fn split(&mut self, at_ms: u64) -> Attempt {
         let mut over = std::mem::take(self);
         let begin = over.recent.iter().position(|open| open.again).unwrap_or(0);
-        let is_new = |task: u32| over.recent.iter().any(|open| open.first && open.task == task);
+        let is_new =
+            |reader: u32| over.recent.iter().any(|open| open.first && open.reader == reader);
         for (at, open) in over.recent.iter().enumerate() {
-            if at >= begin || is_new(open.task) {
+            if at >= begin || is_new(open.reader) {
                 self.add(at_ms, Recent { again: false, ..*open });
             }
         }
@@ -143,28 +141,26 @@ impl Attempt {
         over
     }
 
-    /// A task has ended; `goes_on`: it was a thread, and its process goes on.
-    pub(super) fn leave(&mut self, task: u32, goes_on: bool) {
-        for reader in self.readers.iter_mut().filter(|reader| reader.task == task) {
-            (reader.gone, reader.thread) = (true, goes_on);
+    /// A reader has ended.
+    pub(super) fn leave(&mut self, number: u32) {
+        for reader in self.readers.iter_mut().filter(|reader| reader.number == number) {
+            reader.gone = true;
         }
     }
 
-    /// What the task opened here was nothing to go by: it goes on with what is known.
-    pub(super) fn forget(&mut self, task: u32) {
-        self.readers.retain(|reader| reader.task != task);
+    /// What the reader opened here was nothing to go by: it goes on with what is known.
+    pub(super) fn forget(&mut self, number: u32) {
+        self.readers.retain(|reader| reader.number != number);
     }
 
-    /// What all tasks opened here was nothing to go by.
+    /// What all readers opened here was nothing to go by.
     pub(super) fn forget_all(&mut self) {
         self.readers.clear();
     }
 
-    /// Whether all tasks that opened something have ended, and some of them with their processes:
-    /// threads are made for a batch as well.
+    /// Whether all who opened something have ended.
     pub(super) fn is_left(&self) -> bool {
-        let all = self.readers.iter().all(|reader| reader.gone);
-        all && self.readers.iter().any(|reader| !reader.thread)
+        !self.readers.is_empty() && self.readers.iter().all(|reader| reader.gone)
     }
 
     /// Whether nothing was opened.
@@ -221,10 +217,10 @@ mod tests {
 
     fn read(
         attempt: &mut Attempt,
-        task: u32,
+        reader: u32,
         samples: impl IntoIterator<Item = u32>,
     ) -> Option<Attempt> {
-        samples.into_iter().filter_map(|sample| attempt.note(0, task, sample, true)).last()
+        samples.into_iter().filter_map(|sample| attempt.note(0, reader, sample, true)).last()
     }
 
     #[test]
@@ -248,24 +244,11 @@ mod tests {
         let mut attempt = Attempt::default();
         read(&mut attempt, 1, 0..10);
         read(&mut attempt, 2, 10..20);
-        attempt.leave(1, false);
+        attempt.leave(1);
         assert!(read(&mut attempt, 2, 20..22).is_none());
-        attempt.leave(2, false);
+        attempt.leave(2);
         assert!(read(&mut attempt, 3, [500]).is_some());
         assert_eq!((attempt.opens(), attempt.readers().len()), (1, 1));
-    }
-
-    #[test]
-    fn threads_of_a_batch_end_no_epoch() {
-        let mut attempt = Attempt::default();
-        for batch in 0..200 {
-            for task in 4 * batch..4 * batch + 4 {
-                assert!(read(&mut attempt, task, 4 * task..4 * task + 4).is_none());
-            }
-            (4 * batch..4 * batch + 4).for_each(|task| attempt.leave(task, true));
-        }
-        assert_eq!(attempt.log().len(), 3_200);
-        assert!(read(&mut attempt, 1_000, 0..20).is_some());
     }
 
     #[test]
@@ -286,10 +269,10 @@ mod tests {
         }
         assert_eq!(attempt.readers().len(), READERS_MAX);
         assert!(attempt.samples().all(|samples| samples.len() == 10));
-        attempt.leave(5, true);
+        attempt.leave(5);
         attempt.note(0, 100, 5_000, true);
-        let tasks: Vec<u32> = attempt.readers().iter().map(|reader| reader.task).collect();
-        assert!(tasks.contains(&100) && !tasks.contains(&5), "{tasks:?}");
+        let kept: Vec<u32> = attempt.readers().iter().map(|reader| reader.number).collect();
+        assert!(kept.contains(&100) && !kept.contains(&5), "{kept:?}");
     }
 
     #[test]

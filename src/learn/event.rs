@@ -25,6 +25,8 @@ pub enum Observation {
         at_ms: u64,
         /// The thread that did: the id that the kernel gives with a request.
         task: u32,
+        /// The process that the task is of.
+        process: u64,
         /// The process that the task reads for. Of a loader's worker that is the process which
         /// started it: the parent, if that runs the same program (the same command line, or
         /// Python's `multiprocessing`). Of everyone else it is the own process.
@@ -35,12 +37,15 @@ pub enum Observation {
         /// its attributes, or what it is may be told by a second observation of the same open.
         exact: bool,
     },
-    /// A task has ended.
+    /// A task has ended. If its process goes on, others may come in its place within an epoch.
     Left {
         /// The task.
         task: u32,
-        /// Whether it was a thread, and its process goes on: such come and go within an epoch.
-        goes_on: bool,
+    },
+    /// A process has ended of which tasks have read, a loader's worker say, and with it these.
+    Exited {
+        /// The process.
+        process: u64,
     },
     /// A process has ended, and with it all loaders that read for it: what they have read is still
     /// remembered.

@@ -76,8 +76,8 @@ pub(super) struct Follow {
     front: u32,
     start: u32,
     low: u32,
-    /// Where each task is.
-    tasks: BTreeMap<u32, Place>,
+    /// Where each reader is.
+    readers: BTreeMap<u32, Place>,
     steps: Steps,
     outside: f64,
     again: u32,
@@ -91,7 +91,7 @@ pub(super) struct Follow {
     look_at: u32,
 }
 
-/// Where a task is.
+/// Where a reader is.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     last: u32,
@@ -117,7 +117,7 @@ impl Follow {
             front: 0,
             start: 0,
             low: 0,
-            tasks: BTreeMap::new(),
+            readers: BTreeMap::new(),
             steps: weight.steps.clone(),
             outside: 0.0,
             again: 0,
@@ -133,7 +133,7 @@ impl Follow {
         for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
             all.extend(reader.samples.iter().filter_map(|&sample| follow.sequence.place(sample)));
             if let Some(last) = follow.sequence.place(reader.last) {
-                follow.tasks.insert(reader.task, Place { last, only: None });
+                follow.readers.insert(reader.number, Place { last, only: None });
                 follow.front = follow.front.max(last);
             }
         }
@@ -161,8 +161,8 @@ impl Follow {
             return false;
         }
         self.look_at = self.matched + (self.matched / 4).max(LOOK_AFTER);
-        let tasks = self.tasks.values().filter(|at| at.only.is_none());
-        let Some(behind) = tasks.map(|at| at.last).min() else { return false };
+        let known = self.readers.values().filter(|at| at.only.is_none());
+        let Some(behind) = known.map(|at| at.last).min() else { return false };
         let Some(share) = Share::of_blocks(&self.read, self.low..behind) else { return false };
         self.inherit(share);
         true
@@ -211,8 +211,8 @@ impl Follow {
         self.share.stride == 1 || self.shared >= SHARED_MIN
     }
 
-    /// A task opened a sample.
-    pub(super) fn see(&mut self, task: u32, sample: u32) -> Seen {
+    /// A reader opened a sample.
+    pub(super) fn see(&mut self, reader: u32, sample: u32) -> Seen {
         let Some(place) = self.sequence.place(sample) else { return Seen::Elsewhere };
         let read = self.read.has(place);
         let shared = self.share.has(place);
@@ -221,7 +221,7 @@ impl Follow {
             return Seen::Next;
         }
         let unread = f64::from(self.sequence.len().saturating_sub(self.matched).max(2));
-        let bits = match self.tasks.get(&task) {
+        let bits = match self.readers.get(&reader) {
             _ if read || !shared => None,
             Some(at) if (at.last + 1..=at.last.saturating_add(STEP_MAX)).contains(&place) => {
                 Some((self.steps.take(place - at.last) * unread).log2())
@@ -250,8 +250,8 @@ impl Follow {
         if bits >= 0.0 {
             self.front = self.front.max(place);
         }
-        let only = (!self.tasks.contains_key(&task)).then_some(sample);
-        let at = self.tasks.entry(task).or_insert(Place { last: place, only });
+        let only = (!self.readers.contains_key(&reader)).then_some(sample);
+        let at = self.readers.entry(reader).or_insert(Place { last: place, only });
         *at = Place { last: at.last.max(place), only };
         Seen::Next
     }
@@ -265,11 +265,11 @@ impl Follow {
         }
     }
 
-    /// The open before, if it was the task's first and has been taken for one of the order: the
+    /// The open before, if it was the reader's first and has been taken for one of the order: the
     /// next one showed that it was not.
-    pub(super) fn take_back(&mut self, task: u32) -> Option<u32> {
-        let only = self.tasks.get(&task)?.only?;
-        self.tasks.remove(&task);
+    pub(super) fn take_back(&mut self, reader: u32) -> Option<u32> {
+        let only = self.readers.get(&reader)?.only?;
+        self.readers.remove(&reader);
         Some(only)
     }
 
@@ -289,9 +289,9 @@ impl Follow {
         if self.origin.is_as_seen() { self.sequence.len() / APART_PART } else { self.ahead() }
     }
 
-    /// A task has ended.
-    pub(super) fn leave(&mut self, task: u32) {
-        self.tasks.remove(&task);
+    /// A reader has ended.
+    pub(super) fn leave(&mut self, reader: u32) {
+        self.readers.remove(&reader);
     }
 
     /// Whether too much is opened that is not where the order has it.
@@ -355,7 +355,7 @@ impl Follow {
 
     /// What is left to be read of the epoch, from where the readers are.
     pub(super) fn rest(&self) -> Arc<[u32]> {
-        let behind = self.tasks.values().map(|at| at.last).min().unwrap_or(self.front);
+        let behind = self.readers.values().map(|at| at.last).min().unwrap_or(self.front);
         // In the beginning, workers may not have begun yet.
         let begins = self.matched <= AHEAD;
         let low = if begins { behind.saturating_sub(self.ahead()) } else { behind };
@@ -377,9 +377,9 @@ mod tests {
 
     fn follow(readers: &[(u32, &[u32])], len: u32) -> Follow {
         let mut attempt = Attempt::default();
-        for (task, samples) in readers {
+        for (reader, samples) in readers {
             for &sample in *samples {
-                attempt.note(0, *task, sample, true);
+                attempt.note(0, *reader, sample, true);
             }
         }
         let sequence = Arc::new(Sequence::new((0..len).collect()));

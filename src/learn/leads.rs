@@ -229,7 +229,7 @@ mod tests {
             Lead { bits, suspect, need: (Rung::Cracked, needed) }
         };
         for sample in &order[..4] {
-            let open = Open { at_ms: 0, task: 1, sample: *sample, exact: true };
+            let open = Open { at_ms: 0, reader: 1, sample: *sample, exact: true };
             loader.wonder(&open, &mut shared, &mut out);
         }
         out.clear();

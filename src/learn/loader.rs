@@ -157,7 +157,7 @@ impl Loader {
     /// Takes an open if the loader is followed and has it next.
     pub(super) fn follows(&mut self, open: &Open) -> bool {
         let Some(follow) = &mut self.follow else { return false };
-        let next = follow.see(open.task, open.sample) == Seen::Next;
+        let next = follow.see(open.reader, open.sample) == Seen::Next;
         if next {
             self.streak = 0;
             (self.last_ms, self.latest) = (open.at_ms, Some(open.sample));
@@ -171,10 +171,10 @@ impl Loader {
             }
         } else if next && !self.attempt.is_empty() {
             // What it opened in between was nothing to go by.
-            self.attempt.forget(open.task);
+            self.attempt.forget(open.reader);
         }
-        if !next && let Some(sample) = follow.take_back(open.task) {
-            self.attempt.note(open.at_ms, open.task, sample, open.exact);
+        if !next && let Some(sample) = follow.take_back(open.reader) {
+            self.attempt.note(open.at_ms, open.reader, sample, open.exact);
         }
         next
     }
@@ -201,7 +201,7 @@ impl Loader {
         if let Some(follow) = &mut self.follow {
             follow.note_lack(open.sample);
         }
-        let over = self.attempt.note(open.at_ms, open.task, open.sample, open.exact);
+        let over = self.attempt.note(open.at_ms, open.reader, open.sample, open.exact);
         if let (Some(over), None) = (over, &self.follow) {
             let whole = self.whole;
             let before = self.recorded.take_if(|_| whole && over.log().len() >= RECORDED_MIN);
@@ -459,11 +459,11 @@ impl Loader {
         }
     }
 
-    /// A task has ended.
-    pub(super) fn leave(&mut self, task: u32, goes_on: bool) {
-        self.attempt.leave(task, goes_on);
+    /// A reader has ended.
+    pub(super) fn leave(&mut self, reader: u32) {
+        self.attempt.leave(reader);
         if let Some(follow) = &mut self.follow {
-            follow.leave(task);
+            follow.leave(reader);
         }
     }
 }

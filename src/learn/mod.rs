@@ -5,8 +5,9 @@
 //! opens to come are known. In the order in which it happens:
 //!
 //! 1. Opens come in as [`Observation`]s. Those of one process are a *group*, and of these, those
-//!    that go through one dataset are a *loader*. What each of its tasks opens is kept apart
-//!    (`attempt`): a loader's worker goes forward through its batches, whatever the others do.
+//!    that go through one dataset are a *loader*. What each of its *readers* opens is kept apart
+//!    (`attempt`): a loader's worker goes forward through its batches, whatever the others do. So do
+//!    threads that are made for each batch, taken one after the other (`readers`).
 //! 2. What is opened is compared with orders that cost nothing (`suspect`): what somebody told
 //!    (`told`), one sample after the other, the epoch before, what follows from its seed, what other
 //!    loaders read.
@@ -40,6 +41,7 @@ mod loader;
 mod origin;
 mod parts;
 mod past;
+mod readers;
 mod sampler;
 mod search;
 mod sequence;
@@ -63,6 +65,7 @@ use crate::order::samplers::Sampler;
 use crate::order::{Order, OrderSpec, SampleTable};
 use indexes::Index;
 use loader::Loader;
+use readers::Readers;
 use shared::{Open, Shared};
 use told::Told;
 
@@ -98,13 +101,17 @@ pub struct Learner {
     loaders: BTreeMap<LoaderId, Loader>,
     groups: BTreeMap<u64, Vec<LoaderId>>,
     tasks: BTreeMap<u32, Task>,
+    readers: Readers,
     next_loader: u32,
     opens: u64,
 }
 
 #[derive(Debug)]
 struct Task {
+    process: u64,
     group: u64,
+    /// The reader that it is or goes on for.
+    reader: u32,
     /// The number of its latest open, counted over all.
     seen: u64,
     /// Its latest opens, and whether they are known to have read.
@@ -122,6 +129,7 @@ impl Learner {
             loaders: BTreeMap::new(),
             groups: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            readers: Readers::default(),
             next_loader: 0,
             opens: 0,
         }
@@ -131,10 +139,13 @@ impl Learner {
     pub fn apply(&mut self, observation: Observation, out: &mut Vec<Decision>) {
         let next = self.shared.indexes.next_number();
         match observation {
-            Observation::Opened { at_ms, task, group, sample, exact } => {
-                self.opened(group, Open { at_ms, task, sample, exact }, out);
+            Observation::Opened { at_ms, task, process, group, sample, exact } => {
+                if let Some(reader) = self.reads(task, (process, group), sample, exact) {
+                    self.opened(group, Open { at_ms, reader, sample, exact }, out);
+                }
             }
-            Observation::Left { task, goes_on } => self.left(task, goes_on),
+            Observation::Left { task } => self.left(task),
+            Observation::Exited { process } => self.exited(process),
             Observation::Ended { group } => self.end(group, out),
             Observation::Found { search, findings } => self.found(search, &findings, out),
             Observation::Searched { search } => {
@@ -272,29 +283,44 @@ impl Learner {
         self.shared.news
     }
 
-    fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
-        let known = self.tasks.len();
+    /// A task of a process opens a sample. Gives the reader that it is, unless it is another sign of the
+    /// same open.
+    fn reads(
+        &mut self,
+        number: u32,
+        (process, group): (u64, u64),
+        sample: u32,
+        exact: bool,
+    ) -> Option<u32> {
         self.opens += 1;
-        let seen = self.opens;
-        let new = Task { group, seen, recent: [None; RECENT] };
-        let task = self.tasks.entry(open.task).or_insert(new);
-        task.seen = seen;
-        if task.group != group {
+        let is_other = |task: &Task| (task.process, task.group) != (process, group);
+        if self.tasks.get(&number).is_some_and(is_other) {
             // The kernel has given the number to another task.
-            *task = Task { group, seen, recent: [None; RECENT] };
+            self.left(number);
         }
-        let again = task.recent.iter_mut().flatten().find(|recent| recent.0 == open.sample);
-        if let Some((_, exact)) = again {
-            if open.exact && !std::mem::replace(exact, true) {
-                self.prove(group, open.sample);
+        let (known, seen) = (self.tasks.len(), self.opens);
+        let task = self.tasks.entry(number).or_insert_with(|| {
+            let reader = self.readers.begin(process, group);
+            Task { process, group, reader, seen, recent: [None; RECENT] }
+        });
+        task.seen = seen;
+        let again = task.recent.iter_mut().flatten().find(|recent| recent.0 == sample);
+        if let Some((_, was_exact)) = again {
+            if exact && !std::mem::replace(was_exact, true) {
+                self.prove(group, sample);
             }
-            return;
+            return None;
         }
         task.recent.rotate_right(1);
-        task.recent[0] = Some((open.sample, open.exact));
+        task.recent[0] = Some((sample, exact));
+        let reader = task.reader;
         if known == TASKS_MAX && self.tasks.len() > TASKS_MAX {
-            self.forget_a_task(open.task);
+            self.forget_a_task(number);
         }
+        Some(reader)
+    }
+
+    fn opened(&mut self, group: u64, open: Open, out: &mut Vec<Decision>) {
         let loaders = self.loaders.len();
         let ids = self.groups.entry(group).or_default();
         for id in ids.iter() {
@@ -331,11 +357,18 @@ impl Learner {
         }
     }
 
-    fn left(&mut self, task: u32, goes_on: bool) {
-        let Some(Task { group, .. }) = self.tasks.remove(&task) else { return };
+    fn left(&mut self, task: u32) {
+        if let Some(Task { process, reader, .. }) = self.tasks.remove(&task) {
+            self.readers.pause(process, reader);
+        }
+    }
+
+    fn exited(&mut self, process: u64) {
+        let Some((group, readers)) = self.readers.end(process) else { return };
+        self.tasks.retain(|_, task| task.process != process);
         for id in self.groups.get(&group).into_iter().flatten() {
             if let Some(loader) = self.loaders.get_mut(id) {
-                loader.leave(task, goes_on);
+                readers.iter().for_each(|reader| loader.leave(*reader));
                 self.shared.news += 1;
             }
         }
@@ -354,8 +387,12 @@ impl Learner {
 
     fn forget_a_task(&mut self, but: u32) {
         let others = self.tasks.iter().filter(|(task, _)| **task != but);
-        if let Some((&task, _)) = others.min_by_key(|(_, task)| task.seen) {
-            self.left(task, true);
+        let Some((&task, &Task { process, .. })) = others.min_by_key(|(_, task)| task.seen) else {
+            return;
+        };
+        self.left(task);
+        if self.tasks.values().all(|task| task.process != process) {
+            self.exited(process);
         }
     }
 
@@ -381,6 +418,7 @@ impl Learner {
     /// it; but nobody reads for them any more.
     fn end(&mut self, group: u64, out: &mut Vec<Decision>) {
         self.tasks.retain(|_, task| task.group != group);
+        self.readers.end_group(group);
         self.shared.spent.remove(&group);
         for id in self.groups.remove(&group).unwrap_or_default() {
             self.stop(id, out);

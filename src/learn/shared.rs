@@ -26,7 +26,8 @@ const UNSEEN_PART: usize = 50;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) at_ms: u64,
-    pub(super) task: u32,
+    /// Who opened it, by the number that [`Readers`](super::readers::Readers) gives.
+    pub(super) reader: u32,
     pub(super) sample: u32,
     pub(super) exact: bool,
 }

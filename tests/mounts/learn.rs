@@ -140,7 +140,7 @@ fn a_seeded_loader_is_found_out_beside_a_walk() {
     is_learnt(&mounted, &mut loader, "torch permutation of seed 42");
     walk();
     loader.read_an_epoch();
-    // One whose process has just ended stands by itself for a moment.
+    // That a process has ended is noticed a moment later.
     wait_until("nothing else is believed", || {
         let mut others = loaders(&mounted).into_iter().filter(|l| l["process"] != loader.process);
         others.all(|other| (&other["followed"], &other["bits"]) == (&false.into(), &0.0.into()))

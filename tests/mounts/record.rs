@@ -51,8 +51,8 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     let record = ["order", "record", point.to_str().unwrap(), "-o", order, "--json"];
     let record = [&record[..], &["--process", &process_word]].concat();
     let said = json(&ground.ends(0, &record));
-    // A few opens may slip by where they are no requests; and a worker that has ended before it is asked
-    // whose it is counts as a loader of its own.
+    // A few opens may slip by where they are no requests; so do those of a worker that has ended before it
+    // is asked whose it is.
     let samples = said["epochs"][0]["samples"].as_u64().unwrap();
     assert!(samples >= FILES * 9 / 10, "{said}");
     let epoch = serde_json::json!({"epoch": 0, "samples": samples, "learnt": false, "whole": true});

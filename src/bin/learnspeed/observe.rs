@@ -63,7 +63,8 @@ impl Mount {
             self.tell(Event::Arrived { block, from: Place::Source });
         }
         let (at_ms, group) = (u64::from(sample) / 8, 1);
-        let open = Observation::Opened { at_ms, task, group, sample, exact: missed };
+        let open =
+            Observation::Opened { at_ms, task, process: task.into(), group, sample, exact: missed };
         self.learner.apply(open, &mut self.decisions);
         for decision in std::mem::take(&mut self.decisions) {
             let stream = StreamId(0);

@@ -3,7 +3,7 @@
 //! A loader's workers are processes of their own, started by the one that has the dataset: by a
 //! fork, which keeps the command line, or by Python's `multiprocessing` with another one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
@@ -20,34 +20,49 @@ const SERVER: &[u8] = b"multiprocessing.forkserver";
 #[derive(Default)]
 pub(super) struct Groups {
     known: HashMap<u32, Task>,
+    /// The processes that tasks were of.
+    processes: BTreeSet<u64>,
 }
 
 /// A task: its own process, and that for which it reads.
-#[derive(Clone, Copy)]
-struct Task {
-    own: u64,
-    group: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    pub(super) own: u64,
+    pub(super) group: u64,
+}
+
+/// Who has ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub(super) tasks: Vec<u32>,
+    pub(super) processes: Vec<u64>,
 }
 
 impl Groups {
-    /// The process that a task reads for.
-    pub(super) fn of(&mut self, task: u32) -> u64 {
-        if self.known.len() >= TASKS_MAX && !self.known.contains_key(&task) {
+    /// The process of a task, and that for which it reads. None if it has ended already: it cannot be
+    /// asked, and its process may be that of others.
+    pub(super) fn of(&mut self, task: u32) -> Option<Task> {
+        if let Some(known) = self.known.get(&task) {
+            return Some(*known);
+        }
+        let of = look(task)?;
+        if self.known.len() >= TASKS_MAX {
             self.known.clear();
         }
-        // Who has ended already cannot be asked, and stands for itself.
-        let itself = Task { own: task.into(), group: task.into() };
-        self.known.entry(task).or_insert_with(|| look(task).unwrap_or(itself)).group
+        self.known.insert(task, of);
+        self.processes.insert(of.own);
+        Some(of)
     }
 
-    /// Forgets the tasks that have ended, and says which, and whether their processes go on; and for
-    /// whom those read whose process has.
-    pub(super) fn take_gone(&mut self) -> Vec<(u32, bool)> {
-        let ended = |(task, _): &(&u32, &Task)| !runs(u64::from(**task));
-        let gone = self.known.iter().filter(ended);
-        let gone: Vec<(u32, bool)> = gone.map(|(task, of)| (*task, runs(of.own))).collect();
+    /// Forgets the tasks and processes that have ended, and says which; and for whom those read whose
+    /// process has.
+    pub(super) fn take_gone(&mut self) -> Gone {
+        let tasks = self.known.keys().copied().filter(|task| !runs(u64::from(*task))).collect();
+        let processes = self.processes.iter().copied().filter(|process| !runs(*process)).collect();
+        let gone = Gone { tasks, processes };
         self.known.retain(|_, of| runs(of.group));
-        gone.iter().for_each(|(task, _)| _ = self.known.remove(task));
+        gone.tasks.iter().for_each(|task| _ = self.known.remove(task));
+        gone.processes.iter().for_each(|process| _ = self.processes.remove(process));
         gone
     }
 }
@@ -104,20 +119,25 @@ mod tests {
         let mut groups = Groups::default();
         let process = std::process::id();
         let task = nix::unistd::gettid().as_raw() as u32;
+        assert!(groups.of(task).is_some_and(|of| of.own == u64::from(process)));
         assert_eq!(groups.of(task), groups.of(process));
         // Beyond the largest number that the kernel gives to a task.
-        assert_eq!(groups.of(1 << 30), 1 << 30);
-        assert_eq!(groups.take_gone(), [(1 << 30, false)]);
+        let none = 1 << 30;
+        assert_eq!(groups.of(none), None);
+        assert_eq!(groups.take_gone(), Gone::default());
         // Its process has ended.
-        groups.known.insert(task, Task { own: 1 << 30, group: 1 << 30 });
-        assert!(groups.take_gone().is_empty());
+        groups.known.insert(task, Task { own: none.into(), group: none.into() });
+        groups.processes.insert(none.into());
+        assert_eq!(groups.take_gone(), Gone { tasks: Vec::new(), processes: vec![none.into()] });
+        assert_eq!(groups.take_gone(), Gone::default());
         assert_eq!(groups.of(task), groups.of(process));
         assert!(!program(process.into()).is_empty());
         // A thread ends, and its process goes on.
         let run = || nix::unistd::gettid().as_raw() as u32;
         let thread = std::thread::spawn(run).join().unwrap();
+        let ended = Gone { tasks: vec![thread], processes: Vec::new() };
         groups.known.insert(thread, Task { own: process.into(), group: process.into() });
-        while groups.take_gone() != [(thread, true)] {
+        while groups.take_gone() != ended {
             groups.known.insert(thread, Task { own: process.into(), group: process.into() });
         }
     }

@@ -9,6 +9,7 @@ mod seeded;
 mod shards;
 mod shell;
 mod sim;
+mod threads;
 mod told;
 mod trials;
 mod twins;

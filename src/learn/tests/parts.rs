@@ -82,10 +82,16 @@ fn read_many_parts(learner: &mut Learner) {
     let mut out = Vec::new();
     for group in 1_000..1_020 {
         let list = unknowable(N, &mut rng).split_off(N as usize / 6);
-        let open =
-            |task, sample| Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+        let open = |task, sample| Observation::Opened {
+            at_ms: 0,
+            task,
+            process: u64::from(task),
+            group,
+            sample,
+            exact: true,
+        };
         let mut all: Vec<Observation> = list.iter().map(|at| open(1, at + N / 4)).collect();
-        let left = Observation::Left { task: 1, goes_on: false };
+        let left = Observation::Exited { process: 1 };
         all.extend([left, open(2, N / 4), Observation::Ended { group }]);
         all.into_iter().for_each(|observation| learner.apply(observation, &mut out));
     }

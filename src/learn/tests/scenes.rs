@@ -130,7 +130,14 @@ fn decisions(n: u32, tasks: u32, samples: &[u32]) -> Vec<Decision> {
     let mut out = Vec::new();
     for (&sample, at) in samples.iter().zip(0..) {
         let task = 1_000 + at % tasks;
-        let open = Observation::Opened { at_ms: 0, task, group: 1, sample, exact: true };
+        let open = Observation::Opened {
+            at_ms: 0,
+            task,
+            process: task.into(),
+            group: 1,
+            sample,
+            exact: true,
+        };
         learner.apply(open, &mut out);
     }
     out
@@ -229,7 +236,14 @@ fn who_has_ended_is_searched_for_no_more() {
     for (sample, group) in unknowable(N, &mut rng)[..100].iter().zip([1, 2].into_iter().cycle()) {
         let task = group as u32;
         learner.apply(
-            Observation::Opened { at_ms: 0, task, group, sample: *sample, exact: true },
+            Observation::Opened {
+                at_ms: 0,
+                task,
+                process: task.into(),
+                group,
+                sample: *sample,
+                exact: true,
+            },
             &mut out,
         );
     }
@@ -270,7 +284,8 @@ fn who_only_looks_is_not_followed() {
     let mut learner = learner(N);
     let mut out = Vec::new();
     for sample in 0..N {
-        let open = Observation::Opened { at_ms: 0, task: 1, group: 1, sample, exact: false };
+        let open =
+            Observation::Opened { at_ms: 0, task: 1, process: 1, group: 1, sample, exact: false };
         learner.apply(open, &mut out);
     }
     assert!(out.is_empty(), "{out:?}");
@@ -282,7 +297,8 @@ fn who_is_known_to_read_only_after_the_look_is_followed() {
     let mut out = Vec::new();
     for sample in 0..N / 8 {
         for exact in [false, true, true] {
-            let open = Observation::Opened { at_ms: 0, task: 1, group: 1, sample, exact };
+            let open =
+                Observation::Opened { at_ms: 0, task: 1, process: 1, group: 1, sample, exact };
             learner.apply(open, &mut out);
         }
     }
@@ -383,7 +399,14 @@ fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
     let mut out = Vec::new();
     let opened = |learner: &mut Learner, step: &Step, out: &mut Vec<Decision>| {
         let Step::Open { task, group, sample, .. } = *step else { return };
-        let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+        let open = Observation::Opened {
+            at_ms: 0,
+            task,
+            process: task.into(),
+            group,
+            sample,
+            exact: true,
+        };
         learner.apply(open, out);
     };
     let wanted = |out: &[Decision]| match out {
@@ -483,7 +506,14 @@ fn of_those_that_have_ended_few_are_remembered_and_readers_longest() {
     let mut open = |learner: &mut Learner, task: u32, samples: std::ops::Range<u32>| {
         for sample in samples {
             let group = u64::from(task);
-            let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+            let open = Observation::Opened {
+                at_ms: 0,
+                task,
+                process: task.into(),
+                group,
+                sample,
+                exact: true,
+            };
             learner.apply(open, &mut out);
         }
         learner.apply(Observation::Ended { group: u64::from(task) }, &mut out);

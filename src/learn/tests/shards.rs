@@ -36,7 +36,14 @@ fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
     for steps in epochs {
         for (at, step) in (1..).zip(steps) {
             let Step::Open { task, group, sample, .. } = *step else { continue };
-            let open = Observation::Opened { at_ms: 0, task, group, sample, exact: true };
+            let open = Observation::Opened {
+                at_ms: 0,
+                task,
+                process: task.into(),
+                group,
+                sample,
+                exact: true,
+            };
             learner.apply(open, &mut out);
             for decision in out.drain(..) {
                 if let Decision::Committed(known) | Decision::EpochBegan(known) = decision {
@@ -49,7 +56,7 @@ fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
             _ => None,
         });
         tasks.collect::<BTreeSet<u32>>().into_iter().for_each(|task| {
-            learner.apply(Observation::Left { task, goes_on: false }, &mut out);
+            learner.apply(Observation::Exited { process: task.into() }, &mut out);
         });
     }
     errors

@@ -50,6 +50,8 @@ pub(super) struct Shell {
     /// The same of a search of all seeds, where that takes longer.
     pub(super) crack_delay: usize,
     truths: BTreeMap<u64, Truth>,
+    /// The processes of tasks that are threads; others are processes themselves.
+    pub(super) threads: BTreeMap<u32, u64>,
     pub(super) outcomes: BTreeMap<u64, Outcome>,
     /// How many searches were asked for.
     pub(super) asked: u32,
@@ -65,6 +67,7 @@ impl Shell {
             delay,
             crack_delay: delay,
             truths,
+            threads: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             asked: 0,
             now: BTreeMap::new(),
@@ -77,8 +80,9 @@ impl Shell {
             let at_ms = at as u64 * 10;
             match *step {
                 Step::Left { task } => {
-                    let left = Observation::Left { task, goes_on: false };
-                    self.learner.apply(left, &mut out);
+                    self.learner.apply(Observation::Left { task }, &mut out);
+                    let process = u64::from(task);
+                    self.learner.apply(Observation::Exited { process }, &mut out);
                 }
                 Step::Open { task, group, sample, epoch, seen } => {
                     let now = self.now.entry(group).or_default();
@@ -87,7 +91,10 @@ impl Shell {
                     }
                     now.1.push(sample);
                     if seen {
-                        let open = Observation::Opened { at_ms, task, group, sample, exact: true };
+                        let own = self.threads.get(&task).copied();
+                        let (process, exact) = (own.unwrap_or(task.into()), true);
+                        let open =
+                            Observation::Opened { at_ms, task, process, group, sample, exact };
                         self.learner.apply(open, &mut out);
                     }
                 }

@@ -90,7 +90,14 @@ fn steps(job: &Loader) -> Vec<Step> {
 fn read(learner: &mut Learner, task: u32, samples: &[u32]) -> Vec<Decision> {
     let mut out = Vec::new();
     for &sample in samples {
-        let open = Observation::Opened { at_ms: 0, task, group: GROUP, sample, exact: true };
+        let open = Observation::Opened {
+            at_ms: 0,
+            task,
+            process: task.into(),
+            group: GROUP,
+            sample,
+            exact: true,
+        };
         learner.apply(open, &mut out);
     }
     out
@@ -264,7 +271,7 @@ fn samples_that_are_listed_are_known_as_they_are_told() {
     learner.tell(&order, None, &mut out);
     for (task, epoch) in (1..).zip(&epochs) {
         read(&mut learner, task, epoch);
-        learner.apply(Observation::Left { task, goes_on: false }, &mut out);
+        learner.apply(Observation::Exited { process: task.into() }, &mut out);
     }
     let belief = learner.beliefs().next().unwrap();
     assert!(belief.text.contains("epoch 3 of the order that was told"), "{}", belief.text);
@@ -311,7 +318,7 @@ fn numberings_of_told_orders_are_forgotten_with_these() {
     // Those that are told, and the one that is read.
     assert!(count(&learner) <= known + 16 + 1, "{}", count(&learner));
     read(&mut learner, 1, &epochs[0][200..]);
-    learner.apply(Observation::Left { task: 1, goes_on: false }, &mut Vec::new());
+    learner.apply(Observation::Exited { process: 1 }, &mut Vec::new());
     read(&mut learner, 2, &epochs[1]);
     let belief = learner.beliefs().next().unwrap();
     assert_eq!((belief.epoch, belief.foreseen), (1, 1), "{}", belief.text);

@@ -118,7 +118,14 @@ fn a_drawn_order_that_was_left_is_not_believed_again_in_its_epoch() {
         let from = 200 * task as usize;
         let jumps = (0..40).map(|jump| &order[3_800 - 60 * jump - task as usize]);
         for &sample in order[from..from + 200].iter().chain(jumps) {
-            let open = Observation::Opened { at_ms: 0, task, group: GROUP, sample, exact: true };
+            let open = Observation::Opened {
+                at_ms: 0,
+                task,
+                process: task.into(),
+                group: GROUP,
+                sample,
+                exact: true,
+            };
             learner.apply(open, &mut out);
         }
     }

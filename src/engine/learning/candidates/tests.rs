@@ -73,7 +73,14 @@ fn learnt_of(paths: &[String], read: &[u32]) -> String {
         let (round, worker) = (at / 2, at % 2);
         let place = round / 16 * 32 + worker * 16 + round % 16;
         let (sample, task) = (read[epoch[place] as usize], 10 + worker as u32);
-        let open = Observation::Opened { at_ms: at as u64, task, group: 1, sample, exact: true };
+        let open = Observation::Opened {
+            at_ms: at as u64,
+            task,
+            process: task.into(),
+            group: 1,
+            sample,
+            exact: true,
+        };
         learner.apply(open, &mut out);
         while let Some(decision) = out.pop() {
             match decision {

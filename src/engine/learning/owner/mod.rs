@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::candidates::candidates;
-use super::groups::Groups;
+use super::groups::{Groups, Task};
 use super::journal::{Kept, Numbering};
 use super::lists::Lists;
 use super::searches::Searches;
@@ -307,8 +307,9 @@ impl Owner {
         if task == 0 {
             return;
         }
-        let group = self.groups.of(task);
-        self.observe(Observation::Opened { at_ms, task, group, sample, exact });
+        if let Some(Task { own: process, group }) = self.groups.of(task) {
+            self.observe(Observation::Opened { at_ms, task, process, group, sample, exact });
+        }
         // What is in the page cache is read without being asked for.
         let Owner { around, layout, notes, .. } = self;
         self.lists.read(FileId(sample), &around.catalog, layout, notes);
@@ -546,8 +547,11 @@ impl Owner {
         }
         let gone = self.groups.take_gone();
         if self.learner.is_some() {
-            for (task, goes_on) in gone {
-                self.observe(Observation::Left { task, goes_on });
+            for task in gone.tasks {
+                self.observe(Observation::Left { task });
+            }
+            for process in gone.processes {
+                self.observe(Observation::Exited { process });
             }
             self.end_groups();
             self.tell_again(&published);
