@@ -14,7 +14,7 @@ use nix::sys::stat::{fstat, minor};
 
 use crate::ground::{Ground, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, mounts_at};
-use crate::programs::{runs, signal, wait_for_end};
+use crate::programs::{Program, runs, signal, wait_for_end};
 
 fn ground() -> Ground {
     let ground = Ground::new();
@@ -63,12 +63,28 @@ fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
     }
 }
 
+/// Opens a file, and reads when it is told to.
+const OPENS: &str = r#"
+import os, sys
+opened = os.open(sys.argv[1], os.O_RDONLY)
+print("open", flush=True)
+input()
+try:
+    os.pread(opened, 1000, 4 << 20)
+    print("read", flush=True)
+except OSError:
+    print("cut off", flush=True)
+"#;
+
 #[test]
 fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
     let ground = ground();
     let mounted = Mounted::new(&ground, &[]);
     let (source, point) = (ground.path("source"), mounted.point.to_str().unwrap().to_owned());
-    let open = File::open(mounted.path("large")).unwrap();
+    // Another process has the file open: one that this process starts would close a copy of it, and a stopped
+    // daemon answers no close.
+    let mut reader = Program::python(OPENS, &[mounted.path("large").to_str().unwrap()]);
+    assert_eq!(reader.line(), "open");
     signal(mounted.pid, Signal::SIGSTOP);
     let state = || fs::read_to_string(format!("/proc/{}/stat", mounted.pid)).unwrap();
     wait_until("a daemon that stands still", || state().contains(") T "));
@@ -87,7 +103,8 @@ fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
     let told = ground.ends(0, &["umount", "--force", &point]);
     assert!(told.contains(&fix), "{told}");
     assert_eq!(mounts_at(&mounted.point), 0);
-    assert!(open.read_exact_at(&mut [0; 1000], 4 << 20).is_err());
+    reader.tell("read");
+    assert_eq!(reader.line(), "cut off");
     signal(mounted.pid, Signal::SIGCONT);
     mounted.is_gone();
 }
