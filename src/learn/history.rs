@@ -31,7 +31,7 @@ pub struct Epoch {
 #[derive(Clone, Debug)]
 pub(super) enum Read {
     /// In an order that can be made again.
-    Made { index: Index, origin: Origin, law: Law, share: Share },
+    Made { index: Box<Index>, origin: Box<Origin>, law: Law, share: Share },
     /// As it was seen, now or before.
     Seen(Arc<[u32]>),
 }
@@ -205,8 +205,8 @@ impl History {
 fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch {
     let read = match follow.index {
         Some(index) => Read::Made {
-            index: shared.indexes[index].clone(),
-            origin: follow.origin.clone(),
+            index: Box::new(shared.indexes[index].clone()),
+            origin: Box::new(follow.origin.clone()),
             law: follow.law.clone(),
             share: follow.share(),
         },
@@ -248,9 +248,9 @@ mod tests {
         let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
         let shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
         let epoch = |number: u32| {
-            let origin = Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 };
-            let (index, law, share) = (shared.indexes[0].clone(), Law::Unknown, Share::WHOLE);
-            let read = Read::Made { index, origin, law, share };
+            let origin = Box::new(Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 });
+            let (index, law) = (Box::new(shared.indexes[0].clone()), Law::Unknown);
+            let read = Read::Made { index, origin, law, share: Share::WHOLE };
             Epoch { number, read, learnt: true, over: true, is_cut: false }
         };
         let epochs: Vec<Epoch> = (0..100).map(epoch).collect();

@@ -264,7 +264,7 @@ fn made(epoch: &Epoch) -> Option<(u32, Made)> {
     match &epoch.read {
         Read::Made { index, origin, law, .. } if origin.is_drawn() && index.part.is_none() => {
             let (index, n) = (index.name.clone(), index.sequence.len());
-            let made = Made { index, n, origin: origin.clone(), law: law.clone() };
+            let made = Made { index, n, origin: (**origin).clone(), law: law.clone() };
             Some((epoch.number, made))
         }
         _ => None,
