@@ -270,6 +270,10 @@ fn who_reads_nothing_for_long_is_followed_again_when_it_reads() {
 fn a_process_that_has_ended_has_no_loader() {
     let mut stand = Stand::new();
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    // The kernel shows the command line of a program a moment after it has begun.
+    while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
     for &file in &stand.files[..60] {
         stand.owner.take(Note::Heard(0, Event::Opened { task: child.id(), file }));
     }
