@@ -271,8 +271,8 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
 
 const CLEARS: &str = "if it is dead, `belady umount --force MOUNTPOINT` clears what it left";
 
-/// Makes sure that the daemon behind a socket can answer. The socket of one that was killed takes
-/// connections until its last thread has left the kernel, and so does that of one that was stopped.
+/// Makes sure that the daemon behind a socket can answer. If it was killed, its socket takes connections
+/// until its last thread has left the kernel. If it was stopped, its socket takes connections, too.
 ///
 /// # Errors
 /// [`ErrorKind::Mount`] if it was killed, [`ErrorKind::Timeout`] if it was stopped.

@@ -1,8 +1,8 @@
 //! The last epoch of a loader that was understood, and since when the loader reads its sampler.
 //!
-//! The first epochs that are seen of a loader may be none of the sampler's: a job may read all files in
-//! the order of their names before it trains, or some of them to see whether it works. How a sampler is
-//! told is counted from the first epoch that was its own.
+//! The first epochs that are seen of a loader may be none of the sampler's. Before it trains, a job may
+//! read all files in the order of their names, or some of them to see whether it works. So the epochs of
+//! an order that should have been told are counted from the first that was the sampler's.
 
 use super::indexes::Index;
 use super::loader::Loader;

@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Outcome, Shell, Truth};
-use super::sim::{Loader, Step, unknowable};
+use super::sim::{Loader, Step, opened, unknowable};
 use super::trials::learner;
 use crate::learn::libraries::lists;
 use crate::learn::{Journal, Learner, Observation};
@@ -82,17 +82,10 @@ fn read_many_parts(learner: &mut Learner) {
     let mut out = Vec::new();
     for group in 1_000..1_020 {
         let list = unknowable(N, &mut rng).split_off(N as usize / 6);
-        let open = |task, sample| Observation::Opened {
-            at_ms: 0,
-            task,
-            process: u64::from(task),
-            group,
-            sample,
-            exact: true,
-        };
-        let mut all: Vec<Observation> = list.iter().map(|at| open(1, at + N / 4)).collect();
+        let mut all: Vec<Observation> =
+            list.iter().map(|at| opened(1, group, at + N / 4)).collect();
         let left = Observation::Exited { process: 1 };
-        all.extend([left, open(2, N / 4), Observation::Ended { group }]);
+        all.extend([left, opened(2, group, N / 4), Observation::Ended { group }]);
         all.into_iter().for_each(|observation| learner.apply(observation, &mut out));
     }
 }

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Shell, Truth};
-use super::sim::{Loader, Step, merge, reader, unknowable};
+use super::sim::{Loader, Step, merge, opened, reader, unknowable};
 use super::trials::learner;
 use crate::learn::{
     Candidate, Decision, Epoch, Learner, Observation, Record, Rung, Settings, samples,
@@ -397,24 +397,16 @@ fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
     let steps = loader(100, &epochs).run(1_000, &mut rng);
     let mut learner = learner(N);
     let mut out = Vec::new();
-    let opened = |learner: &mut Learner, step: &Step, out: &mut Vec<Decision>| {
+    let hear = |learner: &mut Learner, step: &Step, out: &mut Vec<Decision>| {
         let Step::Open { task, group, sample, .. } = *step else { return };
-        let open = Observation::Opened {
-            at_ms: 0,
-            task,
-            process: task.into(),
-            group,
-            sample,
-            exact: true,
-        };
-        learner.apply(open, out);
+        learner.apply(opened(task, group, sample), out);
     };
     let wanted = |out: &[Decision]| match out {
         [Decision::SearchWanted { id, group: 100, .. }] => Some(*id),
         _ => None,
     };
     let asks = steps.iter().position(|step| {
-        opened(&mut learner, step, &mut out);
+        hear(&mut learner, step, &mut out);
         !out.is_empty()
     });
     let search = wanted(&out).expect("a search");
@@ -423,13 +415,13 @@ fn nothing_is_searched_for_a_process_that_has_spent_its_time() {
     assert!(matches!(over[..], [Decision::SearchOver { id }] if id == search), "{over:?}");
     // What the last slices found is of a search that is over.
     learner.apply(Observation::Searched { search }, &mut over);
-    steps[asks.unwrap() + 1..].iter().for_each(|step| opened(&mut learner, step, &mut over));
+    steps[asks.unwrap() + 1..].iter().for_each(|step| hear(&mut learner, step, &mut over));
     assert_eq!(over.len(), 1, "{over:?}");
     let belief = learner.beliefs().next().unwrap();
     assert!(belief.text.contains("order.learn-time is used up"), "{}", belief.text);
     // A process that comes later, under the same number, has its own time.
     learner.apply(Observation::Ended { group: 100 }, &mut over);
-    steps.iter().for_each(|step| opened(&mut learner, step, &mut over));
+    steps.iter().for_each(|step| hear(&mut learner, step, &mut over));
     assert!(over.iter().any(|decision| matches!(decision, Decision::SearchWanted { .. })));
 }
 
@@ -506,15 +498,7 @@ fn of_those_that_have_ended_few_are_remembered_and_readers_longest() {
     let mut open = |learner: &mut Learner, task: u32, samples: std::ops::Range<u32>| {
         for sample in samples {
             let group = u64::from(task);
-            let open = Observation::Opened {
-                at_ms: 0,
-                task,
-                process: task.into(),
-                group,
-                sample,
-                exact: true,
-            };
-            learner.apply(open, &mut out);
+            learner.apply(opened(task, group, sample), &mut out);
         }
         learner.apply(Observation::Ended { group: u64::from(task) }, &mut out);
     };

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-use super::sim::{Step, merge, reader, unknowable};
+use super::sim::{Step, merge, opened, reader, unknowable};
 use crate::learn::{Candidate, Decision, Learner, Observation, Settings};
 use crate::order::SampleTable;
 
@@ -36,15 +36,7 @@ fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
     for steps in epochs {
         for (at, step) in (1..).zip(steps) {
             let Step::Open { task, group, sample, .. } = *step else { continue };
-            let open = Observation::Opened {
-                at_ms: 0,
-                task,
-                process: task.into(),
-                group,
-                sample,
-                exact: true,
-            };
-            learner.apply(open, &mut out);
+            learner.apply(opened(task, group, sample), &mut out);
             for decision in out.drain(..) {
                 if let Decision::Committed(known) | Decision::EpochBegan(known) = decision {
                     errors.push(error(&known.order.epoch(0), &steps[at..]));

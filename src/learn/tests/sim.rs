@@ -6,6 +6,14 @@ use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
+use crate::learn::Observation;
+
+/// A task that is its own process opens a sample.
+pub(super) fn opened(task: u32, group: u64, sample: u32) -> Observation {
+    let process = task.into();
+    Observation::Opened { at_ms: 0, task, process, group, sample, exact: true }
+}
+
 /// A `DataLoader` as its files are opened: batch `k` is read by worker `k` modulo their number,
 /// two batches a worker are handed out ahead, the next whenever one is consumed.
 #[derive(Clone, Debug)]

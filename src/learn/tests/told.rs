@@ -7,7 +7,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::shell::{Outcome, Shell, Truth};
-use super::sim::{Loader, Step, unknowable};
+use super::sim::{Loader, Step, opened, unknowable};
 use crate::ids::FileId;
 use crate::learn::{Belief, Candidate, Decision, Learner, Observation, Settings};
 use crate::order::samplers::torch::{
@@ -90,15 +90,7 @@ fn steps(job: &Loader) -> Vec<Step> {
 fn read(learner: &mut Learner, task: u32, samples: &[u32]) -> Vec<Decision> {
     let mut out = Vec::new();
     for &sample in samples {
-        let open = Observation::Opened {
-            at_ms: 0,
-            task,
-            process: task.into(),
-            group: GROUP,
-            sample,
-            exact: true,
-        };
-        learner.apply(open, &mut out);
+        learner.apply(opened(task, GROUP, sample), &mut out);
     }
     out
 }

@@ -5,8 +5,8 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Outcome, Shell, Truth};
-use super::sim::Loader;
-use crate::learn::{Candidate, Decision, Learner, Observation, Settings};
+use super::sim::{Loader, opened};
+use crate::learn::{Candidate, Decision, Learner, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
@@ -118,15 +118,7 @@ fn a_drawn_order_that_was_left_is_not_believed_again_in_its_epoch() {
         let from = 200 * task as usize;
         let jumps = (0..40).map(|jump| &order[3_800 - 60 * jump - task as usize]);
         for &sample in order[from..from + 200].iter().chain(jumps) {
-            let open = Observation::Opened {
-                at_ms: 0,
-                task,
-                process: task.into(),
-                group: GROUP,
-                sample,
-                exact: true,
-            };
-            learner.apply(open, &mut out);
+            learner.apply(opened(task, GROUP, sample), &mut out);
         }
     }
     let committed = |decision: &&Decision| matches!(decision, Decision::Committed(_));

@@ -48,11 +48,11 @@ impl Weights {
     }
 
     /// The same with what the file has: a number a line, or an array of doubles in numpy's format.
-    /// In a text empty lines and those that begin with `#` do not count.
+    /// Empty lines of a text are passed over, and those that begin with `#`.
     ///
     /// # Errors
-    /// With the line or the entry (both counted from 1), when one is no finite number or below 0; when
-    /// there are too many, or their sum is 0 or too large.
+    /// If a weight is no finite number or is below 0. The error names its line, or its entry, from 1 on.
+    /// Also if there are too many weights, or if their sum is 0 or too large.
     pub fn read(&self, bytes: &[u8]) -> Result<Self> {
         let values = match bytes.strip_prefix(NPY) {
             Some(array) => of_array(array),
