@@ -299,6 +299,11 @@ impl Engine {
         lock(&self.connections).iter().map(|connection| connection.known() as u64).sum()
     }
 
+    /// Bytes of a request for which there is memory.
+    pub fn room_for_a_request(&self) -> usize {
+        lock(&self.budget).for_a_file() as usize
+    }
+
     /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
     /// further connections are left.
     pub fn fit_memory(&self, mut readings: Vec<Reading>) {

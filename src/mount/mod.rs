@@ -184,7 +184,10 @@ fn serve(
     // The note first: a daemon that is ending here removes the socket only as long as it is its.
     directory.note(&running)?;
     let inside = runtime.enter();
-    let server = control::serve(&directory.socket(), move |request| handler.answer(request))?;
+    let memory = Arc::clone(engine);
+    let room = move || memory.room_for_a_request();
+    let answer = move |request| handler.answer(request);
+    let server = control::serve(&directory.socket(), room, answer)?;
     drop(inside);
     notes.push(engine.consistency());
     notes.extend(plan.settings.mount.allow_other.then(|| access::UNSEEN.to_owned()));
