@@ -3,7 +3,8 @@
 //! They are nice, but the kernel weighs nice values within a session only, where it schedules
 //! sessions as groups (`kernel.sched_autogroup_enabled`, sched(7)), and within a control group. A
 //! training job is in another one. So a thread that was kept waiting for a processor pauses: for
-//! as long as the other one would run in its place if its nice value counted everywhere.
+//! as long as the other one would run in its place if its nice value counted everywhere. The first half
+//! second for a process is free: to try popular seeds takes less.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const WAITED: u32 = 4;
 /// The longest pause at once, and in which steps is looked whether the search is over.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 const PAUSE_STEP: Duration = Duration::from_millis(50);
+
+/// Processor time that is searched for a process without pauses.
+const FREE: Duration = Duration::from_millis(500);
 
 /// From how many seeds on a slice says how fast they are searched.
 const COUNTS_MIN: u64 = 1 << 18;
@@ -50,6 +54,8 @@ struct Job {
     nice: u32,
     /// The first unit that nobody has taken.
     next: AtomicU64,
+    /// Microseconds that may yet be searched without pauses.
+    free: AtomicU64,
     /// How many slices may be searched at once; each is followed by another one.
     chains: AtomicU32,
     over: AtomicBool,
@@ -65,13 +71,14 @@ impl Searches {
         Searches { pool, threads, nice, notes, jobs: Vec::new() }
     }
 
-    /// Begins one, for a loader and the process that it reads for.
+    /// Begins one, for a loader and the process that it reads for, for which so much time has been `spent`.
     pub(super) fn begin(
         &mut self,
         generation: u32,
         id: SearchId,
         (loader, group): (LoaderId, u64),
         search: Arc<Search>,
+        spent: Duration,
     ) {
         let job = Arc::new(Job {
             id,
@@ -81,6 +88,7 @@ impl Searches {
             search,
             nice: self.nice,
             next: AtomicU64::new(0),
+            free: AtomicU64::new(FREE.saturating_sub(spent).as_micros() as u64),
             chains: AtomicU32::new(self.threads),
             over: AtomicBool::new(false),
         });
@@ -140,6 +148,13 @@ impl Job {
         }
     }
 
+    /// How much of this processor time is not free.
+    fn beyond_free(&self, cpu: Duration) -> Duration {
+        let less = |free: u64| Some(free.saturating_sub(cpu.as_micros() as u64));
+        let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        cpu.saturating_sub(Duration::from_micros(free.unwrap_or_default()))
+    }
+
     /// Searches through one slice. Says whether there may be more.
     fn step(&self, notes: &SyncSender<Note>) -> bool {
         if self.over.load(Ordering::Relaxed) {
@@ -167,7 +182,7 @@ impl Job {
         let (loader, group) = (self.loader, self.group);
         // Of the small slices at the beginning, most is getting ready.
         let counts = self.search.is_of_all_seeds() && units >= COUNTS_MIN;
-        let pause = pause(began.elapsed(), cpu, self.nice);
+        let pause = pause(began.elapsed(), cpu, self.beyond_free(cpu), self.nice);
         let took = began.elapsed() + pause;
         let speed = counts.then(|| units as f64 / took.as_secs_f64().max(1e-6));
         self.rest(pause);
@@ -177,11 +192,11 @@ impl Job {
 }
 
 /// How long to pause after so much time, of which a thread that never waits had a processor for so
-/// much: as many times as long as it was computing as it is nice, if it was kept waiting. So at
-/// most one part in 20 of a busy processor goes into a search.
-fn pause(took: Duration, cpu: Duration, nice: u32) -> Duration {
+/// much, a part of it beyond what is free: as many times as long as that part took as it is nice, if it
+/// was kept waiting. So at most one part in 20 of a busy processor goes into a long search.
+fn pause(took: Duration, cpu: Duration, beyond: Duration, nice: u32) -> Duration {
     let waited = took.saturating_sub(cpu);
-    if waited > cpu / WAITED { (cpu * nice).min(PAUSE_MAX) } else { Duration::ZERO }
+    if waited > cpu / WAITED { (beyond * nice).min(PAUSE_MAX) } else { Duration::ZERO }
 }
 
 /// Processor time of this thread.
@@ -198,9 +213,11 @@ mod tests {
     #[test]
     fn who_is_kept_waiting_pauses() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(ms(105), ms(100), 19), Duration::ZERO);
-        assert_eq!(pause(ms(200), ms(100), 19), ms(1_900));
-        assert_eq!(pause(ms(200), ms(100), 0), Duration::ZERO);
-        assert_eq!(pause(ms(90_000), ms(9_000), 19), PAUSE_MAX);
+        assert_eq!(pause(ms(105), ms(100), ms(100), 19), Duration::ZERO);
+        assert_eq!(pause(ms(200), ms(100), ms(100), 19), ms(1_900));
+        assert_eq!(pause(ms(200), ms(100), ms(10), 19), ms(190));
+        assert_eq!(pause(ms(200), ms(100), ms(0), 19), Duration::ZERO);
+        assert_eq!(pause(ms(200), ms(100), ms(100), 0), Duration::ZERO);
+        assert_eq!(pause(ms(90_000), ms(9_000), ms(9_000), 19), PAUSE_MAX);
     }
 }

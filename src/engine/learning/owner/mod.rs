@@ -407,7 +407,8 @@ impl Owner {
             }
             let Held { id, loader, group, search } = held;
             tracing::debug!(?id, ?loader, units = search.units(), "search begins");
-            self.searches.begin(self.generation, id, (loader, group), search);
+            let spent = self.spent.get(&group).copied().unwrap_or_default();
+            self.searches.begin(self.generation, id, (loader, group), search, spent);
         }
     }
 
