@@ -18,6 +18,10 @@ const READS_MIN: usize = 4;
 const NEAR: (u64, u64) = (4, 16);
 const NEAR_PART: u64 = 256;
 
+/// The same where most of what lies between is not seen: so far, and so far in what is.
+const UNSEEN_NEAR: u64 = 64;
+const UNSEEN_STEP_MAX: u64 = 2;
+
 /// A place in an order where new tasks read.
 #[derive(Debug)]
 struct Place {
@@ -35,15 +39,26 @@ pub(super) struct Crowd(VecDeque<Place>);
 
 impl Crowd {
     /// A new task opened what a stream of `length` positions has at `position`. Gives the positions that
-    /// now count as read.
-    pub(super) fn sees(&mut self, stream: StreamId, position: u64, length: u32) -> Vec<u64> {
+    /// now count as read. `distance` is the length of a step in positions whose opens are seen.
+    pub(super) fn sees(
+        &mut self,
+        stream: StreamId,
+        position: u64,
+        length: u32,
+        distance: impl Fn(u64, u64) -> u64,
+    ) -> Vec<u64> {
         let near = (u64::from(length) / NEAR_PART).clamp(NEAR.0, NEAR.1);
         let far = |place: &Place| match place.stream == stream {
             true => place.last.abs_diff(position),
             false => u64::MAX,
         };
+        let steps = |last: u64| distance(last.min(position), last.max(position));
+        let is_near = |place: &Place| match far(place) {
+            close if close <= near => true,
+            close => close <= UNSEEN_NEAR && steps(place.last) <= UNSEEN_STEP_MAX,
+        };
         let nearest = (0..self.0.len()).min_by_key(|&at| far(&self.0[at]));
-        let nearest = nearest.filter(|&at| far(&self.0[at]) <= near);
+        let nearest = nearest.filter(|&at| is_near(&self.0[at]));
         let place = nearest.and_then(|at| self.0.remove(at));
         let mut place =
             place.unwrap_or(Place { stream, last: position, reads: 0, pending: Vec::new() });
@@ -65,23 +80,37 @@ mod tests {
     use super::*;
 
     const STREAM: StreamId = StreamId(0);
+    const STEP: fn(u64, u64) -> u64 = |from, to| to - from;
 
     #[test]
     fn those_who_read_close_to_each_other_are_trusted_together() {
         let mut crowd = Crowd::default();
         let read: Vec<u64> = [10, 500, 12, 11, 501, 13, 503, 502]
             .iter()
-            .flat_map(|&position| crowd.sees(STREAM, position, 2_000))
+            .flat_map(|&position| crowd.sees(STREAM, position, 2_000, STEP))
             .collect();
         assert_eq!(read, [10, 12, 11, 13, 500, 501, 503, 502]);
-        assert_eq!(crowd.sees(STREAM, 15, 2_000), [15]);
+        assert_eq!(crowd.sees(STREAM, 15, 2_000, STEP), [15]);
+    }
+
+    /// Of sixteen positions one is seen.
+    #[test]
+    fn those_who_are_hardly_seen_are_trusted_as_well() {
+        let mut crowd = Crowd::default();
+        let seen = |from: u64, to: u64| to / 16 - from / 16;
+        let mut see = |position| crowd.sees(STREAM, position, 2_000, seen);
+        let read: Vec<u64> =
+            [0, 512, 16, 32, 528, 1_024, 48].into_iter().flat_map(&mut see).collect();
+        assert_eq!(read, [0, 16, 32, 48]);
+        assert!(see(160).is_empty(), "too far");
     }
 
     #[test]
     fn those_who_jump_about_are_not() {
         let mut crowd = Crowd::default();
         let jumps = (0..1_000u64).map(|k| k * 7_919 % 5_000);
-        let read: usize = jumps.map(|position| crowd.sees(STREAM, position, 5_000).len()).sum();
+        let read: usize =
+            jumps.map(|position| crowd.sees(STREAM, position, 5_000, STEP).len()).sum();
         assert!(read < 20, "{read}");
     }
 }

@@ -228,6 +228,12 @@ impl Epoch {
         }
     }
 
+    /// Up to which position reads may have come: from one on as far as they are `unseen`.
+    pub(super) fn end_of_reads(&self, from: u32, unseen: impl Fn(BlockId) -> bool) -> u32 {
+        let is_seen = |position: &u32| !self.block_at(*position).is_some_and(&unseen);
+        (from..self.len()).find(is_seen).unwrap_or(self.len())
+    }
+
     /// Reaches a position whose read was not seen.
     fn assume(&mut self, position: u32) {
         set(&mut self.assumed, position);

@@ -124,7 +124,7 @@ impl Planner {
                 .min()
                 .map(|(_, index)| StreamId(index as u16))
         };
-        let mut read = false;
+        let (mut read, mut starting) = (false, false);
         let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
         let blocks = self.layout.blocks_of(self.layout.file_of(block)).len() as u64;
         // Opening a large file does not say which range of it will be read.
@@ -143,11 +143,12 @@ impl Planner {
             let position = again.unwrap_or(position);
             let mut positions = reader.sees(id, position, known, blocks, distance);
             if positions.is_empty() && reader.is_new() {
-                positions = self.crowd.sees(id, position, stream.len());
+                positions = self.crowd.sees(id, position, stream.len(), distance);
             }
             // Of a task that has just been trusted the crowd may have counted some.
             positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
             stream.explain(positions.len().saturating_sub(1));
+            starting = stream.is_starting();
             for position in positions {
                 stream.reach(position, task, self.ticks, sight);
                 read = true;
@@ -160,7 +161,9 @@ impl Planner {
             // So many reads further a wider window would have reached.
             let reach = self.window.most() / self.layout.mean_file_bytes();
             let was_full = self.full_at.is_some_and(|at| self.ticks - at <= reach);
-            self.foreseen(was_full && !self.residency.is_in(block, RAM), actions);
+            let has_time = self.residency.fetching < self.settings.inflight_max;
+            let helps = was_full && has_time && !starting && !self.residency.is_in(block, RAM);
+            self.foreseen(helps, actions);
         }
         let mut changed = false;
         let mut over = Vec::new();

@@ -3,13 +3,15 @@
 //! 1. It is what is set, or begins with [`BLOCKS`] blocks of mean size; of large blocks fewer
 //!    are enough, since their bytes take longer than the source's answer.
 //! 2. A read that an order foresaw and that found nothing is *late*. If the window was full not long
-//!    before, of what had come and was not read yet, it is too narrow: loaders ask for many batches at
+//!    before, of what had come and was not read yet, it is too narrow: loaders ask for many samples at
 //!    once. As long as more than a few reads are late in this way, each of them widens it, up to a
 //!    quarter of RAM. What it takes is not kept.
 //! 3. As long as hardly any read is late, it narrows again, slowly.
 //! 4. It is widened, too, if what is in use of large files that are read has no room in it.
 //!
-//! Reads that are late while the source has all it can do say nothing: a wider window would not help.
+//! Reads that are late while the source has all it can do say nothing: a wider window would not help. Nor
+//! do those at the start of an epoch, when workers ask for all their batches at once: to have these ready
+//! once an epoch takes as many bytes from the cache for all of it.
 
 /// Blocks of mean size in the window to begin with: as many as are in flight on a source with tens of
 /// milliseconds, and few against any share that is worth keeping.
@@ -24,8 +26,7 @@ const RAM_PART: u64 = 4;
 /// Over so many reads the share of late ones is smoothed.
 const SMOOTHED: f64 = 512.0;
 
-/// The shares of late reads above which the window is widened, and below which it narrows. At the start
-/// of each epoch some are late.
+/// The shares of late reads above which the window is widened, and below which it narrows.
 const TOO_MANY: f64 = 1.0 / 12.0;
 const HARDLY_ANY: f64 = 1.0 / 512.0;
 
@@ -138,7 +139,6 @@ mod tests {
     fn a_few_late_reads_do_not_widen_it() {
         let mut window = window(100 * KB, 100 * MB);
         let begun = window.bytes();
-        // At the start of each epoch, say.
         (0..100_000).for_each(|read| window.read(read % 1_000 < 30));
         assert_eq!(window.bytes(), begun);
     }

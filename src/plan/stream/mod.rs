@@ -66,6 +66,8 @@ pub(in crate::plan) struct Stream {
     runners: Vec<Runner>,
     /// The most that there were in an epoch.
     workers: u32,
+    /// Past the last position of the current epoch that was seen to be read.
+    foremost: u32,
     /// Up to where the current and the next epoch have been staged, runners aside.
     cursors: (u32, u32),
     /// The candidate: whether it is in the next epoch, and its position.
@@ -152,6 +154,7 @@ impl Stream {
             order,
             runners: Vec::new(),
             workers: 0,
+            foremost: 0,
             cursors: (0, 0),
             chosen: (false, 0),
             strays: VecDeque::new(),
@@ -387,7 +390,9 @@ impl Stream {
     fn roll(&mut self, sight: Sight<'_>) {
         self.number += 1;
         self.turned = true;
-        let (since, end) = (self.began, self.current.len());
+        let since = self.began;
+        // What lies beyond was not read: the epoch was cut short.
+        let end = self.current.end_of_reads(self.foremost, |block| sight.misses(block, since));
         self.began = self.last_tick;
         while self.current.left() > 0 {
             let unseen = |block| sight.may_miss(block, since);

@@ -34,6 +34,7 @@ pub(super) struct Runner {
 impl Stream {
     /// A task stands at a position of the current epoch.
     pub(super) fn run(&mut self, task: u32, position: u32) {
+        self.foremost = self.foremost.max(position + 1);
         let ahead = position + 1..position + 1 + CHECK_AHEAD;
         let into_next = ahead.end.saturating_sub(self.current.len());
         self.current.check(ahead, &mut self.due);
@@ -67,6 +68,12 @@ impl Stream {
         let hindmost = known.map(|runner| runner.last).min().unwrap_or(position);
         let spread = position.saturating_sub(hindmost).min(SPREAD_MAX);
         self.spread = self.spread.max(spread);
+    }
+
+    /// Whether the current epoch has been read so little that its readers may still ask for all that they
+    /// may ask for at once.
+    pub(in crate::plan) fn is_starting(&self) -> bool {
+        self.foremost < SPAN_MIN.min(self.current.len() / 2)
     }
 
     /// Whether a task reads the current epoch.
@@ -104,6 +111,7 @@ impl Stream {
     /// The current epoch has just begun.
     pub(super) fn restart(&mut self) {
         self.runners.clear();
+        self.foremost = 0;
         self.lit = self.outlook();
         let next = self.next.head(self.lit.saturating_sub(self.current.len()) as usize);
         let near = self.current.head(self.lit as usize).iter().chain(next);

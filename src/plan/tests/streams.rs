@@ -62,6 +62,40 @@ fn epochs_of_the_longest_order_that_was_told_are_said() {
     assert_eq!(world.began, [1, 2, 3]);
 }
 
+/// So many reads are made before anything arrives: at the start of each epoch, or all along.
+#[test]
+fn bursts_widen_the_window_unless_they_come_as_an_epoch_begins() {
+    const FILES: u32 = 2_000;
+    const BURST: usize = 128;
+    let widened = |all_along: bool| {
+        let plan = settings(1_000 * 4096, None, PolicyKind::Auto);
+        let plan = Settings { window_bytes: None, inflight_max: 32, ..plan };
+        let mut world = untold(FILES, plan);
+        let epochs = (0..5).map(|epoch| shuffled(FILES, epoch)).collect();
+        let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+        world.tell(Event::Ordered { stream: StreamId(0), order });
+        let before = world.planner.accounts().window;
+        for epoch in 0..4 {
+            let all = shuffled(FILES, epoch);
+            let (start, rest) = all.split_at(BURST);
+            let rest = rest.chunks(if all_along { BURST } else { 1 });
+            for burst in std::iter::once(start).chain(rest) {
+                for &file in burst {
+                    world.open(1, FileId(file));
+                    world.close(FileId(file));
+                }
+                while !world.fetching.is_empty() || !world.dropping.is_empty() {
+                    world.arrive(0, false);
+                    world.finish(true);
+                }
+            }
+        }
+        world.planner.accounts().window - before
+    };
+    assert_eq!(widened(false), 0);
+    assert!(widened(true) > 40 * 4096, "{}", widened(true));
+}
+
 #[test]
 fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
     let files = 2000;

@@ -23,6 +23,8 @@ struct Loader {
     delayed: usize,
     /// Percent of the data that RAM may keep.
     share: u64,
+    /// The share of an epoch that is read of it.
+    cut: f64,
     seed: u64,
 }
 
@@ -99,7 +101,8 @@ impl Run {
         let order = self.order.epoch(epoch);
         let (workers, batch) = (self.loader.workers as usize, self.loader.batch as usize);
         let mut queues: Vec<VecDeque<(usize, u32)>> = vec![VecDeque::new(); workers];
-        for (position, &file) in order.iter().enumerate() {
+        let length = (order.len() as f64 * self.loader.cut) as usize;
+        for (position, &file) in order[..length].iter().enumerate() {
             queues[position / batch % workers].push_back((position, file));
         }
         while let Some(low) = queues.iter().filter_map(|q| q.front()).map(|first| first.0).min() {
@@ -189,6 +192,7 @@ const LOADER: Loader = Loader {
     lost: 0.0,
     delayed: 0,
     share: 50,
+    cut: 1.0,
     seed: 1,
 };
 
@@ -252,6 +256,45 @@ fn threads_that_are_made_for_each_batch_are_followed() {
             assert!(status.following && status.epoch >= 3, "{batch}, {share} %: {status:?}");
             assert!(outcome.misses * 100 <= outcome.reads, "{batch}, {share} %: {outcome:?}");
             assert!(outcome.early * 1000 <= outcome.reads, "{batch}, {share} %: {outcome:?}");
+        }
+    }
+}
+
+/// Of what is hardly seen most is counted when its epoch is over.
+#[test]
+fn each_read_counts_as_one_open() {
+    let kept = Loader { share: 110, ..LOADER };
+    let far = Loader { files: 20_000, workers: 12, batch: 512, ..kept.clone() };
+    let short = Loader { files: 1_000, workers: 8, batch: 32, ..kept.clone() };
+    let loaders = [
+        (0.97, kept.clone()),
+        (0.97, LOADER),
+        (0.97, Loader { share: 0, ..LOADER }),
+        (0.97, Loader { workers: 1, ..kept.clone() }),
+        (0.97, Loader { batch: 64, ..kept.clone() }),
+        (0.97, far.clone()),
+        (0.97, Loader { share: 50, ..far }),
+        (0.95, short.clone()),
+        (0.95, Loader { share: 50, ..short }),
+        // The job ends its epochs early.
+        (0.95, Loader { cut: 0.4, ..kept.clone() }),
+        (0.95, Loader { cut: 0.4, ..LOADER }),
+        // Much is not seen that was to be.
+        (0.97, Loader { delayed: 64, ..kept.clone() }),
+        (0.9, Loader { lost: 0.3, delayed: 16, ..kept.clone() }),
+        (0.9, Loader { workers: 2, threads: 8, ..kept }),
+        (0.97, Loader { workers: 2, threads: 8, ..LOADER }),
+    ];
+    for (least, loader) in loaders {
+        for seed in 0..8 {
+            let mut run = Loader { seed, ..loader.clone() }.begin(6);
+            (0..6).for_each(|epoch| run.epoch(epoch));
+            let reads = f64::from(run.outcome.reads);
+            let opens = run.world.planner.counters().opens as f64 / reads;
+            let predicted = run.status().opens_predicted as f64 / reads;
+            let case = format!("{opens:.3} opens, {predicted:.3} predicted: {:?}", run.loader);
+            assert!((least..1.03).contains(&opens), "{case}");
+            assert!((least - 0.03..1.03).contains(&predicted), "{case}");
         }
     }
 }
