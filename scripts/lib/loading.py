@@ -24,6 +24,7 @@ IMAGES = 1_000
 SHARE = .5                   # of the data is the RAM of both sides
 NODE = 1_100                 # bytes of belady's RAM that the kernel takes for each file that it knows
 LATE_US = 50_000             # of slowpfs: later, and the run is repeated
+STATUS_LAG = .3              # seconds until what was read shows in the status
 LONGEST = 300                # seconds until a run counts as hung
 COUNTED = ("opens", "hits", "late", "source_bytes")
 
@@ -148,6 +149,7 @@ class Loading:
 
                 def border(line):
                     nonlocal last, given
+                    time.sleep(STATUS_LAG)
                     before, last = last, mount.status()
                     found = {name: last[name] - before[name] for name in COUNTED}
                     found["source_bytes"] = slow.stats()["bytes"] - given

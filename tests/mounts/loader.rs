@@ -16,7 +16,7 @@ pub(crate) const LEARN: [&str; 6] =
     ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
 
 /// So many epochs are read at most until an order is known; before each, searches may end.
-const EPOCHS_MAX: u64 = 40;
+pub(crate) const EPOCHS_MAX: u64 = 40;
 
 /// Reads whole epochs through torch, one for each line of its input; says first who it is.
 const LOADER: &str = r#"

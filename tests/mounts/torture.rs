@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
 use crate::faults::{files_of_stores, is_saved};
 use crate::ground::{Choice, Ground, check_many, content, wait_until};
 use crate::mounted::{Mounted, mounts_at, unmount};
@@ -128,9 +130,20 @@ impl<'g> Stand<'g> {
         check_many(&self.mounted.path(""), "s", SHARDS, SHARD);
     }
 
+    /// Has the kernel forget its pages. It may have some of which nobody else knows: what it was answered
+    /// while they were dropped.
+    fn forget(&self) {
+        let files = (0..FILES).map(|number| format!("d/{number:04}"));
+        for name in files.chain((0..SHARDS).map(|number| format!("s/{number:04}"))) {
+            let file = File::open(self.mounted.path(name)).unwrap();
+            posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        }
+    }
+
     /// Reads until all is stored, but for what memory keeps.
     fn fill(&self) {
         wait_until("all is stored", || {
+            self.forget();
             self.check();
             self.mounted.count("/disk/stored") + self.mounted.count("/ram/kept") >= BYTES
         });
