@@ -18,7 +18,7 @@ const READS_MIN: usize = 4;
 const NEAR: (u64, u64) = (4, 16);
 const NEAR_PART: u64 = 256;
 
-/// The same where most of what lies between is not seen: so far, and so far in what is.
+/// How far it may be if most of what lies between is not seen: in positions, and in those that are seen.
 const UNSEEN_NEAR: u64 = 64;
 const UNSEEN_STEP_MAX: u64 = 2;
 
@@ -53,9 +53,9 @@ impl Crowd {
             false => u64::MAX,
         };
         let steps = |last: u64| distance(last.min(position), last.max(position));
-        let is_near = |place: &Place| match far(place) {
-            close if close <= near => true,
-            close => close <= UNSEEN_NEAR && steps(place.last) <= UNSEEN_STEP_MAX,
+        let is_near = |place: &Place| {
+            let far = far(place);
+            far <= near || far <= UNSEEN_NEAR && steps(place.last) <= UNSEEN_STEP_MAX
         };
         let nearest = (0..self.0.len()).min_by_key(|&at| far(&self.0[at]));
         let nearest = nearest.filter(|&at| is_near(&self.0[at]));

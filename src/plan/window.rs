@@ -10,8 +10,8 @@
 //! 4. It is widened, too, if what is in use of large files that are read has no room in it.
 //!
 //! Reads that are late while the source has all it can do say nothing: a wider window would not help. Nor
-//! do those at the start of an epoch, when workers ask for all their batches at once: to have these ready
-//! once an epoch takes as many bytes from the cache for all of it.
+//! do those at the start of an epoch, when workers ask for all their batches at once. To have these ready
+//! would help once in an epoch, and take their bytes from the cache all along.
 
 /// Blocks of mean size in the window to begin with: as many as are in flight on a source with tens of
 /// milliseconds, and few against any share that is worth keeping.

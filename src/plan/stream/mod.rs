@@ -391,7 +391,7 @@ impl Stream {
         self.number += 1;
         self.turned = true;
         let since = self.began;
-        // What lies beyond was not read: the epoch was cut short.
+        // The job may have ended the epoch early: nothing beyond counts as read.
         let end = self.current.end_of_reads(self.foremost, |block| sight.misses(block, since));
         self.began = self.last_tick;
         while self.current.left() > 0 {
