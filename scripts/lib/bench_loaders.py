@@ -6,7 +6,7 @@ three epochs each.  NAME.x_direct are the seconds of all epochs through belady o
 itself, whose page cache has as much memory.  From the second epoch on: NAME.pred is the share of the job's opens that
 belady predicted, NAME.ready the share that found their samples there, NAME.x_bytes what the source gave over what
 Bélády's rule takes on the sequence that was read (`belady simulate`, or in all epochs the rule itself where files have
-many blocks).  Of random reads in large files,
+many blocks), without what is staged in the end for an epoch that is not read.  Of random reads in large files,
 NAME.x_direct_bytes are the source's bytes of all epochs over those of the job on the source itself.  NAME.x_ram is
 what the page cache has of the mount in the end over the RAM that belady was given: above one, belady had more memory
 than the other side, and the row's other figures say little.  A row whose x_direct is above 0.9 is measured five times.
@@ -58,7 +58,7 @@ class Pair:
 
     @property
     def x_bytes(self):
-        return self.belady.sum("source_bytes", self.since) / self.ideal if self.ideal else None
+        return self.belady.bytes_for(self.since) / self.ideal if self.ideal else None
 
     @property
     def x_ram(self):

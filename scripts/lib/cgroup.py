@@ -109,7 +109,7 @@ class MemoryGroup:
 class PageCacheLimit(threading.Thread):
     """Keeps the page cache of a group at `room` bytes, whatever its processes take for themselves."""
 
-    LOOK = .05                               # seconds between two looks
+    LOOK = .02                               # seconds between two looks
 
     def __init__(self, group, room):
         super().__init__(daemon=True)

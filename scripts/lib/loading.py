@@ -6,6 +6,7 @@ whose page cache is held at half the data; belady gets the same as its RAM.  Wha
 the epochs, as is what belady says of itself.  A run in which slowpfs was late is repeated once.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ SHARE = .5                   # of the data is the RAM of both sides
 NODE = 1_100                 # bytes of belady's RAM that the kernel takes for each file that it knows
 LATE_US = 50_000             # of slowpfs: later, and the run is repeated
 STATUS_LAG = .3              # seconds until what was read shows in the status
+DIRECT_TRIES = 4             # of a job in a memory cgroup
 LONGEST = 300                # seconds until a run counts as hung
 COUNTED = ("opens", "hits", "late", "source_bytes")
 
@@ -55,6 +57,12 @@ class Run:
     def sum(self, field, first=0):
         """The sum of a field over the epochs from `first` on."""
         return sum(epoch[field] for epoch in self.epochs[first:])
+
+    def bytes_for(self, first):
+        """What the source gave for the epochs from `first` on: what they found staged counts, what is staged after the
+        last one does not, since nobody reads it."""
+        before = self.epochs[first - 1]["staged"] if first else 0
+        return self.sum("source_bytes", first) + before - self.epochs[-1]["staged"]
 
     @property
     def seconds(self):
@@ -111,7 +119,14 @@ class Loading:
         return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache)
 
     def direct(self, row, data):
-        """The job over the source itself."""
+        """The job over the source itself; again if its limit has left the job itself no memory."""
+        for _ in range(DIRECT_TRIES - 1):
+            try:
+                return self.on_time(lambda: self.direct_once(row, data))
+            except RunError as e:
+                if f"Errno {errno.ENOMEM}]" not in str(e):
+                    raise
+                say("        the job found no memory beside its page cache: again")
         return self.on_time(lambda: self.direct_once(row, data))
 
     def direct_once(self, row, data):
@@ -154,7 +169,7 @@ class Loading:
                     found = {name: last[name] - before[name] for name in COUNTED}
                     found["source_bytes"] = slow.stats()["bytes"] - given
                     given += found["source_bytes"]
-                    return {**line, **found, "predicted": predicted.count(last)}
+                    return {**line, **found, "staged": last["staged"], "predicted": predicted.count(last)}
                 epochs = self.job(row, mount.mountpoint, border, [slow, mount])
                 run = Run(epochs, slow.stats()["held_late_us_max"])
                 run.ready = run.sum("hits", 1) / max(run.sum("opens", 1), 1)

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::ids::BlockId;
+use crate::ids::{BlockId, PageRange};
 use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
@@ -444,10 +444,10 @@ impl Cache {
         kernel.look(located, Box::new(looked));
     }
 
-    /// Drops a block's pages and tells the planner when that is done.
-    pub fn drop_pages(self: &Arc<Self>, block: BlockId) {
+    /// Drops a block's pages, or part of them, and tells the planner when that is done.
+    pub fn drop_pages(self: &Arc<Self>, block: BlockId, part: Option<PageRange>) {
         let dropped = Owed::new(self, Event::Dropped { block });
-        if let (Some(pages), Some(at)) = (self.pages.get(), self.catalog.locate(block)) {
+        if let (Some(pages), Some(at)) = (self.pages.get(), self.locate(block, part)) {
             pages.discard(at, Box::new(move || drop(dropped)));
         }
     }

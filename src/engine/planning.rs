@@ -177,7 +177,8 @@ fn act(
             Action::Ready { draw } => offers.iter().for_each(|offers| offers.ready(draw)),
             Action::Check { block } => cache.check(block, Instant::now()),
             Action::InParts { file, on } => cache.gears().divide(file, on),
-            Action::Drop { block } => cache.drop_pages(block),
+            Action::Drop { block } => cache.drop_pages(block, None),
+            Action::DropParts { block, pages } => cache.drop_pages(block, Some(pages)),
             Action::Load { block, tier } => cache.load(block, tier),
             Action::Displace { block, .. } => cache.displace(block),
             Action::Place { block, tier } => match arrival {

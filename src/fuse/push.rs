@@ -158,13 +158,13 @@ impl Pages for Pusher {
         }
         let (path, notifier) = (Arc::clone(&at.path), Arc::clone(&self.notifier));
         let unmapping = Arc::clone(&self.unmapping);
-        // A small file is read from start to end, and its maps end soon.
-        let is_large = at.offset > 0 || at.length as u64 == BLOCK_BYTES;
         self.inside.submit_late(&path, move |entered| {
             let (offset, length) = (at.offset as i64, at.length as i64);
             let dropped = entered.and_then(|path| {
                 let file = open_file(path)?;
                 posix_fadvise(&file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+                // A small file is read from start to end, and its maps end soon.
+                let is_large = file.metadata().is_ok_and(|stat| stat.len() >= BLOCK_BYTES);
                 let left = || cached_pages(file.as_fd(), at.offset, at.length as u64);
                 Ok(if is_large { left().unwrap_or_default() } else { 0 })
             });

@@ -321,6 +321,13 @@ pub enum Action {
         /// The block.
         block: BlockId,
     },
+    /// Drop pages of a block that came in parts.
+    DropParts {
+        /// The block.
+        block: BlockId,
+        /// Where they lie.
+        pages: PageRange,
+    },
     /// Write a copy of a block that has just arrived to a tier below RAM.
     Place {
         /// The block.

@@ -232,13 +232,27 @@ impl Planner {
         self.fit_parts(actions);
     }
 
-    fn ordered(&mut self, stream: StreamId, follower: Stream, actions: &mut Vec<Action>) {
+    fn ordered(&mut self, stream: StreamId, mut follower: Stream, actions: &mut Vec<Action>) {
         if self.streams.len() <= stream.index() {
             self.streams.resize_with(stream.index() + 1, || None);
         }
+        self.hand_on_staged(&mut follower);
         self.streams[stream.index()] = Some(follower);
         self.choose_policy();
         self.sweep(actions);
+    }
+
+    /// What is staged already is expected by a new stream where it would be staged soon anyway: an order
+    /// may be told anew, with more epochs, while it is being read. Its first samples may have been read.
+    fn hand_on_staged(&self, follower: &mut Stream) {
+        let mut taken = 0;
+        follower.expect_staged(|block| {
+            let is_staged = self.residency.is_staged(block);
+            if is_staged || !self.residency.is_in(block, RAM) {
+                taken += self.layout.pages_bytes(block);
+            }
+            (is_staged, taken > 2 * self.window.bytes())
+        });
     }
 
     /// What has come of the streams' progress.

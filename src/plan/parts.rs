@@ -7,14 +7,16 @@
 //!    A read of the last block is no jump: archives and tables have their directory there, and are read
 //!    from their start to their end after it.
 //! 2. A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If
-//!    RAM is full, the block goes whose first part is the oldest, with all its parts. How often pages are
-//!    used is not known: reads that find them are not seen.
-//! 3. If half of a block has come in parts, here and there, and a tier has room to keep all of it, it is
-//!    fetched whole, to a tier below RAM first.
+//!    RAM is full, those go that came first, a section of a block at a time. How often pages are used is
+//!    not known: reads that find them are not seen.
+//! 3. If half of a block has come in parts, here and there, and a tier below RAM has room to keep all of
+//!    it, it is fetched whole. RAM gets no more than the parts: where samples are read once an epoch in
+//!    a random order, what came lately has more left to read than what stays for good.
 //! 4. Reads that follow each other for the length of a block are sequential. The next block is fetched
 //!    ahead, and from there on the file is read by whole blocks again. So it is if there comes to be
 //!    room for all the data.
 
+use std::array;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -26,6 +28,12 @@ use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange};
 
 /// Pages of a whole block.
 const BLOCK_PAGES: u64 = BLOCK_BYTES / PAGE_BYTES;
+
+/// Pages of a section of a block, which are dropped together: what the kernel reads ahead by default.
+const SECTION_PAGES: u16 = 32;
+
+/// Sections of a block.
+const SECTIONS: usize = (BLOCK_PAGES as usize).div_ceil(SECTION_PAGES as usize);
 
 /// Places in a file where reads may go on at the same time.
 const PLACES_MAX: usize = 16;
@@ -66,26 +74,18 @@ impl Runs {
     }
 }
 
-/// The pages of a block that were read.
+/// The pages of a section of a block that were read.
 #[derive(Clone, Copy, Debug, Default)]
-struct PageSet([u64; BLOCK_PAGES.div_ceil(64) as usize]);
+struct Section {
+    /// A bit for each page.
+    pages: u32,
+    /// Its place in the queue of all sections, if it has any page.
+    place: u64,
+}
 
-impl PageSet {
-    /// Adds pages. Says how many are new.
-    fn add(&mut self, pages: PageRange) -> u32 {
-        let before = self.count();
-        for page in pages.iter().filter(|page| u64::from(*page) < BLOCK_PAGES) {
-            self.0[usize::from(page / 64)] |= 1 << (page % 64);
-        }
-        self.count() - before
-    }
-
-    fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    fn bytes(&self) -> u64 {
-        u64::from(self.count()) * PAGE_BYTES
+impl Section {
+    fn bytes(self) -> u64 {
+        u64::from(self.pages.count_ones()) * PAGE_BYTES
     }
 }
 
@@ -94,10 +94,12 @@ impl PageSet {
 pub(super) struct Parts {
     /// The files that are read in parts.
     files: BTreeMap<FileId, Runs>,
-    /// The parts of each block that has any.
-    blocks: BTreeMap<BlockId, PageSet>,
-    /// The blocks that have parts, in the order of their first ones. Some may have none any more.
-    queue: VecDeque<BlockId>,
+    /// The sections of each block that has any part.
+    blocks: BTreeMap<BlockId, [Section; SECTIONS]>,
+    /// The sections that have pages, by block and number, in the order of the first ones.
+    queue: BTreeMap<u64, (BlockId, usize)>,
+    /// The place of the next section in the queue.
+    next_place: u64,
     /// Bytes of all parts.
     pub(super) bytes: u64,
 }
@@ -110,32 +112,42 @@ impl Parts {
 
     /// Notes pages of a block. Says how many bytes of it there are.
     fn add(&mut self, block: BlockId, pages: PageRange) -> u64 {
-        let set = self.blocks.entry(block).or_insert_with(|| {
-            self.queue.push_back(block);
-            PageSet::default()
-        });
-        self.bytes += u64::from(set.add(pages)) * PAGE_BYTES;
-        set.bytes()
-    }
-
-    /// A block has no parts any more. Says whether it had.
-    pub(super) fn forget(&mut self, block: BlockId) -> bool {
-        let set = self.blocks.remove(&block);
-        self.bytes -= set.map_or(0, |set| set.bytes());
-        if self.queue.len() > 64 && self.queue.len() > 2 * self.blocks.len() {
-            self.queue.retain(|block| self.blocks.contains_key(block));
+        let sections =
+            self.blocks.entry(block).or_insert_with(|| array::from_fn(|_| Section::default()));
+        for page in pages.iter().filter(|page| u64::from(*page) < BLOCK_PAGES) {
+            let number = usize::from(page / SECTION_PAGES);
+            let section = &mut sections[number];
+            if section.pages == 0 {
+                section.place = self.next_place;
+                self.queue.insert(self.next_place, (block, number));
+                self.next_place += 1;
+            }
+            let bit = 1 << (page % SECTION_PAGES);
+            self.bytes += if section.pages & bit == 0 { PAGE_BYTES } else { 0 };
+            section.pages |= bit;
         }
-        set.is_some()
+        sections.iter().map(|section| section.bytes()).sum()
     }
 
-    /// The block whose first part is the oldest.
-    fn oldest(&mut self) -> Option<BlockId> {
-        while let Some(block) = self.queue.pop_front() {
-            if self.blocks.contains_key(&block) {
-                return Some(block);
+    /// A block has no parts any more.
+    pub(super) fn forget(&mut self, block: BlockId) {
+        for section in self.blocks.remove(&block).into_iter().flatten() {
+            if section.pages != 0 {
+                self.queue.remove(&section.place);
+                self.bytes -= section.bytes();
             }
         }
-        None
+    }
+
+    /// Takes the section that came first: its block, and where it lies.
+    fn pop(&mut self) -> Option<(BlockId, PageRange)> {
+        let (_, (block, number)) = self.queue.pop_first()?;
+        let sections = self.blocks.get_mut(&block)?;
+        self.bytes -= std::mem::take(&mut sections[number]).bytes();
+        if sections.iter().all(|section| section.pages == 0) {
+            self.blocks.remove(&block);
+        }
+        Some((block, PageRange { first: number as u16 * SECTION_PAGES, count: SECTION_PAGES }))
     }
 }
 
@@ -218,9 +230,15 @@ impl Planner {
         self.mirrored || all + self.window.bytes() <= self.settings.tiers[RAM].capacity
     }
 
-    /// Brings the rest of a block, if a tier has room to keep it.
+    /// Brings the rest of a block, if a tier below RAM has room to keep it.
     fn complete(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        if self.settings.prefetch && self.residency.place(block).is_none() {
+        let bytes = self.layout.stored_bytes(block);
+        let has_room = |tier: usize| {
+            self.is_worth_it(tier)
+                && self.residency.kept[tier] + bytes <= self.settings.tiers[tier].capacity
+        };
+        let below = (RAM + 1..self.settings.tiers.len()).any(has_room);
+        if below && self.settings.prefetch && self.residency.place(block).is_none() {
             self.wanted(&[block]);
             self.warm(actions);
         }
@@ -231,18 +249,11 @@ impl Planner {
         let capacity = self.settings.tiers[RAM].capacity;
         while self.parts.bytes > 0
             && self.residency.kept[RAM] + self.residency.staged + self.parts.bytes > capacity
-            && let Some(block) = self.parts.oldest()
+            && let Some((block, pages)) = self.parts.pop()
         {
-            self.drop_parts(block, actions);
-        }
-    }
-
-    /// Drops the parts of a block.
-    fn drop_parts(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        if self.parts.forget(block) {
             self.counters.dropped += 1;
             self.residency.start_drop(block, self.layout.pages_bytes(block));
-            actions.push(Action::Drop { block });
+            actions.push(Action::DropParts { block, pages });
         }
     }
 }

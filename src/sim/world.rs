@@ -159,6 +159,7 @@ impl<'a> World<'a> {
                 | Action::Trust { .. }
                 | Action::Watch { .. }
                 | Action::InParts { .. }
+                | Action::DropParts { .. }
                 | Action::Began { .. }
                 | Action::Load { .. }
                 | Action::Ready { .. } => {}

@@ -203,7 +203,7 @@ fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
         assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
         stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
         assert!(stand.cache.lock().is_empty(), "no flight is left");
-        stand.cache.drop_pages(BLOCK);
+        stand.cache.drop_pages(BLOCK, None);
         stand.hears(|event| matches!(event, Event::Dropped { block: BLOCK }));
     }
 }

@@ -182,10 +182,10 @@ impl Stream {
     /// there, though none of them has been seen in this order yet.
     pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
         let told = false;
-        let Some(&Stream { matched, strayed, sighted, workers, .. }) = before else {
+        let Some(&Stream { matched, strayed, sighted, workers, spread, .. }) = before else {
             return Stream { told, ..self };
         };
-        Stream { matched, strayed, sighted, workers, told, ..self }
+        Stream { matched, strayed, sighted, workers, spread, told, ..self }
     }
 
     /// Whether it was told, and its reader is followed.
@@ -436,6 +436,25 @@ impl Stream {
         self.chosen = (true, position);
         let far = u64::from(current.len() - current.low()) + u64::from(position);
         Some((self.next.block_at(position)?, far))
+    }
+
+    /// Marks what is staged as expected, in the order of its reads from the start. `look` says of a
+    /// block whether it is staged, and whether it lies too far ahead, which it does not if one worker may
+    /// be there while another is still at the start.
+    pub(in crate::plan) fn expect_staged(&mut self, mut look: impl FnMut(BlockId) -> (bool, bool)) {
+        let mut far = 0;
+        for epoch in [&mut self.current, &mut self.next] {
+            for position in epoch.low()..epoch.len() {
+                let (is_staged, is_far) = epoch.block_at(position).map_or((false, true), &mut look);
+                if is_far && far >= self.spread {
+                    return;
+                }
+                if is_staged {
+                    epoch.stage(position);
+                }
+                far += 1;
+            }
+        }
     }
 
     /// The candidate has been staged or needs not be.

@@ -125,6 +125,13 @@ impl World {
                     self.parts.remove(&block);
                     self.dropping.insert(block);
                 }
+                Action::DropParts { block, pages } => {
+                    let parts = self.parts.get_mut(&block).unwrap();
+                    let before = parts.len();
+                    pages.iter().for_each(|page| _ = parts.remove(&page));
+                    assert!(parts.len() < before, "{block:?} has nothing there");
+                    self.dropping.insert(block);
+                }
                 Action::InParts { file, on: true } => assert!(self.in_parts.insert(file)),
                 Action::InParts { file, on: false } => assert!(self.in_parts.remove(&file)),
                 Action::Place { block, tier } | Action::Load { block, tier } => {

@@ -93,29 +93,43 @@ fn reads_that_follow_each_other_end_it() {
 }
 
 #[test]
-fn parts_give_way_the_oldest_block_first() {
+fn the_sections_that_came_first_give_way() {
     let mut world = world(16, 2);
-    world.planner.settings.prefetch = false;
     world.miss(BlockId(9), 1);
     world.tell(Event::Failed { block: BlockId(9) });
     world.fetching.clear();
+    // Two sections of each of four blocks, then the others of the first.
     for block in 0..4 {
-        world.read_part(BlockId(block), 1, 0, 100);
-        world.read_part(BlockId(block), 1, 120, 80);
+        world.read_part(BlockId(block), 1, 70, 52);
     }
-    let left: Vec<u32> = world.parts.keys().map(|block| block.0).collect();
-    assert_eq!(left, [2, 3]);
+    let (front, back) = (0..64, 128..256);
+    for piece in front.chain(back).step_by(32) {
+        world.read_part(BlockId(0), 1, piece, 32);
+        world.check();
+    }
+    world.read_part(BlockId(3), 2, 200, 56);
+    let left = |world: &World| {
+        [0, 1, 2, 3, 5].map(|block| world.parts.get(&BlockId(block)).map_or(0, BTreeSet::len))
+    };
+    assert_eq!(left(&world), [244, 52, 52, 108, 0], "there is room for two blocks");
+    world.read_part(BlockId(5), 1, 0, 250);
+    assert_eq!(left(&world), [192, 0, 0, 56, 250], "also of block 0 what came first");
     world.check();
 }
 
 #[test]
-fn a_block_of_which_half_has_come_is_fetched_whole_if_it_can_be_kept() {
-    let mut world = world(16, 8);
-    world.miss(BlockId(9), 1);
-    arrive_all(&mut world);
-    world.read_part(BlockId(2), 1, 0, 100);
-    assert!(world.fetching.is_empty());
-    world.read_part(BlockId(2), 1, 200, 28);
-    assert!(world.fetching.contains(&BlockId(2)) && world.parts.is_empty());
-    world.check();
+fn a_block_of_which_half_has_come_is_fetched_whole_if_a_tier_below_ram_can_keep_it() {
+    for (disk, whole) in [(None, false), (Some(4 * BLOCK_BYTES), true), (Some(0), false)] {
+        let mut world = world(16, 8);
+        world.planner =
+            Planner::new(settings(8 * BLOCK_BYTES, disk, PolicyKind::Auto), world.layout.clone());
+        world.miss(BlockId(9), 1);
+        arrive_all(&mut world);
+        world.read_part(BlockId(2), 1, 0, 100);
+        assert!(world.placing.is_empty());
+        world.read_part(BlockId(2), 1, 200, 28);
+        assert_eq!(world.placing.contains(&(BlockId(2), 1)), whole, "{disk:?}");
+        assert!(!world.fetching.contains(&BlockId(2)), "{disk:?}");
+        world.check();
+    }
 }

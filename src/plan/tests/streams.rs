@@ -1,5 +1,6 @@
 //! Which opens a stream takes for reads of its order, and when it gives the order up.
 
+use super::parts::arrive_all;
 use super::*;
 use crate::order::samplers::torch::{Distributed, Weighted, Weights};
 use crate::order::samplers::{RepeatAug, Sampler};
@@ -114,6 +115,32 @@ fn an_order_that_goes_on_keeps_its_count_and_its_reader() {
     assert!(status.following, "{status:?}");
     assert_eq!((status.epoch, status.position), (1, 100));
     assert_eq!((status.opens_predicted, status.opens_strayed), (2100, 0));
+}
+
+#[test]
+fn what_is_staged_is_not_dropped_when_an_order_is_told_anew() {
+    let files = 2_000;
+    let mut world = world(files, 400);
+    let epoch = shuffled(files, 0);
+    // RAM is full, and the window as well.
+    read_all(&mut world, 1, epoch.iter().copied());
+    let next = shuffled(files, 1);
+    read_all(&mut world, 1, next.iter().copied().take(500));
+    arrive_all(&mut world);
+    let (staged, wasted) = (world.planner.accounts().staged, world.planner.counters().wasted_bytes);
+    assert!(staged > 10 * PAGE_BYTES, "{staged}");
+    let order = |seen: usize, then: u64| {
+        let epochs = vec![next[seen..].into(), shuffled(files, then)];
+        Arc::new(Order::listed("anew", epochs, SampleTable::Files).unwrap())
+    };
+    world.tell(Event::Continued { stream: StreamId(0), order: order(490, 2) });
+    assert_eq!(world.planner.counters().wasted_bytes, wasted);
+    assert_eq!(world.planner.accounts().staged, staged);
+    world.check();
+    // It is of no use for the reads of another order.
+    let order = Order::listed("other", vec![shuffled(files, 7)], SampleTable::Files).unwrap();
+    world.tell(Event::Continued { stream: StreamId(0), order: Arc::new(order) });
+    assert!(world.planner.accounts().staged < staged / 2);
 }
 
 #[test]
