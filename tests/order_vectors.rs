@@ -106,7 +106,7 @@ macro_rules! libraries {
 libraries! {
     torch: 121,
     timm: 10,
-    huggingface: 20,
+    huggingface: 22,
     numpy: 100,
     python: 90,
     libstdcxx: 20,

@@ -2,7 +2,7 @@
 //! down, and the parameters of tutorials.
 
 use crate::order::samplers::{
-    Algorithm, Dali, Distributed, Keras, PythonSeed, Sampler, Shuffle, TfShuffle,
+    Algorithm, Dali, Distributed, Keras, PythonSeed, Sampler, Shuffle, Stateful, TfShuffle,
 };
 
 /// Batches of Keras's loader that are tried, its own default first.
@@ -42,7 +42,12 @@ pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
             [whole, of_graph, of_both].into_iter().chain(buffers).map(Sampler::TfShuffle);
         keras.chain(tensorflow).chain(lists.into_iter().map(Sampler::Shuffle))
     };
-    std::iter::once(Sampler::Dali(dali)).chain(seeds.iter().flat_map(of_seed)).collect()
+    // Without workers its first epoch is that of a seed that torch's default generator draws.
+    let stateful = |&seed: &u32| {
+        Sampler::TorchStateful(Stateful { seed: seed.into(), stride: 2, ..Stateful::default() })
+    };
+    let first = std::iter::once(Sampler::Dali(dali)).chain(seeds.iter().map(stateful));
+    first.chain(seeds.iter().flat_map(of_seed)).collect()
 }
 
 /// The lists that scripts shuffle with these seeds and then split: as torch's `random_split`, numpy's

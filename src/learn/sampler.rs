@@ -45,7 +45,8 @@ impl Origin {
             Sampler::TorchSubsetRandom(own) => running(own.seed, own.position, own.gap, own.epoch),
             Sampler::TorchStateful(own) => {
                 let seed = generators.after(own.seed as u32, own.position).next_u32();
-                running(seed.into(), 0, draws.saturating_mul(own.stride - 1), own.epoch)
+                let unused = draws.saturating_mul(own.stride - 1);
+                running(seed.into(), unused, unused, own.epoch)
             }
             Sampler::TorchDefault(own) if !own.replacement => {
                 let epochs = u64::from(own.epoch) + u64::from(epoch);

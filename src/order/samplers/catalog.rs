@@ -78,7 +78,7 @@ impl Sampler {
                  between its permutations (0 and 0 with a generator of its own)"
             }
             Sampler::TorchStateful(_) => {
-                "torchdata StatefulDataLoader(shuffle=True); stride is 2 where it has workers"
+                "torchdata StatefulDataLoader(shuffle=True); stride=2 if it has workers, epoch=1 if persistent ones"
             }
             Sampler::TorchWeighted(_) => {
                 "torch WeightedRandomSampler; FILE has a weight a line; position and gap count \

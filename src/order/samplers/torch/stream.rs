@@ -149,8 +149,7 @@ pub struct Stateful {
     /// Which output of the default generator, from 0, is the low half of the sampler's seed: 1
     /// when nothing is drawn before.
     pub position: u64,
-    /// From one epoch's permutation to the next: 1; with workers 2, since the loader then draws one
-    /// more at an epoch's end, of which it uses nothing. Not 0.
+    /// Permutations that an epoch draws, of which it uses the last: 1; with workers 2. Not 0.
     pub stride: u64,
     /// Epochs before the stream's first.
     pub epoch: u32,
@@ -168,7 +167,7 @@ impl Stateful {
         let mut default = generator(self.seed);
         discard(&mut default, self.position);
         let unused = randperm_draws(n).saturating_mul(self.stride - 1);
-        Loader::new(Mt::new(default.next_u32()), n, Draws::Permutation, [0, unused])
+        Loader::new(Mt::new(default.next_u32()), n, Draws::Permutation, [unused, unused])
     }
 
     pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
