@@ -315,7 +315,7 @@ fn epochs_within(samplers: usize, views: &[View], most: u32) -> u32 {
 }
 
 /// The popular seeds.
-fn popular() -> Vec<u32> {
+pub(super) fn popular() -> Vec<u32> {
     (0..SMALL).chain(YEARS).chain(POPULAR).collect()
 }
 

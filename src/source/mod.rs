@@ -136,8 +136,8 @@ pub struct ReadRequest {
     pub offset: u64,
     /// Number of bytes; the version has at least `offset + length`.
     pub length: usize,
-    /// Whether the file is read here and there, so that it is of no use to read around what is asked
-    /// for.
+    /// Whether the file is read here and there, so that it is worth to keep it open and of no use to
+    /// read around what is asked for.
     pub random: bool,
     /// Whether somebody waits.
     pub urgency: Urgency,

@@ -114,66 +114,58 @@ fn read_range(
     held: &Held,
     request: &ReadRequest,
 ) -> Result<Vec<u8>, ReadError> {
-    let (path, random) = (&request.path, request.random);
     for _ in 0..SHORT_READS_MAX {
-        let kept = held.get(path, random);
-        let read = match &kept {
-            Some(file) => {
-                read_once(file, request).map(|read| (Arc::clone(file), read)).or_else(|_| {
-                    // The path may lead to another file by now.
-                    held.forget(path, random);
-                    read_anew(root, request)
-                })
-            }
-            None => read_anew(root, request),
+        let read = match held.get(&request.path).filter(|_| request.random) {
+            Some(file) => read_once(&file, request).or_else(|_| {
+                // The path may lead to another file by now.
+                held.forget(&request.path);
+                read_anew(root, held, request)
+            }),
+            None => read_anew(root, held, request),
         };
-        if let (file, Some((bytes, is_at_end))) = read? {
-            if random || !is_at_end {
-                held.keep(path, random, &file);
-            } else if kept.is_some() {
-                held.forget(path, random);
-            }
+        if let Some(bytes) = read? {
             return Ok(bytes);
         }
     }
     Err(ReadError::Source(Errno::EIO))
 }
 
-/// The bytes of a range, and whether the file ends there.
-type Range = (Vec<u8>, bool);
-
 /// Opens the file and reads the range.
 fn read_anew(
     root: BorrowedFd<'_>,
+    held: &Held,
     request: &ReadRequest,
-) -> Result<(Arc<File>, Option<Range>), ReadError> {
+) -> Result<Option<Vec<u8>>, ReadError> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = open_beneath(root, &request.path, flags).map_err(ReadError::Source)?;
     let file = Arc::new(File::from(file));
     if request.random {
         let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
     }
-    let read = read_once(&file, request)?;
-    Ok((file, read))
+    let read = read_once(&file, request);
+    if request.random && matches!(read, Ok(Some(_))) {
+        held.keep(&request.path, &file);
+    }
+    read
 }
 
 /// Reads the range; none where the read fell short.
 ///
 /// A short read is not continued: a network filesystem's client may have taken it for the end of
 /// the file, and give zeros for what comes after it.
-fn read_once(file: &File, request: &ReadRequest) -> Result<Option<Range>, ReadError> {
-    let unchanged = || -> Result<i64, ReadError> {
+fn read_once(file: &File, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+    let unchanged = || -> Result<(), ReadError> {
         let stat = fstat(file).map_err(ReadError::Source)?;
         let (seen, expected) = (fingerprint(&stat), &request.fingerprint);
         let same = seen == *expected || !request.exact && seen.is_content_of(expected);
-        if same { Ok(stat.st_size) } else { Err(ReadError::Changed) }
+        if same { Ok(()) } else { Err(ReadError::Changed) }
     };
     unchanged()?;
     let mut bytes = Vec::with_capacity(request.length);
     rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
         .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
     bytes.truncate(request.length);
-    let is_at_end = request.offset + request.length as u64 >= unchanged()? as u64;
+    unchanged()?;
     // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
     let _ = posix_fadvise(
         file,
@@ -181,7 +173,7 @@ fn read_once(file: &File, request: &ReadRequest) -> Result<Option<Range>, ReadEr
         request.length as libc::off_t,
         PosixFadviseAdvice::POSIX_FADV_DONTNEED,
     );
-    Ok((bytes.len() == request.length).then_some((bytes, is_at_end)))
+    Ok((bytes.len() == request.length).then_some(bytes))
 }
 
 pub(super) fn fingerprint(stat: &FileStat) -> Fingerprint {

@@ -113,14 +113,3 @@ fn rows_of_a_map_are_right_and_leave_ram_again() {
     wait_until("RAM has no more than it may", || stand.mounted.count("/parts_bytes") <= 16 * MIB);
     stand.mounted.umount();
 }
-
-#[test]
-fn a_file_that_is_read_from_its_start_is_opened_once() {
-    let stand = Stand::new();
-    let before = stand.slow.count("open");
-    assert!(fs::read(stand.mounted.path("data/rows.bin")).unwrap() == stand.whole);
-    let opened = stand.slow.count("open") - before;
-    // The kernel may ask for several blocks at once.
-    assert!((1..=8).contains(&opened), "{opened} times, for {} blocks", BYTES / MIB);
-    stand.mounted.umount();
-}

@@ -3,10 +3,9 @@
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use super::shell::{Outcome, Shell, Truth};
+use super::shell::{Outcome, Shell, Truth, in_library};
 use super::sim::Loader;
 use super::trials::learner;
-use crate::learn::libraries::samplers;
 use crate::learn::{Journal, Learner};
 use crate::order::samplers::{Algorithm, Epochs, PythonSeed, Sampler, Shuffle};
 
@@ -36,10 +35,9 @@ fn run(learner: Learner, epochs: &[Vec<u32>]) -> (Outcome, Shell) {
         lost: 0.0,
         epochs: epochs.to_vec(),
     };
-    // Where the search for samplers of other libraries has those of the seed.
-    let small: Vec<u32> = (0..SEED + 1).collect();
-    let lists = samplers(&small).len() - 2;
-    let seeds = vec![lists as u32];
+    let seed = PythonSeed::Number(SEED.into());
+    let list = |algorithm| Sampler::Shuffle(Shuffle { seed, ..Shuffle::new(algorithm) });
+    let seeds = vec![in_library(&list(Algorithm::NumpyGenerator))];
     let truth = Truth { epochs: job.epochs.clone(), seeds, ..Truth::default() };
     let mut shell = Shell::new(learner, [(GROUP, truth)].into(), 20);
     shell.run(&job.run(1_000, &mut ChaCha8Rng::seed_from_u64(1)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use super::shell::{Outcome, Shell, Truth};
+use super::shell::{Outcome, Shell, Truth, in_library};
 use super::sim::{Loader, Step, unknowable};
 use super::trials::learner;
 use crate::learn::journal::Run;
@@ -125,7 +125,8 @@ fn seeds_of_the_default_generator_are_known_again() {
 fn a_sampler_of_another_library_is_known_again() {
     let sampler = Sampler::Keras(Keras { seed: Some(0), ..Keras::default() });
     let mut journal = Journal::default();
-    let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 0, 3), &[], all);
+    let seeds = [in_library(&sampler)];
+    let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 0, 3), &seeds, all);
     assert!(asked > 0 && outcome.opens.len() == 3, "{outcome:?}");
     let (outcome, asked, rung) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
     assert_eq!((asked, rung, journal.len()), (0, Rung::Replayed, 1), "{outcome:?}");
@@ -137,10 +138,12 @@ fn a_sampler_of_another_library_is_known_again() {
 
 #[test]
 fn an_epoch_that_was_read_before_keeps_no_sampler_from_being_found() {
-    let job = epochs(&Sampler::Keras(Keras { seed: Some(0), ..Keras::default() }), 0, 4);
+    let sampler = Sampler::Keras(Keras { seed: Some(0), ..Keras::default() });
+    let job = epochs(&sampler, 0, 4);
     let list: Arc<[u32]> = job[0].iter().map(|position| position + N / 4).collect();
     let first = Run { lists: Lists { all: [list].into(), ..Lists::default() }, ..Run::default() };
-    let (outcome, asked, _) = run(&mut Journal { runs: vec![first] }, job, &[], all);
+    let (outcome, asked, _) =
+        run(&mut Journal { runs: vec![first] }, job, &[in_library(&sampler)], all);
     assert!(asked > 0 && outcome.opens.len() == 4 && outcome.foreseen >= 2, "{outcome:?}");
     assert!(outcome.titles.last().is_some_and(|title| title.contains("keras")), "{outcome:?}");
 }

@@ -6,7 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::sim::Step;
+use crate::learn::libraries::samplers;
+use crate::learn::search::popular;
 use crate::learn::{Decision, Known, Learner, Observation, Search, SearchId};
+use crate::order::samplers::Sampler;
 
 /// How far around a true seed is searched in place of everything.
 const AROUND: u64 = 150;
@@ -26,6 +29,11 @@ pub(super) struct Truth {
     pub(super) in_batches: bool,
     /// How far its workers run ahead of each other.
     pub(super) slack: usize,
+}
+
+/// Where the search for samplers of other libraries has one.
+pub(super) fn in_library(sampler: &Sampler) -> u32 {
+    samplers(&popular()).iter().position(|other| other == sampler).unwrap() as u32
 }
 
 /// What came out for one group.
