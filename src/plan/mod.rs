@@ -242,8 +242,8 @@ impl Planner {
         self.sweep(actions);
     }
 
-    /// What is staged already is expected by a new stream where it would be staged soon anyway: an order
-    /// may be told anew, with more epochs, while it is being read. Its first samples may have been read.
+    /// An order may be told anew, with more epochs, while it is being read. The new stream expects what is
+    /// staged already, as far as it would soon stage that itself. Its first samples may have been read.
     fn hand_on_staged(&self, follower: &mut Stream) {
         let mut taken = 0;
         follower.expect_staged(|block| {

@@ -16,7 +16,6 @@
 //!    ahead, and from there on the file is read by whole blocks again. So it is if there comes to be
 //!    room for all the data.
 
-use std::array;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -112,8 +111,7 @@ impl Parts {
 
     /// Notes pages of a block. Says how many bytes of it there are.
     fn add(&mut self, block: BlockId, pages: PageRange) -> u64 {
-        let sections =
-            self.blocks.entry(block).or_insert_with(|| array::from_fn(|_| Section::default()));
+        let sections = self.blocks.entry(block).or_default();
         for page in pages.iter().filter(|page| u64::from(*page) < BLOCK_PAGES) {
             let number = usize::from(page / SECTION_PAGES);
             let section = &mut sections[number];

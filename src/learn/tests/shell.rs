@@ -31,7 +31,7 @@ pub(super) struct Truth {
     pub(super) slack: usize,
 }
 
-/// Where the search for samplers of other libraries has one.
+/// The number that a sampler has in the search for samplers of other libraries.
 pub(super) fn in_library(sampler: &Sampler) -> u32 {
     samplers(&popular()).iter().position(|other| other == sampler).unwrap() as u32
 }

@@ -439,20 +439,20 @@ impl Stream {
     }
 
     /// Marks what is staged as expected, in the order of its reads from the start. `look` says of a
-    /// block whether it is staged, and whether it lies too far ahead, which it does not if one worker may
-    /// be there while another is still at the start.
+    /// block whether it is staged, and whether it lies too far ahead. What lies within the workers'
+    /// spread is never too far: one may be there while another is still at the start.
     pub(in crate::plan) fn expect_staged(&mut self, mut look: impl FnMut(BlockId) -> (bool, bool)) {
-        let mut far = 0;
+        let mut looked_at = 0;
         for epoch in [&mut self.current, &mut self.next] {
             for position in epoch.low()..epoch.len() {
                 let (is_staged, is_far) = epoch.block_at(position).map_or((false, true), &mut look);
-                if is_far && far >= self.spread {
+                if is_far && looked_at >= self.spread {
                     return;
                 }
                 if is_staged {
                     epoch.stage(position);
                 }
-                far += 1;
+                looked_at += 1;
             }
         }
     }

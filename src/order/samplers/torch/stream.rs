@@ -149,7 +149,8 @@ pub struct Stateful {
     /// Which output of the default generator, from 0, is the low half of the sampler's seed: 1
     /// when nothing is drawn before.
     pub position: u64,
-    /// Permutations that an epoch draws, of which it uses the last: 1; with workers 2. Not 0.
+    /// How many permutations an epoch draws, of which it uses the last: 1, or 2 if there are workers.
+    /// Not 0.
     pub stride: u64,
     /// Epochs before the stream's first.
     pub epoch: u32,
