@@ -132,7 +132,7 @@ fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
             Err(Error::new(ErrorKind::Order, "no such loader has read anything here")
                 .hint("`belady order status` lists loaders"))
         }
-        (None, _) => Err(Error::new(ErrorKind::Order, "no loader has read anything here yet")),
+        (None, _) => Err(Error::new(ErrorKind::Order, "no loader has been seen to read here yet")),
     }
 }
 

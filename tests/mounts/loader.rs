@@ -42,7 +42,9 @@ elif sys.argv[2].startswith("/"):
         with open(sys.argv[2], "w") as file:
             json.dump(order, file)
     with open(sys.argv[2]) as file:
-        loader = DataLoader(dataset, batch_size=16, sampler=json.load(file), num_workers=2)
+        order = json.load(file)
+    # Of workers that have ended nobody can ask whose they are.
+    loader = DataLoader(dataset, batch_size=16, sampler=order, num_workers=2, persistent_workers=True)
 else:
     generator = torch.Generator().manual_seed(int(sys.argv[2]))
     loader = DataLoader(dataset, batch_size=16, shuffle=True, generator=generator, num_workers=2)
