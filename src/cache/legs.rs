@@ -193,7 +193,6 @@ impl Cache {
             exact: self.catalog.is_revalidated(),
             offset: leg.located.offset,
             length: leg.located.length,
-            random: leg.pages.is_some(),
             urgency: leg.urgency,
             deliver: Box::new(move |result| {
                 let _flight = flight.taken();

@@ -124,7 +124,6 @@ impl Cache {
                 exact: cache.catalog.is_revalidated(),
                 offset: 0,
                 length: length as usize,
-                random: false,
                 urgency: Urgency::Prefetch,
                 deliver: Box::new(|result| {
                     let charged = |bytes| Buffer::from(bytes).charged(charge);

@@ -164,10 +164,11 @@ impl Engine {
 
     /// Looks at everything that may hang: asks the source for what the cache disk does not bring, lets
     /// reads begin beside those that hang, ends the wait of readers that are killed, and logs
-    /// notifications that the kernel makes wait. To be called each [`LOOK_EVERY`] unless it
-    /// [rests](Self::rests).
+    /// notifications that the kernel makes wait. Has the source let go of what nobody reads. To be
+    /// called each [`LOOK_EVERY`], or each second where it [rests](Self::rests).
     pub fn rescue(&self) {
         self.cache.memory().look();
+        self.catalog.source().look();
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }

@@ -182,6 +182,28 @@ impl Attempt {
         &self.log
     }
 
+    /// The log, cut where some readers had read their last before all others read their first. Loaders
+    /// that are read in turn have workers of their own: one to train and one to validate.
+    pub(super) fn turns(&self) -> Vec<&[u32]> {
+        let sequence = self.sequence();
+        let within = |reader: &Reader| {
+            let first = reader.samples.first().and_then(|sample| sequence.place(*sample))?;
+            Some((first, sequence.place(reader.last)?))
+        };
+        let mut all: Vec<(u32, u32)> = self.readers.iter().filter_map(within).collect();
+        all.sort_unstable();
+        let (mut turns, mut begin, mut end) = (Vec::new(), 0, 0);
+        for (first, last) in all {
+            if first > end && end > 0 {
+                turns.push(&self.log[begin..first as usize]);
+                begin = first as usize;
+            }
+            end = end.max(last);
+        }
+        turns.push(&self.log[begin..]);
+        turns
+    }
+
     /// Number of opens.
     pub(super) fn opens(&self) -> u32 {
         self.opens
@@ -273,6 +295,24 @@ mod tests {
         attempt.note(0, 100, 5_000, true);
         let kept: Vec<u32> = attempt.readers().iter().map(|reader| reader.number).collect();
         assert!(kept.contains(&100) && !kept.contains(&5), "{kept:?}");
+    }
+
+    #[test]
+    fn loaders_that_are_read_in_turn_are_told_apart_by_their_workers() {
+        let mut attempt = Attempt::default();
+        for sample in 0..80 {
+            attempt.note(0, sample % 4, sample, true);
+        }
+        assert_eq!(attempt.turns(), [&(0..80).collect::<Vec<u32>>()]);
+        for sample in 80..100 {
+            attempt.note(0, 4 + sample % 2, sample, true);
+        }
+        assert_eq!(
+            attempt.turns(),
+            [&(0..80).collect::<Vec<u32>>()[..], &(80..100).collect::<Vec<u32>>()]
+        );
+        attempt.note(0, 2, 100, true);
+        assert_eq!(attempt.turns().len(), 1, "one of the first goes on");
     }
 
     #[test]

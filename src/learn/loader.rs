@@ -209,7 +209,7 @@ impl Loader {
             shared.news += 1;
             self.begin_epoch();
             if whole {
-                self.consider_part(&over, before.as_deref(), shared, out);
+                self.consider_parts(&over, before.as_deref(), shared, out);
             }
             if whole && over.log().len() >= RECORDED_MIN {
                 self.recorded = Some(over.sequence());

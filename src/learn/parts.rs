@@ -44,8 +44,9 @@ const EPOCHS: u64 = 4;
 const ORDERS_MAX: usize = 4;
 
 impl Loader {
-    /// A whole epoch is over that was in no known order, after `before`: asks which samples it had.
-    pub(super) fn consider_part(
+    /// A whole epoch is over that was in no known order, after `before`: asks which samples it had, or
+    /// which each of the loaders had that were read in turn.
+    pub(super) fn consider_parts(
         &mut self,
         over: &Attempt,
         before: Option<&Sequence>,
@@ -54,8 +55,25 @@ impl Loader {
     ) {
         let read = over.log();
         let twice = (over.opens() as usize).saturating_sub(read.len());
-        let is_part = read.len() >= READ_MIN && twice <= TWICE + read.len() / TWICE_PART;
-        if self.parts >= PARTS_MAX || self.past.is_some() || !is_part {
+        if self.past.is_some() || twice > TWICE + read.len() / TWICE_PART {
+            return;
+        }
+        match over.turns().as_slice() {
+            [_] => self.consider_part(read, before, shared, out),
+            turns => {
+                turns.iter().for_each(|turn| self.consider_part(turn, None, shared, out));
+            }
+        }
+    }
+
+    fn consider_part(
+        &mut self,
+        read: &[u32],
+        before: Option<&Sequence>,
+        shared: &mut Shared,
+        out: &mut Vec<Decision>,
+    ) {
+        if self.parts >= PARTS_MAX || read.len() < READ_MIN {
             return;
         }
         let wholes = wholes(read, &shared.indexes);
@@ -66,7 +84,7 @@ impl Loader {
             before.len() as usize == read.len() && read.iter().all(|s| before.place(*s).is_some())
         });
         if lacked > n / LACKED_PART || same {
-            let read = over.sequence();
+            let read = Arc::new(Sequence::new(read.into()));
             for &at in &wholes {
                 shared.derive(kept(&shared.indexes[at], &read), Part { of: n, list: None });
             }

@@ -8,7 +8,9 @@
 //!    from their start to their end after it.
 //! 2. A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If
 //!    RAM is full, those go that came first, a section of a block at a time. How often pages are used is
-//!    not known: reads that find them are not seen.
+//!    not known: reads that find them are not seen. If hardly an order is followed, a little of RAM is theirs:
+//!    what this epoch has read gives way to them there. A map whose pages are dropped before they are used
+//!    asks for them again and again.
 //! 3. If half of a block has come in parts, here and there, and a tier below RAM has room to keep all of
 //!    it, it is fetched whole. RAM gets no more than the parts: where samples are read once an epoch in
 //!    a random order, what came lately has more left to read than what stays for good.
@@ -21,6 +23,7 @@ use std::ops::Range;
 
 use super::Planner;
 use super::event::Action;
+use super::policy::NextUse;
 use super::residency::RAM;
 use super::stream::Stream;
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange};
@@ -33,6 +36,11 @@ const SECTION_PAGES: u16 = 32;
 
 /// Sections of a block.
 const SECTIONS: usize = (BLOCK_PAGES as usize).div_ceil(SECTION_PAGES as usize);
+
+/// Bytes that parts have in place of what this epoch has read, a section for each of some readers; and no
+/// more than one in so many of RAM.
+const USED_MAX: u64 = 32 * SECTION_PAGES as u64 * PAGE_BYTES;
+const USED_PART: u64 = 8;
 
 /// Places in a file where reads may go on at the same time.
 const PLACES_MAX: usize = 16;
@@ -242,13 +250,32 @@ impl Planner {
         }
     }
 
+    /// The bytes of parts that nothing is kept in place of.
+    pub(super) fn parts_used(&self) -> u64 {
+        let most = USED_MAX.min(self.settings.tiers[RAM].capacity / USED_PART);
+        if self.blind { self.parts.bytes.min(most) } else { 0 }
+    }
+
+    /// Drops a block that this epoch has read, the one that is read last of all. Says whether there is one.
+    fn drop_what_was_read(&mut self, actions: &mut Vec<Action>) -> bool {
+        let victim = self.policies[RAM].victim(NextUse::At(self.unread.now()));
+        victim.iter().for_each(|block| {
+            self.policies[RAM].remove(*block);
+            self.drop_pages(*block, actions);
+        });
+        victim.is_some()
+    }
+
     /// Has parts go as long as they take more than is left of RAM.
     pub(super) fn fit_parts(&mut self, actions: &mut Vec<Action>) {
         let capacity = self.settings.tiers[RAM].capacity;
         while self.parts.bytes > 0
             && self.residency.kept[RAM] + self.residency.staged + self.parts.bytes > capacity
-            && let Some((block, pages)) = self.parts.pop()
         {
+            if self.parts.bytes <= self.parts_used() && self.drop_what_was_read(actions) {
+                continue;
+            }
+            let Some((block, pages)) = self.parts.pop() else { return };
             self.counters.dropped += 1;
             self.residency.start_drop(block, self.layout.pages_bytes(block));
             actions.push(Action::DropParts { block, pages });

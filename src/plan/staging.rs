@@ -10,7 +10,8 @@ use super::policy::NextUse;
 use super::residency::RAM;
 use crate::ids::{BlockId, FileId};
 
-/// How many blocks are fetched ahead inside a file that is read from its start to its end.
+/// How many blocks are fetched ahead inside a file that is read from its start to its end: where the file
+/// is left after two of its blocks, twice what was read is fetched for nothing.
 const SEQUENTIAL_AHEAD: u32 = 4;
 
 /// Bytes that wait to be written to tiers below RAM, beyond which nothing more is: a disk that is slower
@@ -44,23 +45,31 @@ impl Planner {
         if blocks.len() < 2 || nth == 0 {
             return;
         }
-        let there = |back: &u32| {
-            let behind = BlockId(block.0 - back);
-            self.residency.is_in(behind, RAM) || self.residency.is_fetching(behind)
-        };
-        let run = (1..=nth.min(SEQUENTIAL_AHEAD)).take_while(there).count();
-        if run == 0 {
+        let behind = BlockId(block.0 - 1);
+        if !self.residency.is_in(behind, RAM) && !self.residency.is_fetching(behind) {
             return;
         }
         for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
             self.settle(BlockId(block.0 - back), actions);
         }
         if self.settings.prefetch {
-            // What is read next may not be: no more than twice what has been read is at stake.
-            let most = (2 * run).min(SEQUENTIAL_AHEAD as usize);
-            for ahead in blocks.skip(nth as usize + 1).take(most) {
-                self.try_stage(ahead, actions);
+            for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
+                self.stage_next(ahead, actions);
             }
+        }
+    }
+
+    /// Fetches a block that a reader is about to come to. If there is no room for it, and hardly an order
+    /// is followed, it is kept in place of what this epoch has read.
+    fn stage_next(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let replaces = !self.try_stage(block, actions)
+            && self.policy == PolicyKind::UnreadFirst
+            && self.blind
+            && self.may_fetch_more()
+            && self.may_stay(block)
+            && !self.residency.is_dropping(block);
+        if replaces && self.make_way(block, NextUse::At(self.unread.now()), actions) {
+            self.fetch_ahead(block, true, actions);
         }
     }
 
@@ -187,7 +196,7 @@ impl Planner {
         // Readers may have had more staged than the window has room for.
         let beside = self.window.bytes().max(self.residency.staged - own);
         self.policy != PolicyKind::None
-            && kept + bytes + beside <= self.settings.tiers[RAM].capacity
+            && kept + bytes + beside + self.parts_used() <= self.settings.tiers[RAM].capacity
     }
 
     /// Whether RAM would keep a block that is fetched now.

@@ -348,6 +348,11 @@ impl Unread {
         u64::from(self.epoch) + wait
     }
 
+    /// When what is read now is expected, next to others: with the first of this epoch.
+    pub(super) fn now(&self) -> u64 {
+        2 * u64::from(self.epoch)
+    }
+
     /// When the block is expected next, next to others: with those of an epoch's end after the rest.
     pub(super) fn next_read(&self, block: BlockId) -> u64 {
         let epoch = self.next_epoch(block);

@@ -1,7 +1,10 @@
-//! Files that are read here and there, kept open from one read to the next.
+//! Large files, kept open from the read of one part to the next.
 //!
-//! To open a file costs a request of its own at many a filesystem. A file is closed when it has not been
-//! read for a few seconds and another one is, so that nothing holds a deleted file for long.
+//! To open a file costs a request of its own at many a filesystem. What stays open is another thing
+//! than what is opened anew, though: many a client drops the pages that it has of a past version when
+//! the file is opened, and at no other time. So a file is kept with the version that it had when it was
+//! opened, and is good for reads of that version alone. It is closed when it has not been read for a few
+//! seconds, so that nothing holds a deleted file for long.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
+use super::Fingerprint;
 use crate::sync::Mutex;
 
 /// Files kept open at most.
@@ -18,8 +22,17 @@ const FILES_MAX: usize = 64;
 /// For how long a file is kept open that is not read.
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
-/// A file, and when it was read last.
-type Kept = (Arc<File>, Instant);
+/// A file that is open.
+struct Kept {
+    file: Arc<File>,
+    /// The version that it had when it was opened.
+    version: Fingerprint,
+    read: Instant,
+}
+
+/// Files that were open. To drop them closes those that nobody reads, which may wait for their
+/// filesystem.
+pub(super) type Closed = Vec<Arc<File>>;
 
 /// The files, by path.
 pub(super) struct Held(Mutex<LruCache<Arc<Path>, Kept>>);
@@ -31,31 +44,39 @@ impl Default for Held {
 }
 
 impl Held {
-    /// A file that is open already.
-    pub(super) fn get(&self, path: &Arc<Path>) -> Option<Arc<File>> {
+    /// A file that was opened when it had this version.
+    pub(super) fn get(&self, path: &Arc<Path>, version: &Fingerprint) -> Option<Arc<File>> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        files.get(path).map(|(file, _)| Arc::clone(file))
+        let kept = files.get(path).filter(|kept| kept.version == *version);
+        kept.map(|kept| Arc::clone(&kept.file))
     }
 
-    /// A file has been read, and may be again.
-    pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>) {
-        let now = Instant::now();
-        let is_over = |(_, read): &Kept| now.duration_since(*read) > KEPT_FOR;
-        let mut closed = Vec::new();
+    /// A file has been read, and may be again. `version` is the one that it had when it was opened.
+    pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>, version: Fingerprint) -> Closed {
+        let kept = Kept { file: Arc::clone(file), version, read: Instant::now() };
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        closed.extend(files.put(Arc::clone(path), (Arc::clone(file), now)));
-        while files.len() > FILES_MAX || files.peek_lru().is_some_and(|(_, kept)| is_over(kept)) {
-            let Some((_, oldest)) = files.pop_lru() else { break };
-            closed.push(oldest);
+        let mut closed = Vec::from_iter(files.put(Arc::clone(path), kept));
+        if files.len() > FILES_MAX {
+            closed.extend(files.pop_lru().map(|(_, kept)| kept));
         }
-        // To close a file may wait for its filesystem.
-        drop(files);
+        closed.into_iter().map(|kept| kept.file).collect()
     }
 
     /// A file turned out to be another one.
-    pub(super) fn forget(&self, path: &Arc<Path>) {
-        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop(path);
-        drop(closed);
+    pub(super) fn forget(&self, path: &Arc<Path>) -> Closed {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.pop(path).map(|kept| kept.file).into_iter().collect()
+    }
+
+    /// The files that have not been read for a while.
+    pub(super) fn idle(&self, now: Instant) -> Closed {
+        let is_idle = |kept: &Kept| now.saturating_duration_since(kept.read) > KEPT_FOR;
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = Vec::new();
+        while files.peek_lru().is_some_and(|(_, kept)| is_idle(kept)) {
+            closed.extend(files.pop_lru().map(|(_, kept)| kept.file));
+        }
+        closed
     }
 }
 
@@ -63,14 +84,46 @@ impl Held {
 mod tests {
     use super::*;
 
+    const VERSION: Fingerprint = Fingerprint([1; 40]);
+
+    fn path(number: usize) -> Arc<Path> {
+        Path::new(&number.to_string()).into()
+    }
+
+    fn file() -> Arc<File> {
+        Arc::new(tempfile::tempfile().unwrap())
+    }
+
     #[test]
     fn the_files_read_last_are_kept_open() {
-        let (held, file) = (Held::default(), Arc::new(tempfile::tempfile().unwrap()));
-        let path = |number: usize| -> Arc<Path> { Path::new(&number.to_string()).into() };
-        (0..=FILES_MAX).for_each(|number| held.keep(&path(number), &file));
-        assert!(held.get(&path(0)).is_none() && held.get(&path(1)).is_some());
-        held.forget(&path(1));
-        assert!(held.get(&path(1)).is_none());
+        let (held, file) = (Held::default(), file());
+        for number in 0..=FILES_MAX {
+            drop(held.keep(&path(number), &file, VERSION));
+        }
+        assert!(held.get(&path(0), &VERSION).is_none() && held.get(&path(1), &VERSION).is_some());
+        drop(held.forget(&path(1)));
+        assert!(held.get(&path(1), &VERSION).is_none());
         assert_eq!(Arc::strong_count(&file), FILES_MAX);
+    }
+
+    #[test]
+    fn what_nobody_reads_is_closed_after_a_while() {
+        let (held, file) = (Held::default(), file());
+        let before = Instant::now();
+        drop(held.keep(&path(0), &file, VERSION));
+        assert!(held.idle(before + KEPT_FOR).is_empty());
+        assert_eq!(held.idle(Instant::now() + 2 * KEPT_FOR).len(), 1);
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+
+    #[test]
+    fn a_file_that_was_opened_as_another_version_is_not_read() {
+        let (held, old, new) = (Held::default(), file(), file());
+        drop(held.keep(&path(0), &old, VERSION));
+        let changed = Fingerprint([2; 40]);
+        assert!(held.get(&path(0), &changed).is_none());
+        drop(held.keep(&path(0), &new, changed));
+        assert!(Arc::ptr_eq(&held.get(&path(0), &changed).unwrap(), &new));
+        assert_eq!(Arc::strong_count(&old), 1);
     }
 }

@@ -52,6 +52,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
         self.directory.space()
     }
 
+    fn look(&self) {
+        self.directory.look();
+    }
+
     fn read(&self, requests: Vec<ReadRequest>) {
         requests.into_iter().for_each(&self.read);
     }

@@ -11,6 +11,7 @@ mod image;
 pub(crate) mod instead;
 mod pool;
 mod posix;
+mod reading;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -33,6 +34,13 @@ impl Fingerprint {
     /// device, whose number a network filesystem is given anew each time.
     pub fn lasting(&self) -> &[u8] {
         &self.0[8..]
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        let mut size = [0; 8];
+        size.copy_from_slice(&self.0[16..24]);
+        u64::from_le_bytes(size)
     }
 
     /// Whether these are one content: at most the time of the last change differs, which a new name,
@@ -136,13 +144,17 @@ pub struct ReadRequest {
     pub offset: u64,
     /// Number of bytes; the version has at least `offset + length`.
     pub length: usize,
-    /// Whether the file is read here and there, so that it is worth to keep it open and of no use to
-    /// read around what is asked for.
-    pub random: bool,
     /// Whether somebody waits.
     pub urgency: Urgency,
     /// Takes the bytes.
     pub deliver: Deliver,
+}
+
+impl ReadRequest {
+    /// Whether the file has more than what is asked for.
+    pub fn is_part(&self) -> bool {
+        (self.length as u64) < self.fingerprint.size()
+    }
 }
 
 /// A store of files by path that belady reads and never writes.
@@ -194,6 +206,9 @@ pub trait Source: Send + Sync + 'static {
     /// Space of the filesystem: blocks, free, available, files, free files, block size, longest
     /// name.
     fn space(&self) -> Result<[u64; 7], Errno>;
+
+    /// Lets go of what has not been read for a while. To be called every second or so; never blocks.
+    fn look(&self) {}
 
     /// Starts to read ranges, which complete in any order, each by its own delivery.
     fn read(&self, requests: Vec<ReadRequest>);

@@ -2,33 +2,27 @@
 //!
 //! Everything is reached beneath one directory descriptor, opened before anything is mounted:
 //! `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, so that neither a link planted in
-//! the tree nor our own mount over the very same path can lead elsewhere. A read opens the file,
-//! compares `fstat` with the fingerprint, reads, and compares again: bytes are handed out only if
-//! the file was the same version before and after.
+//! the tree nor our own mount over the very same path can lead elsewhere. How bytes are read is told in
+//! `reading`.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{
-    AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise,
-};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
-use rustix::buffer::spare_capacity;
-use rustix::io::pread;
 
-use super::held::Held;
 use super::image;
-use super::{Crew, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
+use super::reading::Reading;
+use super::{Crew, Fingerprint, Kind, ReadRequest, Source, Stat, Urgency};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that only readers who wait are served by.
@@ -45,15 +39,12 @@ const READS_OF_FILE_MAX: usize = 64;
 /// Names of a directory that are told of at a time.
 const PART: usize = 64;
 
-/// How often a read that falls short is tried again.
-const SHORT_READS_MAX: usize = 3;
-
 /// A directory, reached by a descriptor.
 pub struct PosixSource {
     root: Arc<OwnedFd>,
     /// What hangs is a file.
     readers: Crew<Arc<Path>>,
-    held: Arc<Held>,
+    reading: Arc<Reading>,
 }
 
 impl PosixSource {
@@ -77,7 +68,8 @@ impl PosixSource {
         let root = Arc::new(root);
         let readers = Crew::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
         let readers = readers.with_limits(READS_MAX, READS_OF_FILE_MAX);
-        Ok(PosixSource { root, readers, held: Arc::default() })
+        let reading = Arc::new(Reading::new(Arc::clone(&root)));
+        Ok(PosixSource { root, readers, reading })
     }
 
     /// Device and inode of the directory: the same source, whatever its path.
@@ -101,79 +93,16 @@ impl PosixSource {
 }
 
 /// Opens a path beneath the root without following a link anywhere.
-fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
+pub(super) fn open_beneath(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlag,
+) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(root, path, how)
-}
-
-fn read_range(
-    root: BorrowedFd<'_>,
-    held: &Held,
-    request: &ReadRequest,
-) -> Result<Vec<u8>, ReadError> {
-    for _ in 0..SHORT_READS_MAX {
-        let read = match held.get(&request.path).filter(|_| request.random) {
-            Some(file) => read_once(&file, request).or_else(|_| {
-                // The path may lead to another file by now.
-                held.forget(&request.path);
-                read_anew(root, held, request)
-            }),
-            None => read_anew(root, held, request),
-        };
-        if let Some(bytes) = read? {
-            return Ok(bytes);
-        }
-    }
-    Err(ReadError::Source(Errno::EIO))
-}
-
-/// Opens the file and reads the range.
-fn read_anew(
-    root: BorrowedFd<'_>,
-    held: &Held,
-    request: &ReadRequest,
-) -> Result<Option<Vec<u8>>, ReadError> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = open_beneath(root, &request.path, flags).map_err(ReadError::Source)?;
-    let file = Arc::new(File::from(file));
-    if request.random {
-        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
-    }
-    let read = read_once(&file, request);
-    if request.random && matches!(read, Ok(Some(_))) {
-        held.keep(&request.path, &file);
-    }
-    read
-}
-
-/// Reads the range; none where the read fell short.
-///
-/// A short read is not continued: a network filesystem's client may have taken it for the end of
-/// the file, and give zeros for what comes after it.
-fn read_once(file: &File, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
-    let unchanged = || -> Result<(), ReadError> {
-        let stat = fstat(file).map_err(ReadError::Source)?;
-        let (seen, expected) = (fingerprint(&stat), &request.fingerprint);
-        let same = seen == *expected || !request.exact && seen.is_content_of(expected);
-        if same { Ok(()) } else { Err(ReadError::Changed) }
-    };
-    unchanged()?;
-    let mut bytes = Vec::with_capacity(request.length);
-    rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
-        .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
-    bytes.truncate(request.length);
-    unchanged()?;
-    // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
-    let _ = posix_fadvise(
-        file,
-        request.offset as libc::off_t,
-        request.length as libc::off_t,
-        PosixFadviseAdvice::POSIX_FADV_DONTNEED,
-    );
-    Ok((bytes.len() == request.length).then_some(bytes))
 }
 
 pub(super) fn fingerprint(stat: &FileStat) -> Fingerprint {
@@ -337,12 +266,19 @@ impl Source for PosixSource {
         ])
     }
 
+    fn look(&self) {
+        let idle = self.reading.idle(Instant::now());
+        if !idle.is_empty() {
+            // To close a file may wait for its filesystem.
+            self.readers.submit(Urgency::Prefetch, Path::new("").into(), move || drop(idle));
+        }
+    }
+
     fn read(&self, requests: Vec<ReadRequest>) {
         for request in requests {
-            let (root, path) = (Arc::clone(&self.root), Arc::clone(&request.path));
-            let held = Arc::clone(&self.held);
+            let (reading, path) = (Arc::clone(&self.reading), Arc::clone(&request.path));
             self.readers.submit(request.urgency, path, move || {
-                let result = read_range(root.as_fd(), &held, &request);
+                let result = reading.read(&request);
                 (request.deliver)(result);
             });
         }

@@ -86,6 +86,30 @@ fn a_file_changed_in_place() {
     }
 }
 
+/// Many a client drops the pages that it has of a past version when a file is opened, and at no other
+/// time: what stays open at the source from one block to the next would go on giving them.
+#[test]
+fn a_large_file_changed_in_place_that_is_open_at_the_source() {
+    const LENGTH: usize = 4 << 20;
+    let ground = Ground::new();
+    for client in [&[][..], &["--client-cache"]] {
+        ground.plant("file", &version(1, LENGTH));
+        let slow = Slow::new(&ground, client);
+        let options = ["--set", PERIOD, "--set", "prefetch.enabled=false"];
+        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+        let path = mounted.path("file");
+        let mut first = [0; 4096];
+        File::open(&path).unwrap().read_exact_at(&mut first, 0).unwrap();
+        let mut here = vec![0; LENGTH];
+        File::open(slow.point.join("file")).unwrap().read_exact_at(&mut here, 0).unwrap();
+        assert_eq!((version_of(&first, 0), version_of(&here, 0)), (1, 1));
+        let file = File::options().write(true).open(ground.source("file")).unwrap();
+        file.write_all_at(&version(2, LENGTH), 0).unwrap();
+        wait_for_version(&path, 2);
+        mounted.umount();
+    }
+}
+
 #[test]
 fn a_file_that_shrinks_and_grows() {
     let ground = Ground::new();

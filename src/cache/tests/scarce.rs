@@ -149,13 +149,17 @@ fn two_thousand_readers_take_no_more_memory_than_there_is() {
         let answers: Vec<_> = (0..READERS).map(|at| stand.read_block(at)).collect();
         assert_eq!(held.lock().unwrap().len(), CAPACITY / BYTES.len(), "what fits is asked for");
         for at in 0..READERS {
-            assert!(memory.used() <= most, "{at}: {} of {most}", memory.used());
+            // A thread may have one in its hands that it has answered with.
+            let start = Instant::now();
+            while memory.used() > most {
+                assert!(start.elapsed() < LIMIT, "{at}: {} of {most}", memory.used());
+                std::thread::yield_now();
+            }
             (next(&held).deliver)(Ok(BYTES.to_vec()));
         }
         for answer in answers {
             assert_eq!(answer.recv_timeout(LIMIT).unwrap().as_deref(), Ok(&BYTES[..]));
         }
-        assert!(memory.used() <= most);
         drop(takes_nothing);
         let start = Instant::now();
         while memory.used() > 0 {

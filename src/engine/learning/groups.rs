@@ -54,6 +54,11 @@ impl Groups {
         Some(of)
     }
 
+    /// How many processes are known.
+    pub(super) fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
     /// Forgets the tasks and processes that have ended, and says which; and for whom those read whose
     /// process has.
     pub(super) fn take_gone(&mut self) -> Gone {

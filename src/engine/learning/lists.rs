@@ -105,7 +105,6 @@ impl Lists {
             exact: catalog.is_revalidated(),
             offset: 0,
             length: length as usize,
-            random: false,
             urgency: Urgency::Prefetch,
             deliver: Box::new(move |bytes| {
                 let Ok(bytes) = bytes else { return };

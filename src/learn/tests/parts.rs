@@ -34,13 +34,25 @@ fn run(loaders: &[Loader], seeds: Vec<u32>) -> (Outcome, Shell) {
 }
 
 fn run_with(learner: Learner, loaders: &[Loader], seeds: Vec<u32>) -> (Outcome, Shell) {
+    run_until(learner, loaders, seeds, |at| at)
+}
+
+/// The same where the workers of each loader end with those of another one.
+fn run_until(
+    learner: Learner,
+    loaders: &[Loader],
+    seeds: Vec<u32>,
+    ends_with: fn(usize) -> usize,
+) -> (Outcome, Shell) {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut steps = Vec::new();
     for epoch in 0..loaders[0].epochs.len() {
-        for (at, loader) in (0..).zip(loaders) {
-            let base = 1_000 + 10 * (epoch * loaders.len() + at) as u32;
-            loader.run_epoch(epoch, base, &mut rng, &mut steps);
-            steps.extend((base..base + 4).map(|task| Step::Left { task }));
+        let base = |at: usize| 1_000 + 10 * (epoch * loaders.len() + at) as u32;
+        for (at, loader) in loaders.iter().enumerate() {
+            loader.run_epoch(epoch, base(at), &mut rng, &mut steps);
+            let over = (0..loaders.len()).filter(|of| ends_with(*of) == at);
+            let tasks = over.flat_map(|of| base(of)..base(of) + 4);
+            steps.extend(tasks.map(|task| Step::Left { task }));
         }
     }
     let truth = Truth { epochs: loaders[0].epochs.clone(), seeds, ..Truth::default() };
@@ -141,6 +153,19 @@ fn a_popular_split_is_known_when_it_was_read() {
         assert!(has(&format!("split by {list}")) && has("one after the other"), "{texts:?}");
         assert_eq!(outcome.withdrawn, 0, "{list}: {outcome:?}");
     }
+}
+
+/// Lightning keeps the workers that train until those that validate have ended.
+#[test]
+fn a_split_is_known_though_the_workers_of_one_side_stay() {
+    let torch = Distributed { seed: SEED.into(), ..Distributed::default() };
+    let [train, validate] = split(&Sampler::TorchDistributed(torch.clone()), N / 5 * 4);
+    let loaders = [loader(&distributed(&train)), loader(&vec![validate; 5])];
+    let unit = lists(&(0..SEED + 1).collect::<Vec<u32>>());
+    let unit = unit.iter().position(|of| *of == Sampler::TorchDistributed(torch.clone()));
+    let seeds = (3..8).chain(unit.map(|unit| unit as u32)).collect();
+    let (outcome, _) = run_until(learner(N), &loaders, seeds, |_| 1);
+    assert!(is_known_from(1, &outcome), "{outcome:?}");
 }
 
 /// A job that gives `SubsetRandomSampler` two parts of `randperm` after `torch.manual_seed`.

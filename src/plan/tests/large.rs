@@ -36,6 +36,46 @@ fn read(world: &mut World, task: u32, block: BlockId, first: u16) {
     arrive_all(world);
 }
 
+/// Four readers go through their files at the same time, as `tf.data`'s interleave does, in an order that
+/// nobody knows: what they come to next is fetched before they ask for it, RAM being full as well.
+#[test]
+fn what_comes_next_is_fetched_in_place_of_what_this_epoch_has_read() {
+    let layout = Arc::new(Layout::new((0..FILES).map(|_| u64::from(BLOCKS) << 20)));
+    let plan = settings(layout.pages_bytes_of_all() / 2, None, PolicyKind::Auto);
+    let plan = Settings { window_bytes: None, inflight_max: 32, ..plan };
+    let mut world = World::new(plan.clone());
+    world.planner = Planner::new(plan, layout.clone());
+    world.layout = layout;
+    let mut before = Counters::default();
+    for epoch in 0..4 {
+        let mut files: VecDeque<u32> = shuffled(FILES, epoch).iter().copied().collect();
+        let mut workers: Vec<VecDeque<BlockId>> = vec![VecDeque::new(); 4];
+        while !files.is_empty() || workers.iter().any(|left| !left.is_empty()) {
+            for (task, left) in (1..).zip(&mut workers) {
+                if left.is_empty()
+                    && let Some(file) = files.pop_front()
+                {
+                    world.tell(Event::Seen { task, file: FileId(file) });
+                    left.extend((file * BLOCKS..(file + 1) * BLOCKS).map(BlockId));
+                }
+                let Some(block) = left.pop_front() else { continue };
+                if world.fetching.contains(&block) {
+                    world.tell(Event::Joined { block, task });
+                } else if !world.pages.contains(&block) {
+                    world.miss(block, task);
+                }
+                arrive_all(&mut world);
+                world.check();
+            }
+        }
+        let now = world.planner.counters();
+        let demanded = now.demanded - before.demanded;
+        let fetched = (now.source_bytes - before.source_bytes) >> 20;
+        assert!(2 * demanded <= fetched, "{epoch}: {demanded} of {fetched}");
+        before = now;
+    }
+}
+
 /// The directory of an archive is at its end; some files have something in their middle that is read first.
 #[test]
 fn archives_cost_their_own_bytes() {

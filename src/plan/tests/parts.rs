@@ -133,3 +133,30 @@ fn a_block_of_which_half_has_come_is_fetched_whole_if_a_tier_below_ram_can_keep_
         world.check();
     }
 }
+
+#[test]
+fn a_little_of_ram_is_for_parts_where_the_rest_was_read() {
+    let mut world = world(16, 8);
+    let small = (0..8).map(|_| BLOCK_BYTES);
+    world.layout = Arc::new(Layout::new(std::iter::once(16 * BLOCK_BYTES).chain(small)));
+    let plan = settings(8 * BLOCK_BYTES, None, PolicyKind::Auto);
+    let plan = Settings { window_bytes: Some(0), ..plan };
+    world.planner = Planner::new(plan, world.layout.clone());
+    for file in (1..9).map(FileId) {
+        world.open(1, file);
+        arrive_all(&mut world);
+        world.close(file);
+        arrive_all(&mut world);
+    }
+    world.miss(BlockId(9), 1);
+    arrive_all(&mut world);
+    let kept = world.pages.len();
+    for block in [2, 4, 6, 11, 13] {
+        world.read_part(BlockId(block), 1, 0, 64);
+        arrive_all(&mut world);
+        world.check();
+    }
+    let parts: usize = world.parts.values().map(BTreeSet::len).sum();
+    assert!(parts >= 256, "an eighth of RAM: {parts} pages");
+    assert!(world.pages.len() < kept && !world.pages.is_empty(), "{} of {kept}", world.pages.len());
+}

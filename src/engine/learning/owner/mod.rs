@@ -307,12 +307,28 @@ impl Owner {
         if task == 0 {
             return;
         }
+        let known = self.groups.processes();
         if let Some(Task { own: process, group }) = self.groups.of(task) {
+            if self.groups.processes() > known {
+                // The workers of the next loader come when those of the one before have ended.
+                self.see_who_has_gone();
+            }
             self.observe(Observation::Opened { at_ms, task, process, group, sample, exact });
         }
         // What is in the page cache is read without being asked for.
         let Owner { around, layout, notes, .. } = self;
         self.lists.read(FileId(sample), &around.catalog, layout, notes);
+    }
+
+    /// The learner hears of tasks and processes that have ended.
+    fn see_who_has_gone(&mut self) {
+        let gone = self.groups.take_gone();
+        if self.learner.is_none() {
+            return;
+        }
+        gone.tasks.into_iter().for_each(|task| self.observe(Observation::Left { task }));
+        let exited = |process| Observation::Exited { process };
+        gone.processes.into_iter().map(exited).for_each(|observation| self.observe(observation));
     }
 
     /// A list of files was read: by its order a loader may number its samples.
@@ -546,14 +562,8 @@ impl Owner {
             tracing::info!(files = self.layout.files(), "other files: learning begins anew");
             self.begin_anew();
         }
-        let gone = self.groups.take_gone();
+        self.see_who_has_gone();
         if self.learner.is_some() {
-            for task in gone.tasks {
-                self.observe(Observation::Left { task });
-            }
-            for process in gone.processes {
-                self.observe(Observation::Exited { process });
-            }
             self.end_groups();
             self.tell_again(&published);
             let kept = published.accounts.kept.get(RAM).copied().unwrap_or_default();

@@ -1,0 +1,194 @@
+//! How ranges of files are read: one version of a file or nothing, and no more than is asked for.
+//!
+//! 1. The file is opened, unless it is [still open](super::held) as the version that is expected. `fstat` must
+//!    tell the fingerprint that is asked for.
+//! 2. The kernel is told that the file is read at random. What a client reads ahead by itself lies beyond
+//!    the range: nobody has asked for it, and it stays in memory when the file has become another version.
+//! 3. A range that takes the client several requests is asked for all at once, in pieces that each are one
+//!    request. To read it would wait for one piece after the other.
+//! 4. The range is read. Then `fstat` must tell the same again: bytes are handed out only if the file was
+//!    one version before and after. Its pages are dropped from memory.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
+use nix::libc;
+use nix::sys::stat::fstat;
+use rustix::buffer::spare_capacity;
+use rustix::io::pread;
+
+use super::held::{Closed, Held};
+use super::posix::{fingerprint, open_beneath};
+use super::{Fingerprint, ReadError, ReadRequest};
+
+/// How often a read that falls short is tried again.
+const SHORT_READS_MAX: usize = 3;
+
+/// What a client reads ahead at once where nobody has set it otherwise, in bytes.
+const READAHEAD: usize = 128 << 10;
+
+/// Reads files beneath a directory.
+pub(super) struct Reading {
+    root: Arc<OwnedFd>,
+    held: Held,
+    /// Bytes that the client asks for at once, at most.
+    piece: usize,
+}
+
+impl Reading {
+    pub(super) fn new(root: Arc<OwnedFd>) -> Self {
+        let piece = readahead(&root).unwrap_or_default().max(READAHEAD);
+        Reading { root, held: Held::default(), piece }
+    }
+
+    /// The files that are open and have not been read for a while.
+    pub(super) fn idle(&self, now: Instant) -> Closed {
+        self.held.idle(now)
+    }
+
+    pub(super) fn read(&self, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+        for _ in 0..SHORT_READS_MAX {
+            let read = match self.held.get(&request.path, &request.fingerprint) {
+                Some(file) => self.read_once(&file, request).or_else(|_| {
+                    // The path may lead to another file by now.
+                    drop(self.held.forget(&request.path));
+                    self.read_anew(request)
+                }),
+                None => self.read_anew(request),
+            };
+            if let Some(bytes) = read? {
+                return Ok(bytes);
+            }
+        }
+        Err(ReadError::Source(Errno::EIO))
+    }
+
+    /// Opens the file and reads the range.
+    fn read_anew(&self, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file =
+            open_beneath(self.root.as_fd(), &request.path, flags).map_err(ReadError::Source)?;
+        let file = Arc::new(File::from(file));
+        let opened = version(&file, request)?;
+        if request.is_part() || request.length > self.piece {
+            let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+        }
+        let read = self.read_once(&file, request)?;
+        if read.is_some() && request.is_part() && opened == request.fingerprint {
+            drop(self.held.keep(&request.path, &file, opened));
+        }
+        Ok(read)
+    }
+
+    /// Reads the range of a file that was the right version when it was opened; none where the read fell
+    /// short.
+    ///
+    /// A short read is not continued: a network filesystem's client may have taken it for the end of
+    /// the file, and give zeros for what comes after it.
+    fn read_once(&self, file: &File, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+        if request.length > self.piece {
+            for at in (0..request.length).step_by(self.piece) {
+                let length = self.piece.min(request.length - at);
+                let offset = request.offset + at as u64;
+                advise(file, offset, length, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+            }
+        }
+        let mut bytes = Vec::with_capacity(request.length);
+        rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
+            .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
+        bytes.truncate(request.length);
+        version(file, request)?;
+        // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
+        let (offset, length) = (request.offset, request.length);
+        advise(file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        Ok((bytes.len() == request.length).then_some(bytes))
+    }
+}
+
+/// What version the file is, if it is the one that is asked for.
+fn version(file: &File, request: &ReadRequest) -> Result<Fingerprint, ReadError> {
+    let seen = fingerprint(&fstat(file).map_err(ReadError::Source)?);
+    let expected = &request.fingerprint;
+    let same = seen == *expected || !request.exact && seen.is_content_of(expected);
+    if same { Ok(seen) } else { Err(ReadError::Changed) }
+}
+
+/// What fails costs time, and no more.
+fn advise(file: &File, offset: u64, length: usize, advice: PosixFadviseAdvice) {
+    let _ = posix_fadvise(file, offset as libc::off_t, length as libc::off_t, advice);
+}
+
+/// How many bytes the client of the filesystem reads ahead at once, where that is told.
+fn readahead(root: &OwnedFd) -> Option<usize> {
+    let device = fstat(root).ok()?.st_dev;
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let told = Path::new("/sys/class/bdi").join(format!("{major}:{minor}/read_ahead_kb"));
+    let kilobytes: usize = fs::read_to_string(told).ok()?.trim().parse().ok()?;
+    kilobytes.checked_mul(1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{PosixSource, Source, Urgency};
+
+    const LENGTH: usize = 3 << 20;
+
+    fn reading(directory: &Path) -> (Reading, PosixSource) {
+        let root = nix::fcntl::open(directory, OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty());
+        (Reading::new(Arc::new(root.unwrap())), PosixSource::open(directory, 1).unwrap())
+    }
+
+    fn request(source: &PosixSource, offset: u64, length: usize) -> ReadRequest {
+        ReadRequest {
+            path: Path::new("file").into(),
+            fingerprint: source.stat(Path::new("file")).unwrap().fingerprint(),
+            exact: true,
+            offset,
+            length,
+            urgency: Urgency::Demand,
+            deliver: Box::new(|_| ()),
+        }
+    }
+
+    #[test]
+    fn ranges_are_what_the_file_has_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..LENGTH as u32 / 4).flat_map(u32::to_le_bytes).collect();
+        fs::write(directory.path().join("file"), &bytes).unwrap();
+        let (reading, source) = reading(directory.path());
+        for (offset, length) in [(0, LENGTH), (0, 4096), (5000, 1 << 20), (LENGTH - 700, 700)] {
+            let read = reading.read(&request(&source, offset as u64, length)).unwrap();
+            assert!(read == bytes[offset..offset + length], "{length} at {offset}");
+        }
+        let beyond = reading.read(&request(&source, LENGTH as u64, 4096));
+        assert_eq!(beyond, Err(ReadError::Source(Errno::EIO)));
+    }
+
+    #[test]
+    fn a_file_stays_open_as_the_version_that_it_was_opened_as() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("file"), directory.path().join("other"));
+        let (reading, source) = reading(directory.path());
+        let is_held =
+            |request: &ReadRequest| reading.held.get(&request.path, &request.fingerprint).is_some();
+        fs::write(&path, vec![1; LENGTH]).unwrap();
+        let [whole, old] = [LENGTH, 4096].map(|length| request(&source, 0, length));
+        assert_eq!(reading.read(&whole).map(|read| read[0]), Ok(1));
+        assert!(!is_held(&whole), "nothing more is read of it");
+        assert_eq!(reading.read(&old), Ok(vec![1; 4096]));
+        assert!(is_held(&old));
+        fs::write(&other, vec![2; LENGTH]).unwrap();
+        fs::rename(&other, &path).unwrap();
+        let new = request(&source, 0, 4096);
+        assert_eq!(reading.read(&new), Ok(vec![2; 4096]));
+        assert!(is_held(&new) && !is_held(&old));
+        assert_eq!(reading.read(&old), Err(ReadError::Changed));
+        assert_eq!(reading.read(&new), Ok(vec![2; 4096]));
+    }
+}
