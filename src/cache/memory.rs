@@ -35,9 +35,10 @@ const PREFETCHES_MIN: usize = 1;
 /// Looks after which a fetch is not counted until its bytes are there.
 const LASTS_LONG_AFTER: u64 = looks_in(2);
 
-/// Bytes from which on memory goes back to the system as soon as it is let go of.
+/// Bytes from which on memory goes back to the system as soon as it is let go of: more than the kernel asks for of
+/// a file that is read at random, since to have such memory anew costs as much as to read it.
 #[cfg(target_env = "gnu")]
-const GIVEN_BACK: nix::libc::c_int = 128 << 10;
+const GIVEN_BACK: nix::libc::c_int = 132 << 10;
 
 /// A fetch that may begin.
 type Begin = Box<dyn FnOnce(Charge) + Send>;

@@ -85,6 +85,8 @@ pub(super) struct Loader {
     pub(super) libraries: u32,
     /// Epochs for which it was asked which samples they had.
     pub(super) parts: u32,
+    /// After how many opens it was asked last of which side of a split they are.
+    pub(super) side_asked: usize,
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
@@ -125,6 +127,7 @@ impl Loader {
             told: 0,
             libraries: 0,
             parts: 0,
+            side_asked: 0,
             proven: false,
             grounds: (Rung::Unread, 0.0, 0.0),
             known_after: None,
@@ -221,6 +224,7 @@ impl Loader {
         }
         self.give_up(shared, out);
         self.seek(shared, out);
+        self.consider_side(shared, out);
     }
 
     /// Whether to compare what was opened with all suspects: at first at each open. While an order
@@ -245,6 +249,7 @@ impl Loader {
         self.suspects = None;
         self.leads.clear();
         self.stage = Stage::Start;
+        self.side_asked = 0;
     }
 
     /// Compares what was opened with what searches found, and with all orders that cost nothing.

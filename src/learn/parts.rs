@@ -3,7 +3,8 @@
 //! A script leaves some files out of its list, or splits the list at random in what it trains on and
 //! what it validates with. A whole epoch shows which samples the loader has. In the order of each
 //! numbering they are another numbering. If a popular seed shuffles the list so that they lie side by
-//! side, this order of them is a numbering, too, and so is that of the other side.
+//! side, this order of them is a numbering, too, and so is that of the other side. If a side is one of the
+//! usual shares of the list, the beginning of an epoch is enough to tell.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,6 +37,10 @@ const TWICE_PART: usize = 50;
 /// more than a few.
 const LACKED_PART: u32 = 8;
 const SPLIT_PART: u32 = 50;
+
+/// After so many opens of an epoch it is asked whether they are of one side of a split: the more its
+/// larger side has of the list, the more opens it takes to tell.
+const SIDES_AFTER: [usize; 3] = [128, 256, 512];
 
 /// Epochs that may have been drawn before it is known how the list was split.
 const EPOCHS: u64 = 4;
@@ -89,15 +94,45 @@ impl Loader {
                 shared.derive(kept(&shared.indexes[at], &read), Part { of: n, list: None });
             }
         }
-        if lacked > n / SPLIT_PART && !shared.cached && !shared.spent.contains(&self.group) {
-            let view = |&at: &usize| {
-                let sequence = &shared.indexes[at].sequence;
-                let read = read.iter().filter_map(|sample| sequence.place(*sample)).collect();
-                View { n: sequence.len(), readers: vec![read] }
-            };
-            let search = Search::split(wholes.iter().map(view).collect());
-            self.want((search, Purpose::Split { wholes }), self.epoch(), shared, out);
+        if lacked > n / SPLIT_PART {
+            self.ask_split(read, wholes, false, shared, out);
         }
+    }
+
+    /// Another open is known: after some, it is asked whether they are of one side of a list that was split.
+    pub(super) fn consider_side(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
+        let read = self.attempt.log();
+        let is_due = SIDES_AFTER.contains(&read.len()) && self.side_asked != read.len();
+        let is_open = self.follow.is_none() && self.past.is_none() && self.epoch() < PARTS_MAX;
+        if !is_due || !is_open || !self.reads() {
+            return;
+        }
+        let (read, wholes) = (read.to_vec(), wholes(read, &shared.indexes));
+        self.side_asked = read.len();
+        if !wholes.is_empty() {
+            self.ask_split(&read, wholes, true, shared, out);
+        }
+    }
+
+    /// Asks how a list was split of which this was read, all of a part or its beginning.
+    fn ask_split(
+        &self,
+        read: &[u32],
+        wholes: Vec<usize>,
+        is_beginning: bool,
+        shared: &mut Shared,
+        out: &mut Vec<Decision>,
+    ) {
+        if shared.cached || shared.spent.contains(&self.group) {
+            return;
+        }
+        let view = |&at: &usize| {
+            let sequence = &shared.indexes[at].sequence;
+            let read = read.iter().filter_map(|sample| sequence.place(*sample)).collect();
+            View { n: sequence.len(), readers: vec![read] }
+        };
+        let search = Search::split(wholes.iter().map(view).collect(), is_beginning);
+        self.want((search, Purpose::Split { wholes }), self.epoch(), shared, out);
     }
 
     /// Takes what a search for a split has found: the numberings of both of its sides.

@@ -46,6 +46,10 @@ const FITS: f64 = 16.0;
 
 /// Bits of evidence beyond those that tell all splits apart that a split is asked for.
 const SPLITS: f64 = 20.0;
+
+/// The usual shares that a side has of a list, in hundredths.
+const SHARES: [u64; 19] = [1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 98, 99];
+
 /// Of a generator's epochs so many are tried, if they have no more samples together.
 const FIRST_MAX: u32 = 8;
 const SAMPLES_MAX: u64 = 1 << 28;
@@ -79,7 +83,8 @@ enum Kind {
     /// seeds of its own.
     Drawn(SeedSearch, Arc<[u32]>),
     /// Lists as popular seeds shuffle them, in which what the views have read lies side by side.
-    Split { lists: Arc<[Sampler]>, views: Vec<View> },
+    /// What they have read may be the beginning of more.
+    Split { lists: Arc<[Sampler]>, views: Vec<View>, is_beginning: bool },
     /// Outputs of torch's default generator that are this, by popular seeds.
     Output { value: u32, outputs: u64 },
 }
@@ -146,6 +151,13 @@ pub enum Finding {
     },
 }
 
+impl Finding {
+    /// Whether it tells how a list was split.
+    pub fn is_split(&self) -> bool {
+        matches!(self, Finding::Split { .. })
+    }
+}
+
 impl Search {
     /// For seeds below `seeds` whose epoch begins as one of the targets.
     pub(super) fn beginning(targets: Vec<Target>, seeds: u64) -> Self {
@@ -198,11 +210,12 @@ impl Search {
         Search { kind: Kind::Library { samplers: samplers.into(), epochs, views }, units }
     }
 
-    /// For lists of which the views have read a part, as popular seeds shuffle them.
-    pub(super) fn split(views: Vec<View>) -> Self {
+    /// For lists of which the views have read a part, as popular seeds shuffle them: all of it, or where
+    /// this is the beginning, some of a part of a usual size.
+    pub(super) fn split(views: Vec<View>, is_beginning: bool) -> Self {
         let lists: Arc<[Sampler]> = lists(&popular()).into();
         let units = lists.len() as u64;
-        Search { kind: Kind::Split { lists, views }, units }
+        Search { kind: Kind::Split { lists, views, is_beginning }, units }
     }
 
     /// For a value among the first `outputs` outputs of torch's default generator, as popular seeds
@@ -282,9 +295,10 @@ impl Search {
                 let all = samplers.flat_map(|sampler| epochs.iter().map(move |&k| (sampler, k)));
                 all.flat_map(|(sampler, epoch)| fitting(sampler, epoch, views)).collect()
             }
-            Kind::Split { lists, views } => {
+            Kind::Split { lists, views, is_beginning } => {
+                let tried = lists.len() * views.len();
                 let some = lists.iter().skip(units.start as usize).take(units.count());
-                some.flat_map(|list| splits(list, views, lists.len())).collect()
+                some.flat_map(|list| splits(list, views, tried, *is_beginning)).collect()
             }
             Kind::Drawn(search, seeds) => {
                 let seeds = seeds.iter().skip(units.start as usize).take(units.count());
@@ -400,21 +414,42 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     views.map(|(view, _)| Finding::Library { sampler: sampler.clone(), epoch, view }).collect()
 }
 
-/// The parts of a list, of so many that are looked at, that the views have read.
-fn splits(list: &Sampler, views: &[View], lists: usize) -> Vec<Finding> {
-    let part = |view: &View| {
-        let positions = list.epochs(view.n, 0).next()?;
+/// The parts of a list that the views have read; so many pairs of a list and a view are looked at.
+fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> Vec<Finding> {
+    let parts = |view: &View| -> Vec<Range<u32>> {
+        let Some(positions) = list.epochs(view.n, 0).next() else { return Vec::new() };
         let sequence = Sequence::new(positions.into());
         let places = || view.readers.iter().flatten().filter_map(|at| sequence.place(*at));
-        let part = places().min()?..places().max()? + 1;
+        let (Some(least), Some(most)) = (places().min(), places().max()) else { return Vec::new() };
+        let read = least..most + 1;
+        let (parts, among) = match is_beginning {
+            true => (usual_parts(&read, view.n), 2 * SHARES.len()),
+            false => (vec![read.clone()], (view.n - read.len() as u32 + 1) as usize),
+        };
         // Of samples drawn from all, all would be of such a part by one chance in 2^bits.
-        let (n, len) = (f64::from(view.n), part.len() as f64);
-        let bits = places().count() as f64 * (n / len).log2();
-        let tried = (views.len() * lists) as f64 * (n - len + 1.0);
-        (bits >= SPLITS + tried.log2()).then_some(part)
+        let bits = |len: usize| places().count() as f64 * (f64::from(view.n) / len as f64).log2();
+        let needed = SPLITS + (tried as f64 * among as f64).log2();
+        parts.into_iter().filter(|part| bits(part.len()) >= needed).collect()
     };
-    let parts = (0..).zip(views).filter_map(|(view, of)| Some((view, part(of)?)));
-    parts.map(|(view, part)| Finding::Split { list: list.clone(), view, part }).collect()
+    let found =
+        (0..).zip(views).flat_map(|(view, of)| parts(of).into_iter().map(move |p| (view, p)));
+    found.map(|(view, part)| Finding::Split { list: list.clone(), view, part }).collect()
+}
+
+/// The smallest parts of the usual sizes, at the beginning or the end of a list of so many, that have all
+/// that was read. A share of a list is rounded down by some scripts, and up by others.
+fn usual_parts(read: &Range<u32>, n: u32) -> Vec<Range<u32>> {
+    let sizes = |share: u64| {
+        let hundredfold = u64::from(n) * share;
+        let down = (hundredfold / 100) as u32;
+        let up = hundredfold.div_ceil(100) as u32;
+        std::iter::once(down).chain((up != down).then_some(up))
+    };
+    let has_all = |part: &Range<u32>| part.start <= read.start && read.end <= part.end;
+    let of_share = |share| -> Vec<Range<u32>> {
+        sizes(share).flat_map(|size| [0..size, n - size..n]).filter(has_all).collect()
+    };
+    SHARES.into_iter().map(of_share).find(|parts| !parts.is_empty()).unwrap_or_default()
 }
 
 /// The outputs of a seed's generator, of the first `count`, that are `value`.
@@ -472,7 +507,7 @@ fn untemper(output: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::samplers::torch::Random;
+    use crate::order::samplers::torch::{Random, randperm};
 
     #[test]
     fn outputs_of_the_default_generator_are_found() {
@@ -494,6 +529,24 @@ mod tests {
             assert!(found.iter().any(is_it), "{at}");
         }
         assert!(outputs_that_are(outputs[4_000], 1234, 4_000).is_empty());
+    }
+
+    #[test]
+    fn the_beginning_of_a_side_shows_the_split() {
+        let n = 1_003;
+        let list = randperm(n, &mut generator(42));
+        for (side, read) in [(0..802, &list[..802]), (0..803, &list[..803]), (802..n, &list[802..])]
+        {
+            let view = View { n, readers: vec![read.iter().step_by(5).copied().collect()] };
+            let search = Search::split(vec![view], true);
+            let found = search.run(0..search.units());
+            let is_it =
+                |found: &Finding| matches!(found, Finding::Split { part, .. } if *part == side);
+            assert!(found.iter().any(is_it) && found.len() <= 2, "{side:?}: {found:?}");
+        }
+        let all = View { n, readers: vec![(0..200).map(|at| at * 5).collect()] };
+        let search = Search::split(vec![all], true);
+        assert_eq!(search.run(0..search.units()), []);
     }
 
     #[test]

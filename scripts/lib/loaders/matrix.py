@@ -3,7 +3,7 @@
 from collections import namedtuple
 
 # job: the program beside this file, job_JOB.py; kind: which of its loaders; data: the set; known: what gives the order,
-# "told" (by `order`), "popular" (a seed that belady tries by itself, or no shuffling) or "" (neither).
+# "told" (by `order`), "popular" (a seed that belady tries by itself) or "" (neither).
 Row = namedtuple("Row", "name job kind data known order workers", defaults=("images", "", "", 4))
 
 
@@ -18,7 +18,7 @@ def told(job, kind, order):
 
 
 def unknown(job, kind, data="images"):
-    """A row whose order nobody can know, or belady does not."""
+    """A row whose order nobody can know, or belady does not: of a few shards, or of a process that reads one epoch."""
     return Row(f"{job}.{kind}", job, kind, data)
 
 
@@ -62,8 +62,8 @@ ROWS = [
     seeded("torchdata", "stateful"),
     seeded("torchdata", "resumed"),
     unknown("webdataset", "shuffled", "wds"),
-    seeded("webdataset", "ordered", "wds"),
-    seeded("mds", "ordered", "mds"),
+    unknown("webdataset", "ordered", "wds"),
+    unknown("mds", "ordered", "mds"),
     unknown("litdata", "shuffled", "litdata"),
     unknown("dali", "mmap"),
     unknown("dali", "read"),
@@ -71,6 +71,6 @@ ROWS = [
     seeded("tensorflow", "files"),
     unknown("tensorflow", "interleave", "tfrecord"),
     seeded("tensorflow", "pydataset"),
-    seeded("pyarrow", "scan", "parquet"),
-    seeded("fio", "files"),
+    unknown("pyarrow", "scan", "parquet"),
+    unknown("fio", "files"),
 ]

@@ -19,7 +19,8 @@ use crate::engine::lock;
 use crate::engine::order::{learnt_stream, with_listing};
 use crate::ids::{FileId, StreamId};
 use crate::learn::{
-    Candidate, Decision, Known, Learner, LoaderId, Observation, Search, SearchId, Settings, Why,
+    Candidate, Decision, Finding, Known, Learner, LoaderId, Observation, Search, SearchId,
+    Settings, Why,
 };
 use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, RAM};
@@ -258,6 +259,10 @@ impl Owner {
                 if generation == self.generation {
                     self.loaders.entry(loader).or_default().cpu += cpu;
                     self.measure(speed);
+                    if findings.iter().any(Finding::is_split) {
+                        // What is searched now is likely to be found.
+                        self.spent.remove(&group);
+                    }
                     if !findings.is_empty() {
                         self.observe(Observation::Found { search, findings });
                     }
