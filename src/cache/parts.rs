@@ -53,8 +53,9 @@ impl Cache {
         drop(flights);
         if is_new {
             self.begin_fetch(node.file());
-            self.inbox.put(Event::Part { block, task, pages }, None);
             self.fetch_pages(key, located);
+            // Of its arrival the planner hears nothing: the reader need not wait until it has been woken.
+            self.inbox.put(Event::Part { block, task, pages }, None);
         }
     }
 

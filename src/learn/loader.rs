@@ -29,6 +29,9 @@ const EXACT_MIN: u32 = 4;
 /// How many opens in a row that an order does not have next raise the question whether it is over.
 const STREAK_MIN: u32 = 3;
 
+/// As long as an epoch has no more unexplained opens, each is compared with all suspects.
+const EACH_MAX: u32 = 64;
+
 /// A recorded epoch this short says nothing about the next.
 const RECORDED_MIN: usize = 16;
 
@@ -234,7 +237,16 @@ impl Loader {
         if self.follow.is_some() && opens < STREAK_MIN {
             return false;
         }
-        opens <= 64 || opens <= 1_024 && opens.is_multiple_of(64) || opens.is_multiple_of(1_024)
+        let seldom = opens <= 1_024 && opens.is_multiple_of(64) || opens.is_multiple_of(1_024);
+        opens <= EACH_MAX || seldom
+    }
+
+    /// Whether it is about to end an epoch, or has begun one that is not explained.
+    pub(super) fn is_at_border(&self) -> bool {
+        match &self.follow {
+            Some(follow) => self.streak > 0 || follow.is_at_end(),
+            None => self.attempt.opens() <= EACH_MAX,
+        }
     }
 
     fn begin_epoch(&mut self) {

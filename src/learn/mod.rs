@@ -104,6 +104,8 @@ pub struct Learner {
     readers: Readers,
     next_loader: u32,
     opens: u64,
+    /// See [`take_border`](Self::take_border).
+    border: bool,
 }
 
 #[derive(Debug)]
@@ -132,6 +134,7 @@ impl Learner {
             readers: Readers::default(),
             next_loader: 0,
             opens: 0,
+            border: false,
         }
     }
 
@@ -277,6 +280,12 @@ impl Learner {
         }
     }
 
+    /// Whether a loader has read at the end or the beginning of an epoch since this was asked last: an order
+    /// may become known, or end, with the next open.
+    pub fn take_border(&mut self) -> bool {
+        std::mem::take(&mut self.border)
+    }
+
     /// A number that changes when there is more to be [remembered](Self::records) of some loader
     /// than an open.
     pub fn news(&self) -> u64 {
@@ -327,6 +336,7 @@ impl Learner {
             let Some(loader) = self.loaders.get_mut(id) else { continue };
             if loader.follows(&open) {
                 loader.narrow(&mut self.shared, out);
+                self.border |= loader.is_at_border();
                 return;
             }
         }
@@ -345,6 +355,7 @@ impl Learner {
         }
         if let Some(loader) = self.loaders.get_mut(&id) {
             loader.wonder(&open, &mut self.shared, out);
+            self.border |= loader.is_at_border();
         }
     }
 

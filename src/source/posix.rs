@@ -278,8 +278,15 @@ impl Source for PosixSource {
         for request in requests {
             let (reading, path) = (Arc::clone(&self.reading), Arc::clone(&request.path));
             self.readers.submit(request.urgency, path, move || {
-                let result = reading.read(&request);
-                (request.deliver)(result);
+                match reading.read(&request) {
+                    Ok((bytes, pages)) => {
+                        // To deliver a whole file may take long: it is pushed into our own mount.
+                        let pages = request.is_part().then_some(pages);
+                        (request.deliver)(Ok(bytes));
+                        drop(pages);
+                    }
+                    Err(error) => (request.deliver)(Err(error)),
+                }
             });
         }
     }

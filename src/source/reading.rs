@@ -7,7 +7,8 @@
 //! 3. A range that takes the client several requests is asked for all at once, in pieces that each are one
 //!    request. To read it would wait for one piece after the other.
 //! 4. The range is read. Then `fstat` must tell the same again: bytes are handed out only if the file was
-//!    one version before and after. Its pages are dropped from memory.
+//!    one version before and after.
+//! 5. When the bytes have been delivered, their pages are dropped from memory.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -51,7 +52,8 @@ impl Reading {
         self.held.idle(now)
     }
 
-    pub(super) fn read(&self, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+    /// The bytes of a range, and its pages, which are to be dropped when the bytes have been delivered.
+    pub(super) fn read(&self, request: &ReadRequest) -> Result<(Vec<u8>, Pages), ReadError> {
         for _ in 0..SHORT_READS_MAX {
             let read = match self.held.get(&request.path, &request.fingerprint) {
                 Some(file) => self.read_once(&file, request).or_else(|_| {
@@ -61,15 +63,15 @@ impl Reading {
                 }),
                 None => self.read_anew(request),
             };
-            if let Some(bytes) = read? {
-                return Ok(bytes);
+            if let Some(read) = read? {
+                return Ok(read);
             }
         }
         Err(ReadError::Source(Errno::EIO))
     }
 
     /// Opens the file and reads the range.
-    fn read_anew(&self, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+    fn read_anew(&self, request: &ReadRequest) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file =
             open_beneath(self.root.as_fd(), &request.path, flags).map_err(ReadError::Source)?;
@@ -90,7 +92,11 @@ impl Reading {
     ///
     /// A short read is not continued: a network filesystem's client may have taken it for the end of
     /// the file, and give zeros for what comes after it.
-    fn read_once(&self, file: &File, request: &ReadRequest) -> Result<Option<Vec<u8>>, ReadError> {
+    fn read_once(
+        &self,
+        file: &Arc<File>,
+        request: &ReadRequest,
+    ) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         if request.length > self.piece {
             for at in (0..request.length).step_by(self.piece) {
                 let length = self.piece.min(request.length - at);
@@ -102,11 +108,24 @@ impl Reading {
         rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
             .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
         bytes.truncate(request.length);
+        let pages =
+            Pages { file: Arc::clone(file), offset: request.offset, length: request.length };
         version(file, request)?;
-        // A second copy in the page cache, beside the pages of our own mount, would only cost memory.
-        let (offset, length) = (request.offset, request.length);
-        advise(file, offset, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-        Ok((bytes.len() == request.length).then_some(bytes))
+        Ok((bytes.len() == request.length).then_some((bytes, pages)))
+    }
+}
+
+/// Pages of a file in the memory of the source's client. When this goes they are dropped: a second copy,
+/// beside the pages of our own mount, would only cost memory.
+pub(super) struct Pages {
+    file: Arc<File>,
+    offset: u64,
+    length: usize,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        advise(&self.file, self.offset, self.length, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
 }
 
@@ -156,17 +175,21 @@ mod tests {
         }
     }
 
+    fn bytes(reading: &Reading, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+        reading.read(request).map(|(bytes, _)| bytes)
+    }
+
     #[test]
     fn ranges_are_what_the_file_has_there() {
         let directory = tempfile::tempdir().unwrap();
-        let bytes: Vec<u8> = (0..LENGTH as u32 / 4).flat_map(u32::to_le_bytes).collect();
-        fs::write(directory.path().join("file"), &bytes).unwrap();
+        let all: Vec<u8> = (0..LENGTH as u32 / 4).flat_map(u32::to_le_bytes).collect();
+        fs::write(directory.path().join("file"), &all).unwrap();
         let (reading, source) = reading(directory.path());
         for (offset, length) in [(0, LENGTH), (0, 4096), (5000, 1 << 20), (LENGTH - 700, 700)] {
-            let read = reading.read(&request(&source, offset as u64, length)).unwrap();
-            assert!(read == bytes[offset..offset + length], "{length} at {offset}");
+            let read = bytes(&reading, &request(&source, offset as u64, length)).unwrap();
+            assert!(read == all[offset..offset + length], "{length} at {offset}");
         }
-        let beyond = reading.read(&request(&source, LENGTH as u64, 4096));
+        let beyond = bytes(&reading, &request(&source, LENGTH as u64, 4096));
         assert_eq!(beyond, Err(ReadError::Source(Errno::EIO)));
     }
 
@@ -179,16 +202,16 @@ mod tests {
             |request: &ReadRequest| reading.held.get(&request.path, &request.fingerprint).is_some();
         fs::write(&path, vec![1; LENGTH]).unwrap();
         let [whole, old] = [LENGTH, 4096].map(|length| request(&source, 0, length));
-        assert_eq!(reading.read(&whole).map(|read| read[0]), Ok(1));
+        assert_eq!(bytes(&reading, &whole).map(|read| read[0]), Ok(1));
         assert!(!is_held(&whole), "nothing more is read of it");
-        assert_eq!(reading.read(&old), Ok(vec![1; 4096]));
+        assert_eq!(bytes(&reading, &old), Ok(vec![1; 4096]));
         assert!(is_held(&old));
         fs::write(&other, vec![2; LENGTH]).unwrap();
         fs::rename(&other, &path).unwrap();
         let new = request(&source, 0, 4096);
-        assert_eq!(reading.read(&new), Ok(vec![2; 4096]));
+        assert_eq!(bytes(&reading, &new), Ok(vec![2; 4096]));
         assert!(is_held(&new) && !is_held(&old));
-        assert_eq!(reading.read(&old), Err(ReadError::Changed));
-        assert_eq!(reading.read(&new), Ok(vec![2; 4096]));
+        assert_eq!(bytes(&reading, &old), Err(ReadError::Changed));
+        assert_eq!(bytes(&reading, &new), Ok(vec![2; 4096]));
     }
 }

@@ -1,40 +1,28 @@
 #!/usr/bin/python3
-"""fio, which reads all files of a directory, each from its start to its end.
+"""fio, which reads one large file at random.
 
-files    in an order drawn anew in each epoch by random.seed(42), four threads
+random   all of its blocks of 16 KiB once an epoch, in an order drawn anew; four threads, each in its part of the file
 """
 
 import os
-import random
 import subprocess
-import tempfile
 
-from job import Job, images_below
+from job import Job
 
-
-def replay(path, names):
-    """Writes what fio reads to `path`."""
-    with open(path, "w") as f:
-        f.write("fio version 2 iolog\n")
-        for name in names:
-            f.write(f"{name} add\n{name} open\n{name} read 0 {os.path.getsize(name)}\n{name} close\n")
-    return path
+BLOCK = 16 << 10
 
 
 def main():
     job = Job()
-    paths, rng = images_below(job.data), random.Random(42)
-    # Without invalidate=0 fio has the kernel drop the pages of each file before it reads it.
-    common = ["--ioengine=psync", "--invalidate=0", "--replay_no_stall=1", "--thread"]
-    for _ in job.epochs():
-        rng.shuffle(paths)
-        options = list(common)
-        with tempfile.TemporaryDirectory() as work:
-            for i in range(job.workers):
-                log = replay(os.path.join(work, str(i)), paths[i::job.workers])
-                options += [f"--name={i}", f"--read_iolog={log}", "--rw=read"]
-            subprocess.run(["fio", *options], check=True, stdout=subprocess.DEVNULL)
-        job.handed(os.path.relpath(path, job.data) for path in paths)
+    path = job.path("train.bin")
+    blocks = os.path.getsize(path) // BLOCK
+    # Without invalidate=0 fio has the kernel drop the file's pages first.
+    command = ["fio", "--name=random", f"--filename={path}", "--rw=randread", f"--bs={BLOCK}", "--ioengine=psync",
+               "--thread", f"--numjobs={job.workers}", f"--size={100 // job.workers}%",
+               f"--offset_increment={100 // job.workers}%", "--invalidate=0", "--group_reporting"]
+    for epoch in job.epochs():
+        subprocess.run([*command, f"--randseed={epoch + 1}"], check=True, stdout=subprocess.DEVNULL)
+        job.handed(range(blocks))
 
 
 if __name__ == "__main__":

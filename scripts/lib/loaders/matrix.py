@@ -18,7 +18,7 @@ def told(job, kind, order):
 
 
 def unknown(job, kind, data="images"):
-    """A row whose order nobody can know, or belady does not: of a few shards, or of a process that reads one epoch."""
+    """A row whose order nobody can know, or belady does not: of a few shards, say."""
     return Row(f"{job}.{kind}", job, kind, data)
 
 
@@ -28,6 +28,7 @@ LARGE = [
     Row("mds", "mds", "shuffled", "mds"),
     Row("h5py", "large", "h5py", "h5py"),
     Row("tokens", "large", "tokens", "tokens"),
+    Row("fio", "fio", "random", "tokens"),
     unknown("datasets", "arrow", "arrow"),
     unknown("pyarrow", "groups", "parquet"),
 ]
@@ -66,11 +67,10 @@ ROWS = [
     unknown("mds", "ordered", "mds"),
     unknown("litdata", "shuffled", "litdata"),
     unknown("dali", "mmap"),
-    unknown("dali", "read"),
+    seeded("dali", "read"),
     unknown("dali", "epochs"),
     seeded("tensorflow", "files"),
     unknown("tensorflow", "interleave", "tfrecord"),
     seeded("tensorflow", "pydataset"),
     unknown("pyarrow", "scan", "parquet"),
-    unknown("fio", "files"),
 ]

@@ -5,7 +5,7 @@ use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Shell, Truth};
 use super::sim::Loader;
-use crate::learn::{Candidate, Journal, Learner, Rung, Settings};
+use crate::learn::{Candidate, Journal, Learner, Observation, Rung, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
 
@@ -139,4 +139,26 @@ fn one_epoch_is_enough_to_know_the_next_ones_generator_after_a_restart() {
     let shell = run(again, &epochs, 2);
     let outcome = &shell.outcomes[&GROUP];
     assert_eq!((shell.asked, outcome.opens.len()), (0, 4), "{outcome:?}");
+}
+
+#[test]
+fn an_epoch_that_begins_unexplained_is_at_a_border_as_is_one_that_ends() {
+    let at_border = |samples: &[u32]| {
+        let (mut learner, mut out) = (learner(), Vec::new());
+        let border = |(at, &sample): (u64, &u32)| {
+            let (task, process, group) = (1, 1, GROUP);
+            let open = Observation::Opened { at_ms: at, task, process, group, sample, exact: true };
+            learner.apply(open, &mut out);
+            learner.take_border()
+        };
+        let border: Vec<bool> = (0..).zip(samples).map(border).collect();
+        assert!(!learner.take_border(), "nothing was opened since");
+        border
+    };
+    let unexplained = at_border(&epochs(42, 0, 4)[0]);
+    assert!(unexplained[..64].iter().all(|border| *border));
+    assert!(unexplained[64..].iter().all(|border| !border));
+    let followed = at_border(&(0..N).collect::<Vec<_>>());
+    assert!(followed[100..800].iter().all(|border| !border));
+    assert!(followed[900..].iter().all(|border| *border));
 }

@@ -34,8 +34,10 @@ const IDLE_LOOK_MAX: Duration = Duration::from_secs(8);
 /// So much of what is heard while files are still being found is kept.
 const EARLY_MAX: usize = 1 << 18;
 
-/// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody.
+/// How long notes gather until they are taken: who leaves one while nobody waits wakes nobody. It is not as
+/// long where an epoch ends or begins: what is opened meanwhile is not foreseen.
 const GATHER: Duration = Duration::from_millis(20);
+const GATHER_SHORTLY: Duration = Duration::from_millis(2);
 
 /// How long a loader may read nothing and be followed. It may read a large file meanwhile, or wait
 /// for a validation.
@@ -199,7 +201,8 @@ impl Owner {
                     for note in std::iter::once(note).chain(notes.try_iter().take(NOTES_MAX)) {
                         self.take(note);
                     }
-                    std::thread::sleep(GATHER);
+                    let shortly = self.learner.as_mut().is_some_and(Learner::take_border);
+                    std::thread::sleep(if shortly { GATHER_SHORTLY } else { GATHER });
                     due = due.min(Instant::now() + LOOK_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
