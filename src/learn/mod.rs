@@ -246,7 +246,7 @@ impl Learner {
         let told = match order.drawn_by() {
             // A sample that is drawn again has several places in an epoch, and here each has one. The
             // planner follows such an order by itself.
-            Some((sampler, _)) if sampler.weights().is_some() => None,
+            Some((sampler, _)) if sampler.weights().is_some() || sampler.draws_anew() => None,
             Some((sampler, samples)) => {
                 let spec = spec.map(|spec| spec.with_sampler(Sampler::Sequential));
                 let (name, samples) = ("the told".to_owned(), Arc::clone(samples));

@@ -68,11 +68,12 @@ pub(super) fn seeds(told: &[Told]) -> Vec<u64> {
 }
 
 /// The samplers that somebody may have meant who told these: with other settings of their keys, and
-/// all others with the same seed. Each is another one.
+/// all others with the same seed. Each is another one. None draws a sample again in an epoch: here each
+/// sample has one place.
 pub(super) fn meant(told: &[Told]) -> Vec<Sampler> {
     let mut found: Vec<Sampler> = Vec::new();
     let mut add = |sampler: Sampler| {
-        if !found.contains(&sampler) {
+        if !sampler.draws_anew() && !found.contains(&sampler) {
             found.push(sampler);
         }
     };
@@ -90,13 +91,12 @@ pub(super) fn meant(told: &[Told]) -> Vec<Sampler> {
 }
 
 /// Torch's samplers of a seed that differ in their first epochs.
-fn of_torch(seed: u64) -> [Sampler; 6] {
+fn of_torch(seed: u64) -> [Sampler; 5] {
     [
         Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() }),
         Sampler::TorchRandom(Random::new(seed)),
         Sampler::TorchSubsetRandom(SubsetRandom { seed, position: 0, gap: 0, epoch: 0 }),
         Sampler::TorchStateful(Stateful { seed, ..Stateful::default() }),
-        Sampler::TorchRandom(Random { replacement: true, ..Random::new(seed) }),
         Sampler::TimmRepeatAug(RepeatAug::default()),
     ]
 }

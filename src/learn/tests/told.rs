@@ -228,6 +228,22 @@ fn weighted_draws_are_left_to_the_planner() {
 }
 
 #[test]
+fn draws_with_replacement_are_left_to_the_planner() {
+    for (keys, epoch) in [(",replacement=true", 0), (",replacement=true", 2), ("", 0)] {
+        let drawn = |replacement, epoch| {
+            let seeded = Random::new(123_456_789);
+            Sampler::TorchRandom(Random { replacement, epoch, ..seeded })
+        };
+        let spec = format!("torch-random:seed=123456789{keys},root=train").parse().unwrap();
+        let mut learner = learner();
+        let out = tell_drawn(&mut learner, &spec, &drawn(!keys.is_empty(), 0));
+        assert!(out.is_empty(), "{out:?}");
+        let (outcome, _) = run(learner, "", &drawn(true, epoch), false);
+        assert!(outcome.titles.is_empty() && outcome.withdrawn == 0, "{spec}: {outcome:?}");
+    }
+}
+
+#[test]
 fn a_popular_seed_is_found_in_a_later_epoch_of_its_generator() {
     for read in [own(0, false), own(0, true)] {
         let (outcome, shell) = run(learner(), "", &read, true);

@@ -99,11 +99,18 @@ impl Sampler {
     /// Whether an epoch over `n` samples may have a position twice.
     pub fn repeats(&self, n: u32) -> bool {
         match self {
+            Sampler::TimmRepeatAug(sampler) => sampler.repeats > 1,
+            Sampler::Accelerate(sampler) => sampler.repeats(n),
+            sampler => sampler.draws_anew(),
+        }
+    }
+
+    /// Whether each position is drawn from all samples, whatever was drawn before.
+    pub fn draws_anew(&self) -> bool {
+        match self {
             Sampler::TorchRandom(sampler) => sampler.replacement,
             Sampler::TorchDefault(sampler) => sampler.replacement,
             Sampler::TorchWeighted(sampler) => sampler.replacement,
-            Sampler::TimmRepeatAug(sampler) => sampler.repeats > 1,
-            Sampler::Accelerate(sampler) => sampler.repeats(n),
             _ => false,
         }
     }
