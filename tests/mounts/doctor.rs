@@ -10,7 +10,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, said};
+use crate::ground::{Ground, mount_table, said};
 use crate::mounted::in_namespace;
 
 /// What a doctor's JSON says, and its exit code.
@@ -32,7 +32,7 @@ fn result<'a>(value: &'a Value, check: &str) -> &'a str {
 
 /// Mounts that a doctor made here.
 fn left_behind(ground: &Ground) -> Vec<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mount_table();
     let here = ground.path("");
     let ours =
         |line: &&str| line.contains("belady-doctor") && line.contains(here.to_str().unwrap());

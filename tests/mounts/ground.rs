@@ -122,13 +122,18 @@ impl Ground {
     }
 }
 
+/// The table of mounts. Some of them are at names that are not UTF-8.
+pub(crate) fn mount_table() -> String {
+    String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned()
+}
+
 impl Drop for Ground {
     fn drop(&mut self) {
         // A mount that was to be refused and was not has no guard of its own.
         for pid in self.daemons() {
             signal(pid, Signal::SIGKILL);
         }
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let table = mount_table();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         let ours: Vec<&str> =
             points.filter(|point| Path::new(point).starts_with(self.dir.path())).collect();

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, daemons, program, said, wait_until};
+use crate::ground::{Ground, daemons, mount_table, program, said, wait_until};
 use crate::programs::{Watchdog, runs, signal, wait_for_end};
 
 /// How many mounts are at exactly this path.
 pub(crate) fn mounts_at(path: &Path) -> usize {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = mount_table();
     table.lines().filter(|line| line.split(' ').nth(4) == path.to_str()).count()
 }
 
@@ -188,7 +188,7 @@ impl Drop for Mounted {
 
 /// Takes away a mount of this kind that has outlived its daemon.
 fn detach(point: &Path, kind: &str) {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = mount_table();
     let at_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
     if table.lines().rev().find(at_point).is_some_and(|line| line.contains(kind)) {
         // Force sets free who waits for it, and may do.

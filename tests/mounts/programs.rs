@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::ground::LIMIT;
+use crate::ground::{LIMIT, mount_table};
 
 /// How long a process of a test may run.
 const LIFE: Duration = Duration::from_secs(600);
@@ -80,8 +80,7 @@ fn describe(pid: i32) -> String {
         let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
         said += &format!("{} in {}\n{}", words.join(" "), read("wchan"), read("stack"));
     }
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    said + &table
+    said + &mount_table()
 }
 
 /// A program that reads, such as a loader.

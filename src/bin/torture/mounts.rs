@@ -20,7 +20,8 @@ pub(crate) struct Mount {
 
 /// What is mounted at a directory and below it, in the order in which it was.
 pub(crate) fn below(directory: &Path) -> Vec<Mount> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
         let minor = fields.get(2)?.split_once(':')?.1.parse().ok()?;
