@@ -35,8 +35,8 @@ const PREFETCHES_MIN: usize = 1;
 /// Looks after which a fetch is not counted until its bytes are there.
 const LASTS_LONG_AFTER: u64 = looks_in(2);
 
-/// Bytes from which on memory goes back to the system as soon as it is let go of: more than the kernel asks for of
-/// a file that is read at random, since to have such memory anew costs as much as to read it.
+/// An allocation of so many bytes goes back to the system as soon as it is freed. This is more than the kernel asks
+/// for of a file that is read at random. To map so small a buffer anew for each read takes time.
 #[cfg(target_env = "gnu")]
 const GIVEN_BACK: nix::libc::c_int = 132 << 10;
 

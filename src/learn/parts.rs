@@ -38,8 +38,8 @@ const TWICE_PART: usize = 50;
 const LACKED_PART: u32 = 8;
 const SPLIT_PART: u32 = 50;
 
-/// After so many opens of an epoch it is asked whether they are of one side of a split: the more its
-/// larger side has of the list, the more opens it takes to tell.
+/// After so many opens of an epoch it is asked whether they are of one side of a split. The larger a side
+/// is, the more of its opens it takes to tell.
 const SIDES_AFTER: [usize; 3] = [128, 256, 512];
 
 /// Epochs that may have been drawn before it is known how the list was split.

@@ -83,7 +83,7 @@ enum Kind {
     /// seeds of its own.
     Drawn(SeedSearch, Arc<[u32]>),
     /// Lists as popular seeds shuffle them, in which what the views have read lies side by side.
-    /// What they have read may be the beginning of more.
+    /// If `is_beginning`, the loader goes on to read more of the same part.
     Split { lists: Arc<[Sampler]>, views: Vec<View>, is_beginning: bool },
     /// Outputs of torch's default generator that are this, by popular seeds.
     Output { value: u32, outputs: u64 },

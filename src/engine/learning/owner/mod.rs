@@ -263,7 +263,8 @@ impl Owner {
                     self.loaders.entry(loader).or_default().cpu += cpu;
                     self.measure(speed);
                     if findings.iter().any(Finding::is_split) {
-                        // What is searched now is likely to be found.
+                        // The sides of the split are searched next. A popular seed is likely to give their
+                        // orders, so that search begins without pauses again.
                         self.spent.remove(&group);
                     }
                     if !findings.is_empty() {
