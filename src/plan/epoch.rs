@@ -8,6 +8,28 @@ const NONE: u32 = u32::MAX;
 /// About how many open positions are looked at to tell whether an epoch is nearly over.
 const LOOKED_AT_MAX: u32 = 4096;
 
+/// How many blocks of an epoch's start are compared with opens that an order does not explain.
+pub(super) const HEAD: usize = 4096;
+
+/// The first blocks of an epoch, each with the position where it comes first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Head(Vec<(u32, u32)>);
+
+impl Head {
+    fn of(blocks: &[u32]) -> Self {
+        let mut head: Vec<(u32, u32)> = blocks.iter().take(HEAD).copied().zip(0..).collect();
+        head.sort_unstable();
+        head.dedup_by_key(|(block, _)| *block);
+        Head(head)
+    }
+
+    /// The first position of a block, if it is one of them.
+    pub(super) fn position(&self, block: BlockId) -> Option<u32> {
+        let found = self.0.binary_search_by_key(&block.0, |(block, _)| *block).ok()?;
+        Some(self.0[found].1)
+    }
+}
+
 /// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
 /// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
 /// by the reader.
@@ -16,6 +38,7 @@ const LOOKED_AT_MAX: u32 = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     blocks: Vec<u32>,
+    head: Head,
     /// By block: its first position that may still be open.
     first: Vec<u32>,
     /// By position: the next one of the same block. Empty where no block repeats.
@@ -40,6 +63,17 @@ fn set(bits: &mut [u64], position: u32) {
     bits[position as usize / 64] |= 1 << (position % 64);
 }
 
+/// The first bit from `from` on that is not set, if there is one.
+fn first_free(bits: &[u64], from: u32) -> Option<u32> {
+    let mut word = from as usize / 64;
+    let mut free = !bits.get(word)? & (u64::MAX << (from % 64));
+    while free == 0 {
+        word += 1;
+        free = !*bits.get(word)?;
+    }
+    Some(word as u32 * 64 + free.trailing_zeros())
+}
+
 impl Epoch {
     /// Indexes `blocks`, numbers below `count`.
     pub(super) fn new(blocks: Vec<u32>, count: usize) -> Self {
@@ -57,6 +91,7 @@ impl Epoch {
         }
         let length = blocks.len();
         Epoch {
+            head: Head::of(&blocks),
             blocks,
             first,
             again,
@@ -143,14 +178,7 @@ impl Epoch {
 
     /// The first position at or after `from` that is still to be staged.
     pub(super) fn unstaged_from(&self, from: u32) -> Option<u32> {
-        let mut word = from as usize / 64;
-        let mut free = !self.staged.get(word)? & (u64::MAX << (from % 64));
-        while free == 0 {
-            word += 1;
-            free = !*self.staged.get(word)?;
-        }
-        let position = word as u32 * 64 + free.trailing_zeros();
-        (position < self.len()).then_some(position)
+        first_free(&self.staged, from).filter(|&position| position < self.len())
     }
 
     /// Marks a position as staged.
@@ -290,11 +318,12 @@ impl Epoch {
 
     /// Marks positions as checked and adds the blocks of those that had not been, nor reached.
     pub(super) fn check(&mut self, positions: std::ops::Range<u32>, due: &mut Vec<BlockId>) {
-        for position in positions.start..positions.end.min(self.len()) {
-            if !has(&self.checked, position) {
-                set(&mut self.checked, position);
-                due.extend(self.block_at(position).filter(|_| !self.is_reached(position)));
-            }
+        let end = positions.end.min(self.len());
+        let mut from = positions.start;
+        while let Some(position) = first_free(&self.checked, from).filter(|&first| first < end) {
+            set(&mut self.checked, position);
+            due.extend(self.block_at(position).filter(|_| !self.is_reached(position)));
+            from = position + 1;
         }
     }
 
@@ -315,8 +344,13 @@ impl Epoch {
         }
     }
 
+    /// Its first blocks, to be found by block.
+    pub(super) fn head(&self) -> &Head {
+        &self.head
+    }
+
     /// The first `count` blocks of the epoch.
-    pub(super) fn head(&self, count: usize) -> &[u32] {
+    pub(super) fn start(&self, count: usize) -> &[u32] {
         &self.blocks[..count.min(self.blocks.len())]
     }
 }

@@ -13,7 +13,7 @@
 //! 5. What a task's files have shown is forgotten when it ends, and all if no task is left: others may
 //!    come.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::Planner;
 use super::event::Action;
@@ -44,9 +44,11 @@ struct Left {
 /// What was opened and may not have been read.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// Files that were left and not opened again.
-    left: BTreeMap<FileId, Left>,
+    /// Files that were left and not opened again. Each open looks here: a tree would be slower.
+    left: HashMap<FileId, Left>,
     touches: Touches,
+    /// What they say.
+    lag: u64,
     /// The same for each task that runs and had left the files, or touched them if that one has ended.
     shown_by: BTreeMap<u32, Touches>,
     /// Files that are held open though they were left, the first first, and at which tick.
@@ -58,12 +60,17 @@ pub(super) struct Mapped {
 impl Mapped {
     /// How many opens later a file is read at most; 0 as long as nothing is known of that.
     pub(super) fn lag(&self) -> u64 {
+        self.lag
+    }
+
+    /// Touches have come or gone.
+    fn find_lag(&mut self) {
         let mut touches = 0;
         let enough = |power: &usize| {
             touches += self.touches[*power];
             touches >= TOUCHES_MIN
         };
-        (0..LAGS).rev().find(enough).map_or(0, |power| 1 << power)
+        self.lag = (0..LAGS).rev().find(enough).map_or(0, |power| 1 << power);
     }
 
     /// A file is opened.
@@ -92,6 +99,7 @@ impl Mapped {
             let power = power.min(LAGS - 1);
             self.touches[power] += 1;
             self.shown_by.entry(task).or_default()[power] += 1;
+            self.find_lag();
         }
     }
 
@@ -101,6 +109,7 @@ impl Mapped {
         for (touches, shown) in self.touches.iter_mut().zip(shown) {
             *touches -= shown;
         }
+        self.find_lag();
     }
 }
 

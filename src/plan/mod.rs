@@ -259,11 +259,11 @@ impl Planner {
     fn follow_up(&mut self, actions: &mut Vec<Action>) {
         let (mut passed, mut turning) = (Vec::new(), Vec::new());
         for stream in self.streams.iter_mut().flatten() {
-            passed.append(&mut stream.take_passed());
+            stream.take_passed(&mut passed);
             let in_ram = |block: &BlockId| self.residency.is_in(*block, RAM);
-            let due = stream.take_due().into_iter().filter(in_ram);
+            let due = stream.take_due().filter(in_ram);
             actions.extend(due.map(|block| Action::Check { block }));
-            turning.append(&mut stream.take_near());
+            stream.take_near(&mut turning);
         }
         for block in passed {
             self.passed(block);

@@ -82,7 +82,7 @@ impl Planner {
         if self.tasks.len() > TASKS_MAX {
             self.tasks.clear();
         }
-        let mut reader = self.tasks.remove(&task).unwrap_or_default();
+        let mut reader = std::mem::take(self.tasks.entry(task).or_default());
         // A loader may open a file twice (to look at its header, say): one read all the same,
         // unless the order has the second one just here.
         let sight = self.sight();
@@ -174,7 +174,7 @@ impl Planner {
             if strays && stream.contains(block) {
                 changed |= stream.stray(block, sight);
             }
-            over.append(&mut stream.take_over());
+            stream.take_over(&mut over);
         }
         if changed {
             self.choose_policy();
@@ -263,7 +263,7 @@ impl Planner {
         if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
             return;
         }
-        let mut reader = self.tasks.remove(&task).unwrap_or_default();
+        let mut reader = std::mem::take(self.tasks.entry(task).or_default());
         let mut over = Vec::new();
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
@@ -273,7 +273,7 @@ impl Planner {
             for position in reader.reads(StreamId(index as u16), position, low) {
                 stream.reach(position, task, self.ticks, sight);
             }
-            over.append(&mut stream.take_over());
+            stream.take_over(&mut over);
         }
         self.tasks.insert(task, reader);
         for block in over {

@@ -352,7 +352,7 @@ impl Planner {
         let mut over = Vec::new();
         for stream in self.streams.iter_mut().flatten() {
             if stream.give_up_behind() {
-                over.append(&mut stream.take_over());
+                stream.take_over(&mut over);
             }
         }
         let any = !over.is_empty();

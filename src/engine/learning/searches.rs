@@ -71,7 +71,8 @@ impl Searches {
         Searches { pool, threads, nice, notes, jobs: Vec::new() }
     }
 
-    /// Begins one, for a loader and the process that it reads for, for which so much time has been `spent`.
+    /// Begins one, for a loader and the process that it reads for, for which so much time has been `spent`
+    /// since searches were to begin without pauses.
     pub(super) fn begin(
         &mut self,
         generation: u32,

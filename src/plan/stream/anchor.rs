@@ -1,8 +1,9 @@
 //! Opens that the order does not explain, and what is concluded from them: that the job has started
 //! an epoch, or that it reads something else.
 
-use super::{HEAD, Stream, expand};
+use super::{Stream, expand};
 use crate::ids::BlockId;
+use crate::plan::epoch::{HEAD, Head};
 use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
 
@@ -63,21 +64,21 @@ impl Stream {
         if self.strays.len() <= pairs_wanted {
             return false;
         }
-        let starts_as = |head: &[u32]| {
-            let at = |stray: &Stray| head.iter().position(|&block| block == stray.block.0);
-            let positions: Vec<usize> = self.strays.iter().filter_map(at).collect();
+        let starts_as = |head: &Head| {
+            let at = |stray: &Stray| head.position(stray.block);
+            let positions: Vec<u32> = self.strays.iter().filter_map(at).collect();
             // Each by the same or another worker, but never before the one that it follows.
             let followed =
-                |(nth, position): (usize, &usize)| positions[nth + 1..].contains(&(position + 1));
+                |(nth, position): (usize, &u32)| positions[nth + 1..].contains(&(position + 1));
             positions.iter().enumerate().filter(|&pair| followed(pair)).count() >= pairs_wanted
         };
-        let now = starts_as(self.current.head(HEAD));
+        let now = starts_as(self.current.head());
         // Where epochs are alike, reads of this one are no start of another.
         // So are reads by tasks that are not trusted yet.
         let again = self.strays.iter().filter(|stray| stray.again).count();
         if now && !self.diverged && 2 * again <= self.strays.len() {
             return false;
-        } else if starts_as(self.next.head(HEAD)) {
+        } else if starts_as(self.next.head()) {
             // What is staged for it stays.
             self.roll(sight);
         } else if self.number > 0 && starts_as(&self.first_head) {

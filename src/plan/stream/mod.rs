@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use crate::ids::BlockId;
 use crate::order::{EpochIter, Order, SampleTable};
-use crate::plan::epoch::Epoch;
+use crate::plan::epoch::{Epoch, Head};
 use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
 use anchor::Stray;
@@ -50,9 +50,6 @@ const ENDING_PART: u32 = 16;
 /// How far ahead of a task a sample that repeats is looked for: more than 64 workers with batches of one.
 const AGAIN_MAX: u32 = 64;
 
-/// How many blocks of an epoch's start are compared with the strays.
-const HEAD: usize = 4096;
-
 /// A stream's order and the place of its reader in it.
 pub(in crate::plan) struct Stream {
     order: Arc<Order>,
@@ -61,7 +58,7 @@ pub(in crate::plan) struct Stream {
     number: u32,
     current: Epoch,
     next: Epoch,
-    first_head: Vec<u32>,
+    first_head: Head,
     /// Where each task that reads the current epoch stands, and up to where it has been staged.
     runners: Vec<Runner>,
     /// The most that there were in an epoch.
@@ -147,7 +144,7 @@ impl Stream {
         let next = expand(&order, &mut epochs, layout);
         Stream {
             epochs,
-            first_head: current.head(HEAD).to_vec(),
+            first_head: current.head().clone(),
             number: 0,
             current,
             next,
@@ -370,21 +367,21 @@ impl Stream {
         }
     }
 
-    /// The blocks whose staged reads are over since the last call.
-    pub(in crate::plan) fn take_over(&mut self) -> Vec<BlockId> {
-        std::mem::take(&mut self.over)
+    /// Adds the blocks whose staged reads are over since the last call.
+    pub(in crate::plan) fn take_over(&mut self, over: &mut Vec<BlockId>) {
+        over.append(&mut self.over);
     }
 
-    /// The blocks that have been read without being seen since the last call.
-    pub(in crate::plan) fn take_passed(&mut self) -> Vec<BlockId> {
+    /// Adds the blocks that have been read without being seen since the last call.
+    pub(in crate::plan) fn take_passed(&mut self, passed: &mut Vec<BlockId>) {
         self.matched += self.passed.len() as u64;
-        std::mem::take(&mut self.passed)
+        passed.append(&mut self.passed);
     }
 
     /// Whether the block is among those that show that an epoch starts: the next, or the first.
     pub(in crate::plan) fn is_in_head(&self, block: BlockId) -> bool {
-        let first = &self.first_head[..self.first_head.len().min(HEAD_SEEN as usize)];
-        self.next.starts_with(block, HEAD_SEEN) || first.contains(&block.0)
+        let first = || self.first_head.position(block);
+        self.next.starts_with(block, HEAD_SEEN) || first().is_some_and(|at| at < HEAD_SEEN)
     }
 
     fn roll(&mut self, sight: Sight<'_>) {

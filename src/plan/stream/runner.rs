@@ -113,14 +113,14 @@ impl Stream {
         self.runners.clear();
         self.foremost = 0;
         self.lit = self.outlook();
-        let next = self.next.head(self.lit.saturating_sub(self.current.len()) as usize);
-        let near = self.current.head(self.lit as usize).iter().chain(next);
+        let next = self.next.start(self.lit.saturating_sub(self.current.len()) as usize);
+        let near = self.current.start(self.lit as usize).iter().chain(next);
         self.near.extend(near.copied().map(BlockId));
     }
 
-    /// The blocks that have come near since the last call: what is read soon, or early in an epoch.
-    pub(in crate::plan) fn take_near(&mut self) -> Vec<BlockId> {
-        std::mem::take(&mut self.near)
+    /// Adds the blocks that have come near since the last call: what is read soon, or early in an epoch.
+    pub(in crate::plan) fn take_near(&mut self, near: &mut Vec<BlockId>) {
+        near.append(&mut self.near);
     }
 
     /// The position that all workers have come by, if that can be told.
@@ -157,7 +157,7 @@ impl Stream {
     }
 
     /// The blocks that have become due to be checked since the last call.
-    pub(in crate::plan) fn take_due(&mut self) -> Vec<BlockId> {
-        std::mem::take(&mut self.due)
+    pub(in crate::plan) fn take_due(&mut self) -> impl Iterator<Item = BlockId> + '_ {
+        self.due.drain(..)
     }
 }

@@ -86,8 +86,23 @@ pub(super) struct Owner {
     seeds_per_second: Option<f64>,
     loaders: BTreeMap<LoaderId, Loader>,
     /// Processor time that searches took, by the process that they were for.
-    spent: BTreeMap<u64, Duration>,
+    spent: BTreeMap<u64, Spent>,
     decisions: Vec<Decision>,
+}
+
+/// Processor time that searches for a process took.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    all: Duration,
+    /// Of that, what it took before searches were to begin without pauses again.
+    before: Duration,
+}
+
+impl Spent {
+    /// What it took since searches were to begin without pauses.
+    fn since(self) -> Duration {
+        self.all - self.before
+    }
 }
 
 /// A stream that was told its order.
@@ -265,7 +280,8 @@ impl Owner {
                     if findings.iter().any(Finding::is_split) {
                         // The sides of the split are searched next. A popular seed is likely to give their
                         // orders, so that search begins without pauses again.
-                        self.spent.remove(&group);
+                        let spent = self.spent.entry(group).or_default();
+                        spent.before = spent.all;
                     }
                     if !findings.is_empty() {
                         self.observe(Observation::Found { search, findings });
@@ -293,7 +309,7 @@ impl Owner {
 
     /// A search for loaders of a process took so much more of a processor.
     fn spend(&mut self, group: u64, cpu: Duration) {
-        let spent = self.spent.entry(group).or_default();
+        let spent = &mut self.spent.entry(group).or_default().all;
         *spent += cpu;
         if *spent >= self.settings.time && *spent - cpu < self.settings.time {
             tracing::info!(process = group, ?spent, "order.learn-time is used up");
@@ -390,7 +406,7 @@ impl Owner {
         let received = std::mem::take(&mut self.received);
         received.iter().for_each(|received| self.tell_of(received, &mut learner));
         self.received = received;
-        let spent = self.spent.iter().filter(|(_, spent)| **spent >= self.settings.time);
+        let spent = self.spent.iter().filter(|(_, spent)| spent.all >= self.settings.time);
         for (&group, _) in spent {
             learner.apply(Observation::Spent { group }, &mut self.decisions);
         }
@@ -433,7 +449,7 @@ impl Owner {
             let Held { id, loader, group, search } = held;
             tracing::debug!(?id, ?loader, units = search.units(), "search begins");
             let spent = self.spent.get(&group).copied().unwrap_or_default();
-            self.searches.begin(self.generation, id, (loader, group), search, spent);
+            self.searches.begin(self.generation, id, (loader, group), search, spent.since());
         }
     }
 

@@ -232,6 +232,28 @@ fn who_has_spent_the_time_of_searches_is_not_searched_for_by_a_new_learner() {
 }
 
 #[test]
+fn a_split_that_is_found_begins_without_pauses_and_gives_no_more_time() {
+    let mut stand = Stand::new();
+    stand.owner.settings.time = Duration::from_secs(10);
+    stand.open(shuffled().into_iter().take(60));
+    assert!(stand.owner.searches.run());
+    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    let (search, group) = (crate::learn::SearchId(u32::MAX), u64::from(task()));
+    let mut slice = |findings, seconds| {
+        let cpu = Duration::from_secs(seconds);
+        let (generation, speed, owner) = (0, None, &mut stand.owner);
+        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
+        (owner.spent[&group].since().as_secs(), owner.searches.run())
+    };
+    assert_eq!(slice(Vec::new(), 5), (5, true));
+    let split = Finding::Split { list: own(false), view: 0, part: 0..FILES / 2 };
+    // What the slice itself took counts from then on.
+    assert_eq!(slice(vec![split], 2), (2, true));
+    assert_eq!(slice(Vec::new(), 2), (4, true));
+    assert_eq!(slice(Vec::new(), 2), (6, false), "eleven seconds in all");
+}
+
+#[test]
 fn a_reader_that_the_planner_lost_is_told_again() {
     let mut stand = Stand::new();
     stand.open(0..60);
