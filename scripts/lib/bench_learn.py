@@ -73,18 +73,40 @@ def processor_has(flag):
         return any(line.startswith("flags") and flag in line.split() for line in f)
 
 
+class Opens:
+    """Opens of all streams, as status after status tells them: predicted, strayed, and of those predicted the ones that
+    were seen, as what nobody saw proves nothing. What was withdrawn is counted anew, so the looks must not be far apart."""
+
+    FIELDS = ("opens_predicted", "opens_strayed", "opens_seen")
+
+    def __init__(self):
+        self.last, self.sums = {}, [0, 0, 0]
+
+    def look(self, status):
+        streams = {("order", order["stream"]): order for order in status["orders"]}
+        streams |= {("loader", loader["loader"]): loader["progress"] for loader in status["loaders"]}
+        for key, progress in streams.items():
+            now = [(progress or {}).get(field) or 0 for field in self.FIELDS]
+            last = self.last.get(key, [0, 0, 0])
+            fresh = now[0] < last[0]
+            self.sums = [total + (n if fresh else n - l) for total, n, l in zip(self.sums, now, last)]
+            if progress:
+                self.last[key] = now
+
+
 class Watch(threading.Thread):
-    """Looks at a mount's status again and again: when each loader's order became known."""
+    """Looks at a mount's status again and again: when each loader's order became known, and what was predicted."""
 
     def __init__(self, mount):
         super().__init__(daemon=True)
         self.mount, self.over, self.known, self.lock = mount, threading.Event(), [], threading.Lock()
+        self.opens = Opens()
 
     def run(self):
         followed = {}
         while not self.over.wait(.2):
             try:
-                loaders = self.mount.status()["loaders"]
+                loaders = self.status()["loaders"]
             except (subprocess.SubprocessError, ValueError):
                 continue
             now = time.monotonic()
@@ -94,6 +116,18 @@ class Watch(threading.Thread):
                     with self.lock:
                         self.known.append((now, loader))
                 followed[loader["loader"]] = state
+
+    def status(self):
+        """The status, which is counted before anybody asks for another one."""
+        with self.lock:
+            status = self.mount.status()
+            self.opens.look(status)
+            return status
+
+    def counted(self):
+        """Opens predicted, strayed and seen so far."""
+        with self.lock:
+            return list(self.opens.sums)
 
     def since(self, moment, ids):
         """The first time after `moment` that the orders of all these loaders were known, in seconds; or None."""
@@ -118,7 +152,7 @@ class Job:
         pages = FILES * PAGE
         self.ram = int(share * pages) + (FILES + VALIDATION) * NODE + (1 << 20)
         self.epochs, self.cracks, self.loaders, self.commits, self.held_late_us = [], [], [], 0, 0
-        self.seen, self.strayed, self.counted = 0, 0, {}
+        self.seen, self.strayed = 0, 0
 
     def run(self):
         with Slowpfs(self.rig.data, os.path.join(self.rig.work, "source")) as slow:
@@ -139,7 +173,7 @@ class Job:
         """Runs the ranks side by side; what is counted between two borders belongs to one epoch."""
         meter, lines, failed = IdleMeter(), {}, []
         border = threading.Barrier(self.ranks, action=lambda: self.border(lines, mount, watch, meter))
-        self.begin(mount, meter)
+        self.begin(mount, watch, meter)
 
         def rank(number):
             def at_border(line):
@@ -150,7 +184,7 @@ class Job:
                        "--sleeps", ",".join(map(str, self.sleeps)), "--workers", WORKERS // self.ranks,
                        "--rank", number, "--ranks", self.ranks, *self.options]
             try:
-                run_program(command, at_border, lambda: self.begin(mount, meter))
+                run_program(command, at_border, lambda: self.begin(mount, watch, meter))
             except Exception as e:               # of a thread: told to the one that waits for it
                 failed.append(e)
                 border.abort()
@@ -164,21 +198,23 @@ class Job:
         if failed or dog.bitten or len(self.epochs) != len(self.sleeps):
             raise RunError(f"{self.name}: only {len(self.epochs)} of {len(self.sleeps)} epochs: {failed[:1]}")
 
-    def begin(self, mount, meter):
+    def begin(self, mount, watch, meter):
         """An epoch begins."""
         meter.percent()
-        self.status, self.cpu, self.began = mount.status(), mount.cpu_us(), time.monotonic()
+        self.status, self.cpu, self.began = watch.status(), mount.cpu_us(), time.monotonic()
+        self.counted = watch.counted()
 
     def border(self, lines, mount, watch, meter):
         """An epoch has ended."""
         before, cpu, began = self.status, self.cpu, self.began
         idle = meter.percent()
-        now = mount.status()
+        now = watch.status()
+        predicted, strayed, seen = (after - before for after, before in zip(watch.counted(), self.counted))
+        self.seen, self.strayed = self.seen + seen, self.strayed + strayed
         if sum(line["images"] for line in lines.values()) < FILES or any(line["wrong"] for line in lines.values()):
             raise RunError(f"{self.name}: not what was to be read: {lines}")
         self.loaders = training(now)
         change = {key: now[key] - before[key] for key in ("opens", "hits", "late", "source_bytes")}
-        predicted, strayed = self.count(now)
         searched = sum(l["search_cpu_s"] for l in now["loaders"]) - sum(l["search_cpu_s"] for l in before["loaders"])
         seconds = max(line["seconds"] for line in lines.values())
         known = watch.since(began, [loader["loader"] for loader in self.loaders])
@@ -200,24 +236,7 @@ class Job:
             "idle": idle,
         })
         say(f"        {self.name} epoch {len(self.epochs)}: {self.epochs[-1]}")
-        self.begin(mount, meter)
-
-    def count(self, status):
-        """Opens predicted and strayed since the last look, of all streams; an order withdrawn counts anew. Of those
-        predicted, the ones that were seen are counted, too: what nobody saw proves nothing."""
-        streams = {("order", order["stream"]): order for order in status["orders"]}
-        streams |= {("loader", loader["loader"]): loader["progress"] for loader in status["loaders"]}
-        fields, sums = ("opens_predicted", "opens_strayed", "opens_seen"), [0, 0, 0]
-        for key, progress in streams.items():
-            now = [(progress or {}).get(field) or 0 for field in fields]
-            last = self.counted.get(key, [0, 0, 0])
-            fresh = now[0] < last[0]
-            for i in range(3):
-                sums[i] += now[i] if fresh else now[i] - last[i]
-            if progress:
-                self.counted[key] = now
-        self.seen, self.strayed = self.seen + sums[2], self.strayed + sums[1]
-        return sums[:2]
+        self.begin(mount, watch, meter)
 
     def exact(self):
         """The share of the opens of a known order, of those that were seen, that were where it has them."""
