@@ -88,6 +88,21 @@ impl Loader {
     }
 }
 
+/// Waits until nearly all of a loader's first epoch has been seen: of workers that end before they
+/// are heard of nobody can ask whose they are. A few opens may slip by where they are no requests.
+#[track_caller]
+pub(crate) fn await_first_epoch(ground: &Ground, mounted: &Mounted, process: u64) {
+    let (point, process_word) = (mounted.point.to_str().unwrap(), process.to_string());
+    let order = ground.path("seen.txt");
+    let output = ["-o", order.to_str().unwrap(), "--json", "--process", &process_word];
+    let record = [&["order", "record", point][..], &output].concat();
+    wait_until("the process known", || known(mounted, process).is_some());
+    wait_until("its epoch seen", || {
+        let said: Value = serde_json::from_str(&ground.ends(0, &record)).unwrap();
+        said["epochs"][0]["samples"].as_u64().unwrap() >= FILES * 9 / 10
+    });
+}
+
 fn name(number: u64) -> String {
     format!("class{}/{number:04}.png", number % 3)
 }

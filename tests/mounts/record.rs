@@ -9,7 +9,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::ground::{Ground, wait_until};
-use crate::loader::{FILES, LEARN, Loader, known, names, plant, read_until};
+use crate::loader::{FILES, LEARN, Loader, await_first_epoch, known, names, plant, read_until};
 use crate::mounted::Mounted;
 
 /// The epochs of an order file, each with its lines.
@@ -45,14 +45,11 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     let process_word = process.to_string();
     let record = ["order", "record", point.to_str().unwrap(), "-o", order, "--json"];
     let record = [&record[..], &["--process", &process_word]].concat();
-    let samples = |said: &Value| said["epochs"][0]["samples"].as_u64().unwrap();
-    wait_until("the process known", || known(&mounted, process).is_some());
-    // A few opens may slip by where they are no requests.
-    wait_until("all seen", || samples(&json(&ground.ends(0, &record))) >= FILES * 9 / 10);
+    await_first_epoch(&ground, &mounted, process);
     loader.program.finish();
     wait_until("its end seen", || known(&mounted, process).is_none());
     let said = json(&ground.ends(0, &record));
-    let samples = samples(&said);
+    let samples = said["epochs"][0]["samples"].as_u64().unwrap();
     let epoch = serde_json::json!({"epoch": 0, "samples": samples, "learnt": false, "whole": true});
     assert_eq!((&said["epochs"], &said["process"]), (&Value::from(vec![epoch]), &process.into()));
     mounted.umount();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::ground::{Ground, content, wait_until};
-use crate::loader::{FILES, LEARN, Loader, known, plant, predicted, read_until};
+use crate::loader::{FILES, LEARN, Loader, await_first_epoch, known, plant, predicted, read_until};
 use crate::mounted::Mounted;
 
 /// Mounts with a cache directory, so that what is learnt is kept.
@@ -88,6 +88,7 @@ fn an_order_that_nobody_can_compute_is_replayed() {
     let mounted = mount(&ground);
     let mut loader = Loader::start(&mounted, list);
     loader.read_an_epoch();
+    await_first_epoch(&ground, &mounted, loader.process);
     loader.program.finish();
     assert_eq!(mounted.status()["journal"], Value::Null);
     mounted.umount();
@@ -129,6 +130,7 @@ fn a_journal_that_cannot_be_used_is_ignored_and_said_so() {
     let read = |mounted: &Mounted| {
         let mut loader = Loader::start(mounted, list);
         loader.read_an_epoch();
+        await_first_epoch(&ground, mounted, loader.process);
         loader.program.finish();
     };
     let mounted = mount(&ground);
