@@ -4,6 +4,7 @@
 //! bytes as the pure rooms decide. `ARCHITECTURE.md` is the map.
 
 pub mod anchor;
+pub mod buffer;
 pub mod cache;
 pub mod catalog;
 pub mod cli;
@@ -22,7 +23,6 @@ pub mod order;
 pub mod paths;
 pub mod plan;
 pub mod process;
-pub mod rehearsal;
 pub mod sim;
 pub mod source;
 pub mod sync;

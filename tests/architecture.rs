@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// import each other.
 const LAYERS: [&[&str]; 14] = [
     &["ids", "error", "anchor", "paths", "process", "sync"],
-    &["order", "rehearsal", "input"],
+    &["order", "buffer", "input"],
     &["config"],
     &["learn"],
     &["plan"],
@@ -28,7 +28,7 @@ const LAYERS: [&[&str]; 14] = [
 
 /// Rooms that hold values and decisions only.
 const PURE: [&str; 9] =
-    ["ids", "error", "order", "rehearsal", "config", "learn", "plan", "sim", "doctor"];
+    ["ids", "error", "order", "buffer", "config", "learn", "plan", "sim", "doctor"];
 
 /// What a pure room never names.
 const IMPURE: [&str; 15] = [

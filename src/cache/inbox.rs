@@ -160,9 +160,9 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     use super::*;
+    use crate::buffer::SampleId;
     use crate::ids::{BlockId, FileId};
     use crate::plan::{Draw, Drawn};
-    use crate::rehearsal::SampleId;
 
     const FOR_LONG: Duration = Duration::from_secs(60);
 

@@ -15,8 +15,8 @@ use super::settings::{
     DiskSettings, LogSettings, MountSettings, RehearsalSettings, SourceSettings,
 };
 use super::units::Bytes;
+use crate::buffer::{Capacity, Classes, Rules};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rehearsal::{Capacity, Classes, Rules};
 
 /// More threads than this in a scan only queue at the metadata server.
 const SCAN_THREADS: RangeInclusive<u32> = 1..=256;

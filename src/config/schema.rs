@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::units::{BufferSize, Bytes, Period, Size};
-use crate::rehearsal::{Classes, Policy};
+use crate::buffer::{Classes, Policy};
 
 /// A configuration as written; the default is a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

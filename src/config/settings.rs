@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::{Control, Mode, Start, StreamConfig};
+use crate::buffer::{Classes, Rules};
 use crate::error::Error;
-use crate::rehearsal::{Classes, Rules};
 
 /// What was found on the host; detected elsewhere, invented in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
+use crate::buffer::Capacity;
 use crate::error::{Error, ErrorKind};
-use crate::rehearsal::Capacity;
 
 /// Units of bytes, largest first within each family; Display prefers the binary family.
 const BYTE_UNITS: [(&str, u64); 11] = [

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
+use crate::buffer::SampleId;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::order::Order;
-use crate::rehearsal::SampleId;
 
 /// Which blocks stay when a tier is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! `[rehearsal.NAME]`: buffers as they are written and resolved.
 
 use super::*;
-use crate::rehearsal::{Capacity, Classes, Policy};
+use crate::buffer::{Capacity, Classes, Policy};
 
 const DIR: &str = "cache.dir=/var/cache/belady";
 

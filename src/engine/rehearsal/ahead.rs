@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rehearsal::SampleId;
+    use crate::buffer::SampleId;
 
     #[test]
     fn who_is_overtaken_is_not_heard() {

@@ -11,9 +11,9 @@ use super::latent::Latent;
 use super::owner::{Owner, Place};
 use super::queue::Bytes;
 use super::scores::Meant;
+use crate::buffer::{Capacity, Draws, Member, SleepSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::View;
-use crate::rehearsal::{Capacity, Draws, Member, SleepSet};
 
 /// Lines that are named of those that were not taken.
 const NAMED_MAX: usize = 5;

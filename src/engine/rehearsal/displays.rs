@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::held::Held;
+use crate::buffer::{ClassId, Draws, Mix, SampleId};
 use crate::catalog::Catalog;
 use crate::fs::views::{Content, Display, Exhibit, Sample};
-use crate::rehearsal::{ClassId, Draws, Mix, SampleId};
 use crate::source::Kind;
 
 /// Digits of a place: more samples are not chosen at once.

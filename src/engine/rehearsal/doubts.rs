@@ -2,8 +2,8 @@
 //! known.
 
 use super::owner::{Owner, Place};
+use crate::buffer::Capacity;
 use crate::config::Bytes;
-use crate::rehearsal::Capacity;
 use crate::source::Kind;
 
 impl Owner {

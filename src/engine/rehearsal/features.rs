@@ -9,8 +9,8 @@ use super::Rehearsal;
 use super::answers::usage;
 use super::owner::Owner;
 use super::scores::{Came, Meant, UNKNOWN, elsewhere};
+use crate::buffer::{self, ClassId, Feature, Policy, Refused};
 use crate::error::{Error, Result};
-use crate::rehearsal::{self, ClassId, Feature, Policy, Refused};
 
 /// Words of a path that look like numbers and stand before features.
 const PATH_NUMBERS_MAX: usize = 4;
@@ -29,7 +29,7 @@ impl Rehearsal {
         let name = buffer.clone();
         let told = self.owner(move |owner| owner.told(&name, &lines))??;
         let Told { policy, features, came } = told;
-        let scores = rehearsal::scores(policy, &features).map_err(refused)?;
+        let scores = buffer::scores(policy, &features).map_err(refused)?;
         self.owner(move |owner| {
             let at = owner.named(&buffer)?;
             let held = owner.writable(at)?;

@@ -17,13 +17,13 @@ use siphasher::sip::SipHasher24;
 use super::record::{Origin, Record, State};
 use super::scores::Came;
 use super::streams::Streams;
+use crate::buffer::{
+    Buffer, Candidate, ClassId, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
+};
 use crate::cache::store::disk::Disk;
 use crate::cache::{Bindings, Journal, Wear};
 use crate::config::RehearsalSettings;
 use crate::fs::views::Sample;
-use crate::rehearsal::{
-    Buffer, Candidate, ClassId, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
-};
 
 /// Samples larger than this are never kept: they are read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;

@@ -42,6 +42,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{STOP_PATIENCE, ends, lock};
+use crate::buffer::{Classes, Labels, SleepSet};
 use crate::cache::store::disk::{Directory, Disk};
 use crate::cache::store::unless_it_hangs;
 use crate::cache::{Cache, CodeStore, Inbox};
@@ -50,7 +51,6 @@ use crate::config::{DiskSettings, RehearsalSettings, hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::views::{Ask, BufferView, Views};
 use crate::input::{self, Limits};
-use crate::rehearsal::{Classes, Labels, SleepSet};
 use crate::sync::Mutex;
 use ahead::Ahead;
 use held::Held;

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::offers::Waiting;
 use super::owner::Owner;
+use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::fs::views::{Appended, Made, Scored, Synced, View};
-use crate::rehearsal::SampleId;
 
 /// Notes that wait before those that can be missed are given up: what many readers leave in the
 /// seconds that a mix of millions of files takes.

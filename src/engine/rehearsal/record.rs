@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
 use crate::cache::Pinned;
 use crate::fs::views::{Access, Sample};
-use crate::rehearsal::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
 
 /// What happened.
 #[derive(Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::answers::{FULL, Refusals};
 use super::owner::Owner;
+use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::engine::lock;
-use crate::rehearsal::SampleId;
 use crate::source::Kind;
 
 /// Why a line is refused whose path is that of nothing.

@@ -13,12 +13,12 @@ use super::held::{Held, Newcomer, hash_of};
 use super::notes::{Notes, notes};
 use super::record::Origin;
 use super::{answering, lapse_beside};
+use crate::buffer::Labels;
 use crate::cache::Inbox;
 use crate::cache::store::disk::{Directory, Disk, Space};
 use crate::cache::store::tests::model::Model;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::fs::views::{Access, BufferView, Display, View, Views};
-use crate::rehearsal::Labels;
 
 /// The views of a buffer whose owner finds these notes.
 pub(super) fn views(notes: &Notes) -> Arc<Views> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::SampleId;
 use crate::cache::{Bindings, Pinned};
-use crate::rehearsal::SampleId;
 
 /// Who may read a sample at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

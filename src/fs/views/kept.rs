@@ -13,7 +13,7 @@ use super::display::STREAMS;
 use super::place::Place;
 use super::streams::{self, Stream};
 use super::{Display, Lapse, Upcoming, View, Views, lock};
-use crate::rehearsal::SampleId;
+use crate::buffer::SampleId;
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
 const DISPLAYS_MAX: usize = 8;

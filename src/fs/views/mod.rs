@@ -40,9 +40,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::Rights;
+use crate::buffer::SampleId;
 use crate::cache::Pinned;
 use crate::catalog::FOR_EVER;
-use crate::rehearsal::SampleId;
 use crate::source::Pool;
 use crate::sync::{Mutex, MutexGuard};
 use display::STREAMS;

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 
 use super::place::{self, Place};
 use super::{Access, Display, Entry, EntryKind, Sample, lock};
-use crate::rehearsal::{AHEAD, Ordinals, SampleId};
+use crate::buffer::{AHEAD, Ordinals, SampleId};
 use crate::sync::Mutex;
 
 /// Digits of an ordinal at least.

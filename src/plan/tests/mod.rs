@@ -16,11 +16,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::buffer::SampleId;
 use crate::ids::{BLOCK_BYTES, PAGE_BYTES, PageRange};
 use crate::order::Order;
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
-use crate::rehearsal::SampleId;
 
 const FILES: u32 = 24;
 

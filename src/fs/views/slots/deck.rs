@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::{Display, Exhibit, Sample, Upcoming};
+use crate::buffer::{SampleId, Supply};
 use crate::cache::Shelf;
-use crate::rehearsal::{SampleId, Supply};
 
 /// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
 /// a dealt sample costs the same however many are held.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::place::DEALT;
 use super::{Display, Sample, Upcoming};
-use crate::rehearsal::Deal;
+use crate::buffer::Deal;
 pub use deck::BufferView;
 pub(super) use deck::Class;
 use deck::{Deck, RENEW_AFTER};

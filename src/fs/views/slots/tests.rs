@@ -10,9 +10,9 @@ use rand::{RngExt, SeedableRng};
 use super::super::place::Place;
 use super::super::{Access, Ask, Content, EntryKind, Exhibit, Made, Make, Views};
 use super::*;
+use crate::buffer::SampleId;
 use crate::cache::Journal;
 use crate::cache::store::tests::model::Model;
-use crate::rehearsal::SampleId;
 
 fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
     let (name, slots) = ("old".to_owned(), 64);

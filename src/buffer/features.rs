@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::buffer::Refused;
+use super::kept::Refused;
 use super::members::{ClassId, SampleId};
 use super::policies::Policy;
 

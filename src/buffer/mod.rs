@@ -11,10 +11,10 @@
 //! All chance is a function of the seed and of what is decided (`luck.rs`), never of when or how
 //! often it is asked: the same seed and the same offers give the same buffer.
 
-mod buffer;
 mod classes;
 mod draws;
 mod features;
+mod kept;
 mod luck;
 mod members;
 mod mix;
@@ -25,10 +25,10 @@ mod supply;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{Buffer, Candidate, Offered, Refused, Rules};
 pub use classes::{Classes, Labels, Pattern};
 pub use draws::Draws;
 pub use features::{Feature, scores};
+pub use kept::{Buffer, Candidate, Offered, Refused, Rules};
 pub use members::{Capacity, ClassId, Member, SampleId};
 pub use mix::{Mix, Part};
 pub use ordinals::Ordinals;
