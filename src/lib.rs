@@ -3,13 +3,13 @@
 //! The pure rooms ([`order`], ids, errors) hold no I/O, clock, lock or task; the others move
 //! bytes as the pure rooms decide. `ARCHITECTURE.md` is the map.
 
-pub mod anchor;
 pub mod buffer;
 pub mod cache;
 pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod disk;
 pub mod doctor;
 pub mod engine;
 pub mod error;
@@ -18,11 +18,14 @@ pub mod fuse;
 pub mod ids;
 pub mod input;
 pub mod learn;
+pub mod learning;
 pub mod mount;
 pub mod order;
 pub mod paths;
 pub mod plan;
 pub mod process;
+pub mod rehearsal;
 pub mod sim;
 pub mod source;
+pub mod store;
 pub mod sync;

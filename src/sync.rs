@@ -55,6 +55,11 @@ mod held {
     }
 }
 
+/// Locks. What a thread that panicked has left is taken as it is.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Whether this thread holds a lock of ours, as far as that is known.
 pub fn is_holding() -> bool {
     held::count() > 0

@@ -162,7 +162,7 @@ class Bench(Parts):
 
     def crash(self):
         """What is left when the machine stops: the test of crash images."""
-        command = ["cargo", "test", "--quiet", "--lib", "cache::store::tests::crash::crash_images", "--", "--nocapture"]
+        command = ["cargo", "test", "--quiet", "--lib", "store::tests::crash::crash_images", "--", "--nocapture"]
         done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=900, check=False)
         seen = SEEN.search(done.stdout)
         if not seen:

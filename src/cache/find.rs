@@ -4,10 +4,10 @@ use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread;
 
-use super::store::{Key, Store};
 use crate::catalog::Catalog;
 use crate::ids::BlockId;
 use crate::plan::Layout;
+use crate::store::{Key, Store};
 
 /// Keys that the store is asked for at once. Each lies elsewhere in memory: a processor waits for
 /// several at a time where nothing else comes in between.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::care::Owed;
 use super::legs::Route;
-use super::{Buffer, Cache, Waiter};
+use super::{Cache, Waiter};
 use crate::catalog::NodeId;
+use crate::disk::Buffer;
 use crate::ids::{BlockId, PageRange};
 
 /// What a flight brings: a block of one version of its file, or some of its pages. Bytes of two versions

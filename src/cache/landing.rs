@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::buffer::Buffer;
 use super::care::InCare;
 use super::flight::{Fetching, Flight, Key};
 use super::memory::Arrival;
 use super::{Cache, ReadFailure};
 use crate::catalog::{Handed, Located, NodeId};
+use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::Urgency;

@@ -11,8 +11,9 @@ use nix::errno::Errno;
 
 use super::care::InCare;
 use super::flight::{Fetching, Flight, Key};
-use super::{Buffer, Cache, Charge, ReadFailure};
+use super::{Cache, Charge, ReadFailure};
 use crate::catalog::Located;
+use crate::disk::Buffer;
 use crate::ids::{BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::{ReadError, ReadRequest, Urgency};
@@ -137,7 +138,8 @@ impl Cache {
                 };
                 match local.get(&cache, leg.block, &leg.located) {
                     Some(bytes) => {
-                        let (bytes, from) = (bytes.charged(charge), Place::Tier(local.tier));
+                        let (bytes, from) =
+                            (bytes.holding(charge.fetched()), Place::Tier(local.tier));
                         cache.arrived(leg.key(), leg.located, bytes, from, leg.urgency);
                     }
                     None => {
@@ -199,7 +201,7 @@ impl Cache {
                 match result {
                     Ok(bytes) => {
                         cache.catalog.seen(leg.located.node, asked);
-                        let bytes = Buffer::from(bytes).charged(charge);
+                        let bytes = Buffer::from(bytes).holding(charge.fetched());
                         let (from, urgency) = (Place::Source, leg.urgency);
                         cache.arrived(leg.key(), leg.located, bytes, from, urgency);
                     }
@@ -282,7 +284,7 @@ impl Cache {
 
     /// Asks the source for what readers have waited for at more than `patience` looks, and for all
     /// that waits for a disk that hangs; what waits to be stored there is let go of. Never blocks; to
-    /// be called each [`LOOK_EVERY`](super::store::LOOK_EVERY).
+    /// be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
     pub fn rescue(self: &Arc<Self>, patience: u64) {
         let Some(local) = &self.local else { return };
         local.store.look();

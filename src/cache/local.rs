@@ -12,15 +12,16 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use super::Cache;
 use super::care::Owed;
 use super::find::find;
 use super::memory::Arrival;
-use super::store::{Found, Key, LOOK_EVERY, Lent, Part, Sample, Store, looks_in};
-use super::{Buffer, Cache};
 use crate::catalog::{Catalog, Located, NodeId};
+use crate::disk::{Buffer, LOOK_EVERY, looks_in};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
+use crate::store::{Found, Key, Lent, Part, Sample, Store};
 use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, stand_back};
 
 /// Bytes that are written at once.

@@ -17,9 +17,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 
-use super::Buffer;
-use super::store::looks_in;
 use crate::catalog::NodeId;
+use crate::disk::{Buffer, looks_in};
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -265,7 +264,7 @@ impl Memory {
     }
 
     /// Stops to count fetches that last for long. To be called each
-    /// [`LOOK_EVERY`](super::store::LOOK_EVERY).
+    /// [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
     pub fn look(&self) {
         self.0.change(|state| {
             state.looks += 1;

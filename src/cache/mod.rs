@@ -17,24 +17,18 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
-mod alarm;
-mod bindings;
-mod buffer;
 mod care;
 mod checked;
-mod codes;
 mod find;
 mod flight;
 mod gears;
 mod inbox;
-mod journal;
 mod landing;
 mod legs;
 mod local;
 mod memory;
 mod parts;
 mod peek;
-pub mod store;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -49,24 +43,20 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, Located, NodeId};
+use crate::disk::Alarm;
 use crate::ids::{BlockId, PageRange};
 use crate::plan::Event;
 use crate::source::{Crew, Pool, Urgency};
+use crate::store::{Lent, Store};
 use crate::sync::{Mutex, MutexGuard};
-pub use alarm::Alarm;
-pub use bindings::Bindings;
-pub use buffer::Buffer;
 use care::Owed;
 use checked::Checked;
-pub use codes::{CodeFile, CodeStore, Shelf};
 use flight::{Fetching, Flight, Key};
 pub use gears::Gears;
 pub use inbox::{Inbox, Message, Question};
-pub use journal::{Journal, Pinned, Wear};
 pub use landing::Landed;
 use local::Local;
 pub use memory::{Arrival, Charge, Memory};
-use store::{Lent, Store};
 pub use whole::Taken;
 use whole::Wholes;
 

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::{Buffer, Cache, Charge, Local};
+use super::{Cache, Charge, Local};
 use crate::catalog::{Located, NodeId};
+use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::source::{ReadRequest, Urgency};
 use crate::sync::Mutex;
@@ -84,7 +85,9 @@ impl Cache {
                     cache.lost(block, local.tier);
                 }
                 match (whole.take(), bytes) {
-                    (Some(taken), Ok(bytes)) => taken(Some(Buffer::from(bytes).charged(charge))),
+                    (Some(taken), Ok(bytes)) => {
+                        taken(Some(Buffer::from(bytes).holding(charge.fetched())))
+                    }
                     (Some(taken), Err(_)) => {
                         drop(charge);
                         cache.whole_from_source(&whole.first, length, taken);
@@ -126,7 +129,7 @@ impl Cache {
                 length: length as usize,
                 urgency: Urgency::Prefetch,
                 deliver: Box::new(|result| {
-                    let charged = |bytes| Buffer::from(bytes).charged(charge);
+                    let charged = |bytes| Buffer::from(bytes).holding(charge.fetched());
                     taken(result.ok().map(charged));
                 }),
             }]);

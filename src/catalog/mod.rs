@@ -19,6 +19,7 @@ mod bits;
 mod change;
 mod doubt;
 mod files;
+mod listing;
 mod names;
 mod node;
 mod pages;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
-use crate::anchor::Anchored;
+use crate::disk::Anchored;
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
@@ -47,6 +48,7 @@ use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
 use doubt::Doubts;
 pub use files::{Leading, Links};
+pub use listing::with_listing;
 pub use node::NodeId;
 use refresh::Turns;
 use scan::Progress;

@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::row::State;
 use super::tree::{Children, Directory, Tables};
-use crate::anchor::Anchored;
+use crate::disk::Anchored;
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
 

@@ -17,8 +17,8 @@ use std::time::Duration;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-use crate::cache::store::{LOOK_EVERY, Standstill};
 use crate::config::hangs;
+use crate::disk::{LOOK_EVERY, Standstill};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Set in the environment of the child.

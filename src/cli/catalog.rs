@@ -8,12 +8,12 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{apart, say, say_json, warn};
-use crate::anchor::Anchored;
-use crate::cache::store::home::{self, Owner};
 use crate::catalog::Catalog;
+use crate::disk::Anchored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, check_apart};
 use crate::source::{PosixSource, Source};
+use crate::store::home::{self, Owner};
 
 /// Threads that scan a source.
 const SCAN_THREADS: usize = 16;

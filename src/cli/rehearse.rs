@@ -9,10 +9,10 @@ use super::{say, say_data, say_json, warn};
 use crate::buffer::{Chooser, SleepSet};
 use crate::config::Bytes;
 use crate::control::{self, Request};
-use crate::engine::Question;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
+use crate::rehearsal::Question;
 
 /// A buffer of a mount.
 #[derive(Debug, Args)]

@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::runtime::{MountDirectory, has_runtime};
 use crate::config::Bytes;
-use crate::engine::{Chosen, Pace, Question};
+use crate::engine::{Chosen, Pace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{is_ending, is_stopped};
+use crate::rehearsal::Question;
 
 /// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 
-use super::{Engine, all, lock, remove};
+use super::{Engine, all, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{Mounted, Place, is_mounted, unmount};
+use crate::sync::lock;
 
 impl Engine {
     /// Shows the dataset at another mount point too.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Engine, STORE_TIER, lock};
-use crate::cache::Alarm;
-use crate::cache::store::disk::Directory;
-use crate::cache::store::home::{self, Home, Owner};
-use crate::cache::store::{LOOK_EVERY, Limits, Store, fresh_secret, unless_it_hangs};
+use super::{Engine, STORE_TIER};
 use crate::config::{Budget, DiskSettings, Reading, Settings, hangs};
+use crate::disk::Alarm;
+use crate::disk::Directory;
+use crate::disk::{LOOK_EVERY, unless_it_hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Event;
+use crate::store::home::{self, Home, Owner};
+use crate::store::{Limits, Store, fresh_secret};
 use crate::sync::Mutex;
+use crate::sync::lock;
 
 /// The budget of the local store.
 pub(super) struct DiskBudget {

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::lock;
+use crate::sync::lock;
 use crate::sync::{Condvar, Mutex};
 
 /// Whether the engine is being stopped.

@@ -3,8 +3,9 @@
 use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
 
-use super::{Engine, LoaderStatus, Status};
+use super::{Engine, Status};
 use crate::fuse::{ControlFile, Render};
+use crate::learning::LoaderStatus;
 use crate::plan::StreamStatus;
 
 /// Name of the stream that an order written to the control file is for.

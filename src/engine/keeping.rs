@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, STOP_PATIENCE, cannot_read, ends, lock};
-use crate::cache::store::home::Home;
-use crate::cache::store::unless_it_hangs;
+use super::{Engine, cannot_read};
 use crate::catalog::{Catalog, ScanStatus};
 use crate::config::SourceSettings;
+use crate::disk::unless_it_hangs;
+use crate::disk::{STOP_PATIENCE, ends};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
+use crate::store::home::Home;
+use crate::sync::lock;
 
 /// Of the threads that scan, one in so many checks what an earlier mount has seen: the readers are
 /// there already, and want the source too.

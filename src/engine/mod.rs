@@ -16,53 +16,44 @@ mod disk;
 mod ending;
 mod files;
 mod keeping;
-mod learning;
 mod order;
 mod planning;
 mod record;
-mod rehearsal;
 mod serving;
 mod status;
 mod warmup;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::cache::store::home::{self, Home, Owner, Stay};
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Catalog, Changes, NodeId};
 use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads, Room};
-use crate::plan::{self, Event, Planner, PolicyKind, RAM, Tier};
+use crate::learning::{Learning, Streams, Surroundings};
+use crate::plan::{self, Event, Planner, PolicyKind, Published, RAM, Tier};
+use crate::rehearsal::{Opening, Question, Rehearsal};
 use crate::source::{Crew, PosixSource, Source, Urgency};
-use crate::sync::{Mutex, MutexGuard};
+use crate::store::home::{self, Home, Owner, Stay};
+use crate::sync::{Mutex, lock};
 use disk::{DiskBudget, Opened};
 use ending::Ending;
 pub use keeping::Scanned;
-pub use learning::LoaderStatus;
-use learning::{Learning, Surroundings};
-use order::Streams;
-pub use order::{resolve as resolve_order, tell_unreadable, with_listing};
-use planning::Published;
+pub use order::{resolve as resolve_order, tell_unreadable};
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
-pub use rehearsal::Question;
-use rehearsal::{Opening, Rehearsal};
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use warmup::Warmups;
 pub use warmup::{Chosen, Pace, Progress, Tally};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
-
-/// How long the end of a mount waits for a thread that writes to the cache disk.
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Everything that serves one source.
 pub struct Engine {
@@ -110,28 +101,6 @@ pub struct Engine {
     over: Ending,
     /// Whether it has been; held by who stops it.
     stopped: Mutex<bool>,
-}
-
-/// Waits for the end of a thread that writes to the cache disk, for so long that a disk that works
-/// has taken all. Says whether it has ended; else `what` may be lost.
-fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
-    let Some(thread) = thread else { return true };
-    let start = Instant::now();
-    while !thread.is_finished() && start.elapsed() < patience {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    if !thread.is_finished() {
-        tracing::warn!("the cache disk hangs; {what} may be lost");
-        return false;
-    }
-    if thread.join().is_err() {
-        tracing::error!("a thread panicked; {what} may be lost");
-    }
-    true
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What there is of something now. It is used while the lock is free.
@@ -436,20 +405,5 @@ fn planner_settings(settings: &Settings) -> plan::Settings {
         window_bytes: settings.prefetch.window_bytes,
         start_at_open: settings.prefetch.start == Start::FirstOpen,
         gears: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_whose_disk_hangs_is_not_waited_for_for_ever() {
-        let (answers, disk) = std::sync::mpsc::channel::<()>();
-        let writes = std::thread::spawn(move || assert!(disk.recv().is_err()));
-        assert!(!ends(Some(writes), Duration::ZERO, "it"));
-        drop(answers);
-        let done = std::thread::spawn(|| ());
-        assert!(ends(Some(done), Duration::MAX, "it") && ends(None, Duration::ZERO, "it"));
     }
 }

@@ -1,85 +1,30 @@
 //! Orders given to the streams of an engine.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::rehearsal::Numbered;
-use super::{Engine, lock};
-use crate::catalog::{Catalog, Leading};
+use super::Engine;
+use crate::catalog::{Catalog, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
-use crate::fs::views::View;
-use crate::ids::{FileId, StreamId};
+use crate::ids::StreamId;
 use crate::input::{self, Limits};
+use crate::learning::{LEARNT, StreamInfo, stream};
 use crate::order::spec::Needed;
-use crate::order::{Entry, Listing, Order, OrderSpec};
+use crate::order::{Listing, Order, OrderSpec};
 use crate::plan::Event;
-use crate::sync::Mutex;
-
-/// Streams that one engine may have.
-const STREAMS_MAX: usize = 1024;
-
-/// How the names of streams begin whose orders were learnt. No configured name has a colon.
-const LEARNT: &str = "learnt:";
+use crate::rehearsal::Numbered;
+use crate::rehearsal::views::View;
+use crate::sync::lock;
 
 /// What is shown for an order that came as a list of its own.
 const WRITTEN: &str = "written";
-
-/// The streams of an engine, by number.
-pub(super) type Streams = Arc<Mutex<Vec<StreamInfo>>>;
-
-/// What is known of a stream beside what the planner does with it.
-#[derive(Clone, Debug)]
-pub(super) struct StreamInfo {
-    pub(super) name: String,
-    /// The order as it was given; none while there is none.
-    pub(super) spec: Option<String>,
-    /// Why the last order given was refused.
-    pub(super) refused: Option<String>,
-}
-
-impl StreamInfo {
-    /// Whether its orders are learnt, not given.
-    pub(super) fn is_learnt(&self) -> bool {
-        self.name.starts_with(LEARNT)
-    }
-}
 
 /// An order that has been resolved for a stream and is yet to be followed.
 pub struct Received {
     stream: StreamId,
     name: String,
     order: Order,
-}
-
-/// The paths of a catalog as an order sees them, links followed; this asks the source where those
-/// point. Absolute paths may begin with one of the `points`, where the tree is seen at, or with the
-/// `source`'s.
-pub fn with_listing<T>(
-    catalog: &Catalog,
-    points: &[PathBuf],
-    source: Option<&Path>,
-    work: impl FnOnce(&Listing<'_>) -> T,
-) -> T {
-    // All paths in one piece: a million small ones would stay behind in the allocator.
-    let mut paths = Vec::new();
-    let mut files: Vec<(usize, FileId, u64)> = Vec::new();
-    catalog.for_each_path(&catalog.links(), points, |Leading { path, file, size }| {
-        paths.extend_from_slice(path.as_os_str().as_bytes());
-        files.push((paths.len(), file, size));
-    });
-    let starts = std::iter::once(0).chain(files.iter().map(|(end, ..)| *end));
-    let entries = files
-        .iter()
-        .zip(starts)
-        .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
-        .collect();
-    let mut listing = Listing::new(entries);
-    for prefix in points.iter().map(PathBuf::as_path).chain(source) {
-        listing = listing.with_prefix(prefix.as_os_str().as_bytes());
-    }
-    work(&listing)
 }
 
 /// Reads the files that an order names and resolves it. Pipes are read as well: this is for a
@@ -279,25 +224,4 @@ impl Engine {
         self.inbox.put(Event::Withdrawn { stream }, None);
         Ok(())
     }
-}
-
-/// The stream of a name; a new name is a new stream.
-fn stream(streams: &Streams, name: &str) -> Result<StreamId> {
-    let mut streams = lock(streams);
-    if let Some(index) = streams.iter().position(|stream| stream.name == name) {
-        return Ok(StreamId(index as u16));
-    }
-    if streams.len() >= STREAMS_MAX {
-        let message = format!("there are {STREAMS_MAX} streams already");
-        return Err(Error::new(ErrorKind::Order, message));
-    }
-    streams.push(StreamInfo { name: name.to_string(), spec: None, refused: None });
-    Ok(StreamId(streams.len() as u16 - 1))
-}
-
-/// A stream for an order that was learnt, other than those that are `taken`; none where there are
-/// too many streams.
-pub(super) fn learnt_stream(streams: &Streams, taken: &[StreamId]) -> Option<StreamId> {
-    let names = (0..=taken.len()).map(|number| format!("{LEARNT}{number}"));
-    names.filter_map(|name| stream(streams, &name).ok()).find(|stream| !taken.contains(stream))
 }

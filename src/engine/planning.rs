@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::learning::Ear;
-use super::lock;
-use super::rehearsal::Offers;
 use crate::cache::{Arrival, Cache, Inbox};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlockId, StreamId};
-use crate::plan::{Accounts, Action, Counters, Event, Planner, PolicyKind, StreamStatus};
+use crate::ids::BlockId;
+use crate::learning::Ear;
+use crate::plan::{Action, Event, Planner, Published};
+use crate::rehearsal::Offers;
 use crate::sync::Mutex;
+use crate::sync::lock;
 
 /// How often what the planner knows is published while there is something to do.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -24,23 +24,6 @@ const IDLE_ROLL_CALL_EVERY: Duration = Duration::from_secs(5);
 
 /// New tasks after which that is looked at once: threads that are made for each batch end soon.
 const NEWCOMERS_MAX: usize = 16;
-
-/// What the planner's thread last said of itself.
-#[derive(Clone, Default)]
-pub(super) struct Published {
-    pub(super) counters: Counters,
-    pub(super) accounts: Accounts,
-    pub(super) policy: PolicyKind,
-    pub(super) trusted: u64,
-    pub(super) streams: Vec<(StreamId, StreamStatus)>,
-}
-
-impl Published {
-    /// Where a stream stands, if it has an order.
-    pub(super) fn progress(&self, stream: StreamId) -> Option<&StreamStatus> {
-        self.streams.iter().find(|(id, _)| *id == stream).map(|(_, status)| status)
-    }
-}
 
 /// When it is looked which tasks are gone.
 struct RollCall {

@@ -11,6 +11,7 @@ use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::learn::{self, Epoch, Record};
+use crate::learning::Named;
 use crate::order::file::write_sample;
 
 /// How many samples are written at once.
@@ -60,9 +61,6 @@ pub struct Recording {
     /// What is in it.
     pub summary: RecordSummary,
 }
-
-/// What a loader read, and the name of its program.
-pub(super) type Named = (Record, String);
 
 impl Engine {
     /// What a loader read, as an order file to be written. Epochs that are not over are left out,

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Engine, all, lock, remove};
+use super::{Engine, all, remove};
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher, source_name, unmount};
+use crate::sync::lock;
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
 const LINK_TO_DATASET: &str = "../../../../";

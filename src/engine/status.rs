@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::learning::Learning;
-use super::order::StreamInfo;
-use super::planning::Published;
-use super::{Engine, LoaderStatus, lock};
+use super::Engine;
 use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
 use crate::ids::StreamId;
+use crate::learning::Learning;
+use crate::learning::{LoaderStatus, StreamInfo};
+use crate::plan::Published;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
+use crate::sync::lock;
 
 /// The RAM tier.
 #[derive(Clone, Debug, Serialize)]

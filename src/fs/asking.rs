@@ -203,7 +203,7 @@ impl Dataset {
 
     /// Notes a request of a task that waits for the cache disk, or for a thread that may wait for it. If
     /// the disk hangs, it gets `EIO`.
-    pub(super) fn await_disk<T: 'static>(
+    pub(crate) fn await_disk<T: 'static>(
         &self,
         task: u32,
         reply: Reply<T>,
@@ -214,7 +214,7 @@ impl Dataset {
     }
 
     /// Whether the cache disk answers no reads.
-    pub(super) fn disk_hangs(&self) -> bool {
+    pub(crate) fn disk_hangs(&self) -> bool {
         self.cache.store().is_some_and(|store| store.reads_hang())
     }
 

@@ -11,8 +11,7 @@ mod reading;
 mod rights;
 #[cfg(test)]
 mod tests;
-pub mod views;
-mod waiting;
+pub(crate) mod waiting;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -22,13 +21,13 @@ use std::time::Duration;
 use asking::{LastSpace, Place};
 use nix::errno::Errno;
 
-use crate::cache::store::Lent;
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
 use crate::source::{Crew, Kind};
-pub use rights::Rights;
+use crate::store::Lent;
+pub use rights::{Access, Rights};
 use waiting::Waiting;
 
 /// Takes the bytes of a read, or its errno.
@@ -82,7 +81,7 @@ pub struct Dataset {
     inbox: Arc<Inbox>,
     metadata: Arc<asking::Threads>,
     /// Requests that wait for the source.
-    waiting: Arc<Waiting>,
+    pub(crate) waiting: Arc<Waiting>,
     space: Arc<LastSpace>,
     /// Where a further connection has it looked whether the first one has what it is to read; none for
     /// the first.

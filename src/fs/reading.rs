@@ -13,8 +13,9 @@ use nix::errno::Errno;
 use super::join::Join;
 use super::waiting::Pending;
 use super::{Dataset, ReadReply};
-use crate::cache::{Buffer, Landed, ReadFailure, Waiter};
+use crate::cache::{Landed, ReadFailure, Waiter};
 use crate::catalog::NodeId;
+use crate::disk::Buffer;
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::source::Urgency;
 

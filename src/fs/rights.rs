@@ -9,15 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::Dataset;
-use super::views::Access;
 use crate::catalog::{Catalog, FOR_EVER, NodeId};
 use crate::source::{Kind, Stat};
 
 /// Bits of a mode that let its owner, its group and others read a file, or search a directory.
 const READ: [u16; 3] = [0o400, 0o040, 0o004];
 const SEARCH: [u16; 3] = [0o100, 0o010, 0o001];
+
+/// Who may read a sample at the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
 
 impl Access {
     /// Who may read a file, as far as its own mode says.
@@ -67,7 +78,7 @@ impl Rights {
     }
 
     /// The dataset.
-    pub(super) fn dataset(&self) -> &Arc<Dataset> {
+    pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.0
     }
 

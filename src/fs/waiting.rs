@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::cache::Alarm;
 use crate::catalog::NodeId;
+use crate::disk::Alarm;
 use crate::sync::Mutex;
 
 /// Takes the answer to a request.
-pub(super) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
 /// How old a request is before its task is looked at, and how often tasks are looked at.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reply that is sent once: with the answer, or by a look.
-pub(super) struct Pending<R> {
+pub(crate) struct Pending<R> {
     /// None once it was sent.
     reply: Mutex<Option<R>>,
     interrupt: fn(R),
@@ -44,26 +44,26 @@ struct Late<R> {
 
 impl<T> Pending<Reply<T>> {
     /// A reply that no look finds.
-    pub(super) fn unseen(reply: Reply<T>) -> Self {
+    pub(crate) fn unseen(reply: Reply<T>) -> Self {
         Pending { reply: Mutex::new(Some(reply)), interrupt: interrupted, late: None }
     }
 }
 
 impl<R> Pending<R> {
     /// Takes the reply, unless it was sent.
-    pub(super) fn take(&self) -> Option<R> {
+    pub(crate) fn take(&self) -> Option<R> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sends what a request gets that has waited for long enough.
-    pub(super) fn answer_late(&self) {
+    pub(crate) fn answer_late(&self) {
         if let Some(late) = &self.late {
             self.take().into_iter().for_each(&late.answer);
         }
     }
 
     /// Whether the reply was not sent yet.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
@@ -105,7 +105,7 @@ struct Entry {
 }
 
 /// The requests that wait.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     entries: Mutex<Vec<Entry>>,
     /// When tasks were looked at last.
     looked: Mutex<Instant>,
@@ -115,17 +115,17 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// A table whose entries the thread behind the alarm [looks](Self::look) at.
-    pub(super) fn new(alarm: Arc<Alarm>) -> Self {
+    pub(crate) fn new(alarm: Arc<Alarm>) -> Self {
         Waiting { entries: Mutex::default(), looked: Mutex::new(Instant::now()), alarm }
     }
 
     /// Whether no request waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Whether a request about a directory waits that came before a moment.
-    pub(super) fn has(&self, directory: NodeId, before: Instant) -> bool {
+    pub(crate) fn has(&self, directory: NodeId, before: Instant) -> bool {
         let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let meant = entries.iter().filter(is_meant);
@@ -138,7 +138,7 @@ impl Waiting {
 
     /// Notes a request of a task, which may be about a directory. `interrupt` sends its reply with
     /// `EINTR`.
-    pub(super) fn enter<R: Send + 'static>(
+    pub(crate) fn enter<R: Send + 'static>(
         &self,
         task: Option<u32>,
         directory: Option<NodeId>,
@@ -151,7 +151,7 @@ impl Waiting {
 
     /// As [`enter`](Self::enter), of a request that may wait for `patience`. `from_memory` answers it
     /// then.
-    pub(super) fn enter_briefly<T: 'static>(
+    pub(crate) fn enter_briefly<T: 'static>(
         &self,
         task: Option<u32>,
         reply: Reply<T>,
@@ -164,7 +164,7 @@ impl Waiting {
 
     /// As [`enter`](Self::enter), of a request that waits until a look finds that `is_due`. `late` answers
     /// it then.
-    pub(super) fn enter_until<T: 'static>(
+    pub(crate) fn enter_until<T: 'static>(
         &self,
         task: Option<u32>,
         reply: Reply<T>,
@@ -193,7 +193,7 @@ impl Waiting {
     }
 
     /// Ends the wait of requests that are late, and once a second of those whose task is being killed.
-    pub(super) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
+    pub(crate) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
         let kills = {
             let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
             let is_due = now.saturating_duration_since(*looked) >= KILL_PATIENCE;
@@ -223,7 +223,7 @@ impl Waiting {
 }
 
 /// Answers a request whose task is being killed.
-pub(super) fn interrupted<T>(reply: Reply<T>) {
+pub(crate) fn interrupted<T>(reply: Reply<T>) {
     reply(Err(Errno::EINTR));
 }
 

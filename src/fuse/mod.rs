@@ -47,7 +47,7 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
-use crate::fs::views::Views;
+use crate::rehearsal::views::Views;
 pub use connections::{Switch, can_abort};
 use control::ControlOps;
 pub use control::{Accept, ControlFile, Render};

@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use fuser::FileHandle;
 
 use super::writing::Writing;
-use crate::cache::{CodeFile, Pinned};
-use crate::fs::views::Entry;
+use crate::disk::journal::Pinned;
+use crate::rehearsal::CodeFile;
+use crate::rehearsal::views::Entry;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Bytes of a sample that is read by the thread that was asked: of a larger one others would wait for it.

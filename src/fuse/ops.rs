@@ -20,10 +20,10 @@ use super::listings::{Listing, Listings, index_of};
 use super::own::OwnThreads;
 use super::pass::Passing;
 use super::requests::{Kind, Requests};
-use crate::cache::store::Lent;
 use crate::catalog::NodeId;
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
+use crate::store::Lent;
 
 /// What a handle says of its open: one of our own threads has none of these.
 const READER: u64 = 1;

@@ -18,9 +18,9 @@ use fuser::BackingId;
 use tempfile::tempfile_in;
 
 use super::{Notifier, Pusher};
-use crate::cache::store::Lent;
 use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
+use crate::store::Lent;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The file behind a node, as long as it is passed through, and what the kernel knows it by.

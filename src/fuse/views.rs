@@ -25,7 +25,7 @@ use super::guard::is_answering;
 use super::opened::{Handle, Handles, Open};
 use super::room::Room;
 use super::writing::{Whole, Writing};
-use crate::fs::views::{Awaited, Entry, EntryKind, Lapse, Views};
+use crate::rehearsal::views::{Awaited, Entry, EntryKind, Lapse, Views};
 use crate::sync::is_holding;
 
 /// For how long the kernel may believe a name: longer ones would hold displays that are over.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
-use crate::cache::store::home::{self, Owner};
-use crate::cache::store::unless_it_hangs;
 use crate::config::{Host, Reading};
+use crate::disk::unless_it_hangs;
 use crate::source::{PosixSource, Source};
+use crate::store::home::{self, Owner};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";

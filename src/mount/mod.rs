@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cache::store::{LOOK_EVERY, unless_it_hangs};
 use crate::config::{Settings, hangs};
 use crate::control::{self, MountDirectory, Reply, Request, Running};
+use crate::disk::{LOOK_EVERY, unless_it_hangs};
 use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;

@@ -14,11 +14,11 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
 use super::{host, kernel};
-use crate::cache::store::home;
 use crate::config::{Budget, Config};
 use crate::control;
 use crate::doctor::{Directory, Filesystem, Findings, Fusermount, Memory};
 use crate::fuse;
+use crate::store::home;
 
 /// Bytes that each measurement of a rate moves.
 pub const MEASURED_BYTES: u64 = 32 << 20;

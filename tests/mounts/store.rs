@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use belady::cache::store::disk::Directory;
-use belady::cache::store::{Found, Key, Limits, Store, recorded};
+use belady::disk::Directory;
+use belady::store::{Found, Key, Limits, Store, recorded};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

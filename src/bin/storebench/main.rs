@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use belady::cache::store::disk::Directory;
-use belady::cache::store::{Found, Key, Limits, Store, recorded};
+use belady::disk::Directory;
 use belady::source::Fingerprint;
+use belady::store::{Found, Key, Limits, Store, recorded};
 use clap::{Parser, ValueEnum};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::{Value, json};

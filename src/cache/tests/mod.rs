@@ -12,11 +12,13 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::local::SYNC_LOOKS;
-use super::store::tests::model::Model;
 use super::*;
 use crate::catalog::TICK;
+use crate::disk::tests::model::Model;
+use crate::disk::{self, Buffer};
 use crate::source::instead::Instead;
 use crate::source::{PosixSource, ReadRequest, Source};
+use crate::store;
 
 /// What only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -110,7 +112,7 @@ fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
 
 fn stand_on(
     source: impl FnOnce(PosixSource) -> Arc<dyn Source>,
-    disk: impl FnOnce(store::disk::Directory) -> Arc<dyn store::disk::Disk>,
+    disk: impl FnOnce(disk::Directory) -> Arc<dyn disk::Disk>,
     period: Option<Duration>,
 ) -> Stand {
     let directory = tempfile::tempdir().unwrap();
@@ -121,14 +123,14 @@ fn stand_on(
 fn stand_over(
     directory: tempfile::TempDir,
     source: impl FnOnce(PosixSource) -> Arc<dyn Source>,
-    disk: impl FnOnce(store::disk::Directory) -> Arc<dyn store::disk::Disk>,
+    disk: impl FnOnce(disk::Directory) -> Arc<dyn disk::Disk>,
     period: Option<Duration>,
 ) -> Stand {
     let stored = tempfile::tempdir().unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
     let catalog = Catalog::scan(source, 1, period).unwrap();
     let inbox = Arc::new(Inbox::new(8));
-    let disk = disk(store::disk::Directory::open(stored.path(), false).unwrap());
+    let disk = disk(disk::Directory::open(stored.path(), false).unwrap());
     let store = Store::open(disk, store::Limits::new(1 << 20, 0), 1).unwrap();
     let store = Some((TIER, Arc::new(store)));
     let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), store);

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
-use super::store::HANGS_AFTER;
-use super::store::tests::gated::{Gated, Gates};
 use super::*;
+use crate::disk::HANGS_AFTER;
+use crate::disk::tests::gated::{Gated, Gates};
 use crate::source::ReadError;
 
 /// Looks after which a reader has waited for the disk for too long, and after which it hangs.

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::super::{say, say_json};
 use super::{age, human, source};
-use crate::cache::store::disk::Directory;
-use crate::cache::store::home::{self, Found as Listed};
-use crate::cache::store::{Count, count};
+use crate::disk::Directory;
 use crate::error::Result;
+use crate::store::home::{self, Found as Listed};
+use crate::store::{Count, count};
 
 pub(super) fn ls(dir: &Path, json: bool) -> Result<()> {
     let mut rows = Vec::new();

@@ -14,12 +14,12 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{apart, say, say_json};
-use crate::cache::store::disk::Directory;
-use crate::cache::store::home::{self, Found as Listed};
-use crate::cache::store::{Limits, Store, fresh_secret};
 use crate::config::{Bytes, Period};
+use crate::disk::Directory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
+use crate::store::home::{self, Found as Listed};
+use crate::store::{Limits, Store, fresh_secret};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::super::{say, say_json};
 use super::{all_of, cannot, limits, select, source};
-use crate::cache::store::disk::Directory;
-use crate::cache::store::home::{self, Found as Listed};
-use crate::cache::store::{Key, Losses, Store};
+use crate::disk::Directory;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::home::{self, Found as Listed};
+use crate::store::{Key, Losses, Store};
 
 /// What came of checking a store.
 #[derive(Default)]

@@ -8,7 +8,8 @@ use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, Progress};
-use crate::engine::order::{resolve, with_listing};
+use crate::catalog::with_listing;
+use crate::engine::order::resolve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, FileId};
 use crate::order::{Entry, Listing};

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Around, Pace, Progress, Tally, Warmup, lock};
+use super::{Around, Pace, Progress, Tally, Warmup};
 use crate::ids::BlockId;
 use crate::plan::{Event, Standing};
+use crate::sync::lock;
 
 /// Blocks that wait at the planner: enough that it never runs out of them between two looks.
 const AHEAD: usize = 256;

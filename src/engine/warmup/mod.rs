@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, lock};
+use super::Engine;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
 use crate::sync::Mutex;
+use crate::sync::lock;
 pub use choice::Chosen;
 
 /// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.

@@ -1,6 +1,0 @@
-mod crash;
-mod faults;
-pub(crate) mod gated;
-mod large;
-pub(crate) mod model;
-mod real;

@@ -1,0 +1,40 @@
+//! The end of a thread that writes to the cache disk, which may hang.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the end of a mount waits for a thread that writes to the cache disk.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for the end of a thread that writes to the cache disk, for so long that a disk that works
+/// has taken all. Says whether it has ended; else `what` may be lost.
+pub fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
+    let Some(thread) = thread else { return true };
+    let start = Instant::now();
+    while !thread.is_finished() && start.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if !thread.is_finished() {
+        tracing::warn!("the cache disk hangs; {what} may be lost");
+        return false;
+    }
+    if thread.join().is_err() {
+        tracing::error!("a thread panicked; {what} may be lost");
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_whose_disk_hangs_is_not_waited_for_for_ever() {
+        let (answers, disk) = std::sync::mpsc::channel::<()>();
+        let writes = std::thread::spawn(move || assert!(disk.recv().is_err()));
+        assert!(!ends(Some(writes), Duration::ZERO, "it"));
+        drop(answers);
+        let done = std::thread::spawn(|| ());
+        assert!(ends(Some(done), Duration::MAX, "it") && ends(None, Duration::ZERO, "it"));
+    }
+}

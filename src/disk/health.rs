@@ -1,0 +1,297 @@
+//! Whether the cache disk can be used at this moment.
+//!
+//! Errors in a row make it unstable, and then down: it is bypassed, and tried again now and then.
+//! A disk on which others need the space is full: nothing more is written until there is clearly
+//! more space than has to stay free, so that it does not go back and forth at the edge. A quota and a
+//! limit on the size of files do not show in the space: one that has refused a write is tried again
+//! now and then, and the disk is full until a write is taken.
+
+use std::io::{Error, Result};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use super::{Disk, Space};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Errors in a row from which on the disk is down.
+const DOWN: u32 = 3;
+
+/// For how long a disk that is down is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// Bytes written between two looks at the space.
+const LOOK_BYTES: u64 = 64 << 20;
+
+/// For how long a full disk is taken to stay so.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// Space beyond what has to stay free, before a full disk is written to again.
+const MARGIN_BYTES: u64 = 64 << 20;
+
+/// A limit that has refused a write and does not show in the space.
+struct Refusal {
+    /// The disk's state in words.
+    words: &'static str,
+    /// When a write is tried again.
+    again: Instant,
+}
+
+impl Refusal {
+    /// The limit that an error of a write tells of; none for other errors.
+    fn of(error: &Error) -> Option<Self> {
+        let words = match error.raw_os_error() {
+            Some(libc::EDQUOT) => {
+                "full: your quota of the cache disk is used up; no more is stored there"
+            }
+            Some(libc::EFBIG) => {
+                "full: a limit on the size of files (`ulimit -f`) is reached; no more is stored there"
+            }
+            _ => return None,
+        };
+        Some(Refusal { words, again: Instant::now() + RETRY_AFTER })
+    }
+}
+
+struct State {
+    errors: u32,
+    /// When a disk that is down is tried again.
+    retry: Instant,
+    full: bool,
+    refusal: Option<Refusal>,
+    /// Our place on the disk has been deleted.
+    gone: bool,
+    looked: Option<Instant>,
+    written: u64,
+}
+
+impl State {
+    fn is_full(&self) -> bool {
+        self.full || self.refusal.is_some()
+    }
+}
+
+/// The state of the disk below a store.
+pub(crate) struct Health {
+    state: Mutex<State>,
+    free_min: u64,
+    files_min: u64,
+}
+
+impl Health {
+    /// Keeps `free_min` bytes free for others, and room for `files_min` files.
+    pub(crate) fn new(free_min: u64, files_min: u64) -> Self {
+        let state = State {
+            errors: 0,
+            retry: Instant::now(),
+            full: false,
+            refusal: None,
+            gone: false,
+            looked: None,
+            written: 0,
+        };
+        Health { state: Mutex::new(state), free_min, files_min }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `normal`, or what is wrong in words.
+    pub(crate) fn words(&self) -> &'static str {
+        let state = self.lock();
+        match (state.errors, &state.refusal) {
+            _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
+            (DOWN.., _) => "down: the cache disk fails; it is bypassed",
+            (1.., _) => "unstable: the cache disk has failed lately",
+            (0, Some(refusal)) => refusal.words,
+            (0, None) if state.full => {
+                "full: others need the space of the cache disk; no more is stored there"
+            }
+            (0, None) => "normal",
+        }
+    }
+
+    /// Whether the disk works.
+    pub(crate) fn is_up(&self) -> bool {
+        let state = self.lock();
+        state.errors < DOWN && !state.gone
+    }
+
+    /// Whether to try the disk. One that is down is so for one who asks, now and then: who has to try
+    /// it then, or nobody does.
+    pub(crate) fn is_usable(&self) -> bool {
+        let mut state = self.lock();
+        if state.errors < DOWN || state.gone {
+            return !state.gone;
+        }
+        let retry = Instant::now() >= state.retry;
+        if retry {
+            state.retry = Instant::now() + RETRY_AFTER;
+        }
+        retry
+    }
+
+    /// Whether to write so many bytes.
+    pub(crate) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
+        let mut state = self.lock();
+        state.written += bytes;
+        let due = match state.looked {
+            None => true,
+            Some(looked) if state.full => looked.elapsed() >= FULL_FOR,
+            Some(_) => state.written >= LOOK_BYTES,
+        };
+        if due {
+            // Readers ask for the state, and must not wait for a disk that hangs.
+            drop(state);
+            let space = disk.space();
+            state = self.lock();
+            if let Ok(space) = space {
+                state.looked = Some(Instant::now());
+                state.written = 0;
+                state.gone = space.total == 0;
+                state.full = self.leaves_little(space, bytes, state.full);
+            }
+        }
+        !state.full && state.refusal.as_ref().is_none_or(|refusal| Instant::now() >= refusal.again)
+    }
+
+    /// Looks at the space.
+    pub(crate) fn look(&self, disk: &dyn Disk) -> Result<Space> {
+        let space = disk.space()?;
+        let mut state = self.lock();
+        state.gone = space.total == 0;
+        state.full = self.leaves_little(space, 0, state.full);
+        Ok(space)
+    }
+
+    fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
+        let margin = if was_full { MARGIN_BYTES.min(self.free_min / 8).max(1 << 20) } else { 0 };
+        let files_min = if was_full { self.files_min.saturating_mul(2) } else { self.files_min };
+        let few_files = space.files.is_some_and(|files| files < files_min);
+        space.bytes < self.free_min.saturating_add(bytes).saturating_add(margin) || few_files
+    }
+
+    /// Whether others need the space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().is_full()
+    }
+
+    /// The disk did what it should.
+    pub(crate) fn good(&self) {
+        let mut state = self.lock();
+        state.errors = state.errors.saturating_sub(1);
+    }
+
+    /// The disk took a sample.
+    pub(crate) fn stored(&self) {
+        self.lock().refusal = None;
+        self.good();
+    }
+
+    /// The disk did not.
+    pub(crate) fn bad(&self, error: &Error) {
+        let mut state = self.lock();
+        if has_no_room(error) {
+            if !state.is_full() {
+                tracing::warn!(%error, "the cache disk is full; going on without storing");
+            }
+            (state.full, state.looked) = (true, Some(Instant::now()));
+            if let Some(refusal) = Refusal::of(error) {
+                state.refusal = Some(refusal);
+            }
+            return;
+        }
+        state.errors = (state.errors + 1).min(DOWN);
+        if state.errors == 1 || state.errors == DOWN {
+            tracing::warn!(%error, "the cache disk fails; samples come from the source");
+        }
+        if state.errors == DOWN {
+            state.retry = Instant::now() + RETRY_AFTER;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Health {
+    /// Half a minute has gone by.
+    pub(crate) fn make_due(&self) {
+        self.lock().retry = Instant::now();
+    }
+}
+
+/// Whether a disk has no room for what was asked of it.
+pub(crate) fn has_no_room(error: &Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::tests::model::Model;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_full_disk_is_written_to_again_only_well_above_the_edge() {
+        const FILES: u64 = 100;
+        let health = Health::new(GIB, FILES);
+        let space = |bytes| Space { bytes, total: 4 * GIB, files: None };
+        assert!(!health.leaves_little(space(GIB + 10), 10, false));
+        assert!(health.leaves_little(space(GIB + 9), 10, false));
+        assert!(health.leaves_little(space(GIB + 20), 10, true));
+        assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
+        let few = Space { bytes: 2 * GIB, total: 4 * GIB, files: Some(FILES - 1) };
+        assert!(health.leaves_little(few, 10, false));
+        assert!(!health.leaves_little(Space { files: Some(FILES), ..few }, 10, false));
+        assert!(health.leaves_little(Space { files: Some(2 * FILES - 1), ..few }, 10, true));
+        assert!(!health.leaves_little(Space { files: Some(2 * FILES), ..few }, 10, true));
+        assert!(!Health::new(GIB, 0).leaves_little(Space { files: Some(0), ..few }, 10, true));
+    }
+
+    #[test]
+    fn a_limit_that_refuses_is_full_until_a_write_is_taken() {
+        full_until_a_write_is_taken(libc::EDQUOT, "full: your quota");
+        full_until_a_write_is_taken(libc::EFBIG, "full: a limit on the size of files");
+    }
+
+    fn full_until_a_write_is_taken(errno: i32, words: &str) {
+        let disk = Model::default();
+        let health = Health::new(GIB, 0);
+        health.bad(&Error::from_raw_os_error(errno));
+        let no_more = || {
+            // What the disk says of its space.
+            health.look(&disk).unwrap();
+            health.good();
+            health.words().starts_with(words) && health.is_full()
+        };
+        assert!(no_more() && !health.has_room(&disk, 1));
+        health.lock().refusal.as_mut().unwrap().again = Instant::now();
+        assert!(no_more() && health.has_room(&disk, 1), "it is tried again");
+        health.bad(&Error::from_raw_os_error(errno));
+        assert!(no_more() && !health.has_room(&disk, 1));
+        health.stored();
+        assert!(!no_more() && health.words() == "normal" && health.has_room(&disk, 1));
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_down_and_comes_back_step_by_step() {
+        let health = Health::new(0, 0);
+        let error = Error::from_raw_os_error(libc::EIO);
+        health.bad(&error);
+        assert!(health.words().starts_with("unstable") && health.is_usable());
+        health.good();
+        assert_eq!(health.words(), "normal");
+        (0..5).for_each(|_| health.bad(&error));
+        assert!(health.words().starts_with("down") && !health.is_usable());
+        health.make_due();
+        assert!(!health.is_up() && health.is_usable(), "one is let through");
+        assert!(!health.is_usable(), "and no more for a while");
+        health.good();
+        assert!(health.words().starts_with("unstable") && health.is_usable());
+        health.bad(&Error::from_raw_os_error(libc::ENOSPC));
+        (0..5).for_each(|_| health.good());
+        assert!(health.words().starts_with("full: others"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Memory that a disk can read into.
+
+use std::any::Any;
+use std::ops::Deref;
+
+use crate::ids::PAGE_BYTES;
+
+/// Bytes in memory that a disk can read into past the page cache: whole pages at a page boundary.
+/// What came from elsewhere lies as it came.
+pub struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+    /// What is let go of with the memory: an account's charge for it, say.
+    _held: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Buffer {
+    /// Zeroed memory for `length` bytes.
+    pub fn pages(length: usize) -> Self {
+        let whole = length.next_multiple_of(PAGE_BYTES as usize);
+        let memory = vec![0; whole + PAGE_BYTES as usize];
+        let start = memory.as_ptr().align_offset(PAGE_BYTES as usize);
+        Buffer { memory, start, length, _held: None }
+    }
+
+    /// The same bytes, with something that is held as long as they are in memory.
+    pub fn holding(self, held: impl Any + Send + Sync) -> Self {
+        Buffer { _held: Some(Box::new(held)), ..self }
+    }
+
+    /// All of the pages, the end of the last one included.
+    pub fn pages_mut(&mut self) -> &mut [u8] {
+        let whole = self.length.next_multiple_of(PAGE_BYTES as usize);
+        &mut self.memory[self.start..self.start + whole]
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(memory: Vec<u8>) -> Self {
+        let length = memory.len();
+        Buffer { memory, start: 0, length, _held: None }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_whole_and_aligned() {
+        for length in [0, 1, 4095, 4096, 4097] {
+            let mut buffer = Buffer::pages(length);
+            assert_eq!(buffer.len(), length);
+            assert_eq!(buffer.pages_mut().len(), length.next_multiple_of(4096));
+            assert_eq!(buffer.pages_mut().as_ptr() as usize % 4096, 0);
+        }
+        assert_eq!(&*Buffer::from(vec![1, 2]), &[1, 2]);
+    }
+}

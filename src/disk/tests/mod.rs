@@ -1,0 +1,2 @@
+pub(crate) mod gated;
+pub(crate) mod model;

@@ -1,0 +1,330 @@
+//! The learner's thread without a thread: notes in, events for the planner out.
+
+use std::sync::mpsc::sync_channel;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+
+use super::*;
+use crate::cache::Inbox;
+use crate::catalog::Catalog;
+use crate::disk::Anchored;
+use crate::ids::FileId;
+use crate::order::samplers::Sampler;
+use crate::order::samplers::torch::Random;
+use crate::plan::Published;
+use crate::plan::StreamStatus;
+use crate::source::{PosixSource, Source};
+
+const FILES: u32 = 400;
+
+struct Stand {
+    owner: Owner,
+    inbox: Arc<Inbox>,
+    published: Arc<Mutex<Published>>,
+    /// In the order of their paths.
+    files: Vec<FileId>,
+    _directory: tempfile::TempDir,
+    _notes: Receiver<Note>,
+}
+
+/// A task whose process runs.
+fn task() -> u32 {
+    std::process::id()
+}
+
+/// So long ago that everything may be said again.
+fn long_ago() -> Instant {
+    Instant::now().checked_sub(2 * IDLE_MAX).unwrap()
+}
+
+/// All places, in an order that is not found out.
+fn shuffled() -> Vec<u32> {
+    let mut places: Vec<u32> = (0..FILES).collect();
+    places.shuffle(&mut rand::rngs::ChaCha8Rng::seed_from_u64(1));
+    places
+}
+
+impl Stand {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..FILES {
+            std::fs::write(directory.path().join(format!("{number:04}")), b"bytes").unwrap();
+        }
+        let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
+        let catalog = Catalog::scan(source, 1, None).unwrap();
+        let files = with_listing(&catalog, &[], None, |listing| {
+            listing.entries().iter().map(|entry| entry.file).collect()
+        });
+        let (inbox, published) = (Arc::new(Inbox::new(8)), Arc::<Mutex<Published>>::default());
+        let around = Surroundings {
+            catalog: Arc::new(catalog),
+            inbox: Arc::clone(&inbox),
+            streams: Arc::default(),
+            published: Arc::clone(&published),
+            journal: None,
+        };
+        let (notes, received) = sync_channel(NOTES_MAX);
+        let settings = LearnSettings { crack: false, threads: 1, nice: 0, time: Duration::MAX };
+        let owner = Owner::new(settings, around, notes, Arc::default(), long_ago());
+        Stand { owner, inbox, published, files, _directory: directory, _notes: received }
+    }
+
+    /// The process opens files, by their places in the order of paths, at this moment.
+    fn open(&mut self, places: impl IntoIterator<Item = u32>) {
+        let at_ms = self.owner.started.elapsed().as_millis() as u64;
+        for place in places {
+            let file = self.files[place as usize];
+            self.owner.take(Note::Heard(at_ms, Event::Opened { task: task(), file }));
+        }
+    }
+
+    /// What the planner publishes of a stream.
+    fn publish(&self, stream: StreamId, following: bool) {
+        let status = StreamStatus {
+            order: String::new(),
+            epoch: 0,
+            position: 0,
+            length: FILES,
+            ahead: 0,
+            following,
+            opens_predicted: 0,
+            opens_seen: 0,
+            opens_strayed: 0,
+        };
+        lock(&self.published).streams = vec![(stream, status)];
+    }
+
+    /// The orders that were given and withdrawn since the last call, as that many of each.
+    fn said(&self) -> (usize, usize) {
+        let mut messages = Vec::new();
+        self.inbox.take(&mut messages, &mut Vec::new(), Duration::ZERO);
+        let of = |wanted: fn(&Event) -> bool| {
+            messages.iter().filter(|message| wanted(&message.event)).count()
+        };
+        let given = of(|event| matches!(event, Event::Continued { .. }));
+        (given, of(|event| matches!(event, Event::Withdrawn { .. })))
+    }
+
+    /// The loader that is followed.
+    fn loader(&mut self) -> &mut Loader {
+        self.owner.loaders.values_mut().find(|loader| loader.stream.is_some()).unwrap()
+    }
+}
+
+/// An order told of all files, in the order of their paths.
+fn tell(stand: &mut Stand, sampler: Sampler) -> StreamId {
+    let order = Arc::new(Order::drawn(sampler, &stand.files, "path order").unwrap());
+    let stream = StreamId(7);
+    stand.owner.take(Note::Received { stream, order });
+    stand.publish(stream, true);
+    stand.owner.look();
+    stream
+}
+
+fn own(persistent_workers: bool) -> Sampler {
+    Sampler::TorchRandom(Random { persistent_workers, ..Random::new(0) })
+}
+
+#[test]
+fn what_is_learnt_does_not_compete_with_an_order_that_is_read_as_told() {
+    let mut stand = Stand::new();
+    tell(&mut stand, own(false));
+    for epoch in own(false).epochs(FILES, 0).take(3) {
+        stand.open(epoch);
+        stand.owner.look();
+    }
+    assert_eq!((stand.said(), stand.owner.searches.run()), ((0, 0), false));
+    let [belief] = &stand.owner.beliefs()[..] else { panic!("one loader") };
+    assert_eq!((belief.foreseen, belief.known_after), (2, Some(4)), "{}", belief.text);
+}
+
+#[test]
+fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
+    let mut stand = Stand::new();
+    let stream = tell(&mut stand, own(false));
+    let epochs: Vec<Vec<u32>> = own(true).epochs(FILES, 0).take(3).collect();
+    stand.open(epochs[0].iter().copied());
+    stand.open(epochs[1][..40].iter().copied());
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    assert!(lock(&stand.owner.told).fixes.is_empty());
+    stand.publish(stream, false);
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    let fix = lock(&stand.owner.told).fixes[&stream].clone();
+    assert_eq!(fix, "what is read is torch-random:seed=0,persistent_workers=true");
+    stand.open(epochs[1][40..].iter().chain(&epochs[2][..20]).copied());
+    stand.owner.look();
+    assert_eq!((stand.said(), stand.owner.searches.run()), ((1, 0), false));
+    // It is read as told after all.
+    stand.publish(stream, true);
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 1));
+}
+
+#[test]
+fn an_order_that_is_told_takes_the_place_of_what_was_learnt() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    let stream = tell(&mut stand, Sampler::Sequential);
+    assert_eq!(stand.said(), (0, 1));
+    stand.open(60..120);
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    stand.owner.take(Note::Withdrawn { stream });
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+}
+
+#[test]
+fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
+    let mut stand = Stand::new();
+    stand.open(0..9);
+    assert_eq!(stand.said(), (0, 0));
+    // Told, and not yet heard of by the thread that learns: only the files are.
+    let mut files = vec![false; stand.owner.layout.files()];
+    files[stand.files[300].index()] = true;
+    let order = Order::drawn(Sampler::Sequential, &stand.files[300..302], "path order").unwrap();
+    let (stream, order) = (StreamId(7), Arc::new(order));
+    stand.owner.received.push(Received { stream, order, files, followed: true });
+    stand.open(9..60);
+    assert_eq!(stand.said(), (0, 0));
+}
+
+#[test]
+fn other_files_end_no_search() {
+    let mut stand = Stand::new();
+    stand.open(shuffled().into_iter().take(60));
+    assert!(stand.owner.searches.run());
+    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
+    stand.owner.look();
+    assert_eq!(stand.owner.generation, 0);
+    stand.owner.searches.end_all();
+    stand.owner.look();
+    assert_eq!(stand.owner.generation, 1);
+}
+
+#[test]
+fn who_has_spent_the_time_of_searches_is_not_searched_for_by_a_new_learner() {
+    let mut stand = Stand::new();
+    stand.owner.settings.time = Duration::from_secs(10);
+    stand.open(shuffled().into_iter().take(60));
+    assert!(stand.owner.searches.run());
+    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    let (search, group, findings) =
+        (crate::learn::SearchId(u32::MAX), u64::from(task()), Vec::new());
+    let mut slice = |generation, seconds| {
+        let (findings, cpu) = (findings.clone(), Duration::from_secs(seconds));
+        let (speed, owner) = (None, &mut stand.owner);
+        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
+        owner.searches.run()
+    };
+    assert!(slice(0, 6));
+    // Those of a learner that is no more count, too.
+    assert!(!slice(7, 6));
+    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
+    stand.owner.look();
+    assert_eq!(stand.owner.generation, 1);
+    stand.open(shuffled().into_iter().take(120));
+    assert!(!stand.owner.searches.run());
+}
+
+#[test]
+fn a_split_that_is_found_begins_without_pauses_and_gives_no_more_time() {
+    let mut stand = Stand::new();
+    stand.owner.settings.time = Duration::from_secs(10);
+    stand.open(shuffled().into_iter().take(60));
+    assert!(stand.owner.searches.run());
+    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    let (search, group) = (crate::learn::SearchId(u32::MAX), u64::from(task()));
+    let mut slice = |findings, seconds| {
+        let cpu = Duration::from_secs(seconds);
+        let (generation, speed, owner) = (0, None, &mut stand.owner);
+        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
+        (owner.spent[&group].since().as_secs(), owner.searches.run())
+    };
+    assert_eq!(slice(Vec::new(), 5), (5, true));
+    let split = Finding::Split { list: own(false), view: 0, part: 0..FILES / 2 };
+    // What the slice itself took counts from then on.
+    assert_eq!(slice(vec![split], 2), (2, true));
+    assert_eq!(slice(Vec::new(), 2), (4, true));
+    assert_eq!(slice(Vec::new(), 2), (6, false), "eleven seconds in all");
+}
+
+#[test]
+fn a_reader_that_the_planner_lost_is_told_again() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    let stream = stand.loader().stream.unwrap();
+    stand.publish(stream, false);
+    stand.loader().told = long_ago();
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+    // Not without end.
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+}
+
+#[test]
+fn who_reads_nothing_for_long_is_followed_again_when_it_reads() {
+    let mut stand = Stand::new();
+    stand.open(0..60);
+    assert_eq!(stand.said(), (1, 0));
+    // As if that had been then.
+    let started = std::mem::replace(&mut stand.owner.started, long_ago() - 2 * IDLE_MAX);
+    stand.loader().told = long_ago() - 2 * IDLE_MAX;
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 1));
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 0));
+    stand.owner.started = started;
+    stand.open(60..70);
+    stand.loader().told = long_ago();
+    stand.owner.look();
+    assert_eq!(stand.said(), (1, 0));
+}
+
+#[test]
+fn a_process_that_has_ended_has_no_loader() {
+    let mut stand = Stand::new();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    // The kernel shows the command line of a program a moment after it has begun.
+    while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    for &file in &stand.files[..60] {
+        stand.owner.take(Note::Heard(0, Event::Opened { task: child.id(), file }));
+    }
+    assert_eq!(stand.said(), (1, 0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    stand.owner.look();
+    assert_eq!(stand.said(), (0, 1));
+    assert!(stand.owner.beliefs().is_empty());
+    let records = stand.owner.learner.iter().flat_map(Learner::records);
+    assert_eq!(records.map(|record| record.group).collect::<Vec<u64>>(), [u64::from(child.id())]);
+}
+
+#[test]
+fn opens_are_heard_while_the_journal_is_being_written() {
+    let mut stand = Stand::new();
+    let store = tempfile::tempdir().unwrap();
+    let file = Anchored::at(&store.path().join("journal")).unwrap();
+    stand.owner.kept = Kept::open(Some(file.clone()));
+    let order = shuffled();
+    stand.open(order[..60].iter().copied());
+    let disk = stand.owner.kept.hang();
+    stand.owner.remember(true);
+    stand.open(order[60..].iter().copied());
+    stand.owner.remember(true);
+    assert!(!stand.owner.kept.is_due() && stand.owner.kept.is_behind());
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
+    // What could not be written is written at the end.
+    drop(disk);
+    stand.owner.kept.finish();
+    assert_eq!(Kept::open(Some(file)).words().unwrap(), "1 earlier runs remembered");
+}

@@ -1,0 +1,438 @@
+//! The samples of a set, each bound to one number: on the disk before anybody is told of it.
+//!
+//! 1. A file `stream-BEGUN-EPOCH` begins with the set: a header of 24 bytes, and 4 bytes for each sample.
+//!    It has its name once all of that lasts.
+//! 2. Each pair that is bound follows it: 12 bytes, the last 4 of which are a checksum. It is written
+//!    before anybody hears of it, so that it is there after the end of a process, and lasts when it is
+//!    synced.
+//! 3. Who takes up the epoch finds the set and the pairs before the first one that is not whole. An epoch
+//!    of which nothing is bound is begun anew with another set; so is one that is bound to its end, once
+//!    another one has been begun after it: a job that was ended may still have to read it.
+//!
+//! The files that were begun last are kept, and those that somebody goes on with.
+
+use std::collections::HashSet;
+use std::io::{Error, ErrorKind, Result};
+use std::sync::{Arc, PoisonError};
+
+use crate::disk::{Blob, Disk, Use};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Tells such a file from others.
+const MAGIC: [u8; 4] = *b"bls1";
+
+/// The magic, the number of samples, the epoch, and the checksums of the set and of all this.
+const HEADER_BYTES: usize = 24;
+
+const SAMPLE_BYTES: usize = 4;
+const PAIR_BYTES: usize = 12;
+
+/// Pairs that are written at once.
+const PAIRS_AT_ONCE: usize = 1 << 12;
+
+const PREFIX: &str = "stream-";
+
+/// Name of a file that is being begun.
+const UNNAMED: &str = "stream-next";
+
+/// Files that are kept.
+const EPOCHS_KEPT: usize = 8;
+
+/// The set of an epoch and what is bound of it.
+pub struct Bindings {
+    epoch: u64,
+    set: Vec<u32>,
+    blob: Arc<dyn Blob>,
+    bound: Mutex<Bound>,
+}
+
+#[derive(Default)]
+struct Bound {
+    pairs: Vec<(u32, u32)>,
+    /// So many of them have been written, and so many last.
+    written: usize,
+    synced: usize,
+    /// How often what had been written was lost: a sync failed, and may be reported only once.
+    losses: u64,
+}
+
+impl std::fmt::Debug for Bindings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bindings({} of epoch {})", self.set.len(), self.epoch)
+    }
+}
+
+/// A file, by its name.
+struct Named {
+    begun: u64,
+    epoch: u64,
+    length: u64,
+}
+
+impl Named {
+    fn name(&self) -> String {
+        format!("{PREFIX}{:08}-{}", self.begun, self.epoch)
+    }
+}
+
+/// The files that there are, the one that was begun first at the front.
+fn files(disk: &dyn Disk) -> Result<Vec<Named>> {
+    let found = disk.names()?.into_iter().filter_map(|(name, length)| {
+        let (begun, epoch) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        let file = Named { begun: begun.parse().ok()?, epoch: epoch.parse().ok()?, length };
+        (file.name() == name).then_some(file)
+    });
+    let mut found: Vec<Named> = found.collect();
+    found.sort_unstable_by_key(|file| file.begun);
+    Ok(found)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn pair((number, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
+    let mut bytes = [0; PAIR_BYTES];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    bytes[4..8].copy_from_slice(&sample.to_le_bytes());
+    let checksum = crc32c::crc32c(&bytes[..8]);
+    bytes[8..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+impl Bindings {
+    /// Takes up what is bound of an epoch, where something is and it is not over: something is left to bind
+    /// of what is `held`, or it was begun last and some of it is.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn take_up(
+        disk: &dyn Disk,
+        epoch: u64,
+        held: impl Fn(u32) -> bool,
+    ) -> Result<Option<Bindings>> {
+        let files = files(disk)?;
+        let Some(file) = files.iter().rfind(|file| file.epoch == epoch) else { return Ok(None) };
+        match Self::read(disk, file) {
+            Ok(found) => {
+                let pairs = found.pairs();
+                let bound: HashSet<u32> = pairs.iter().map(|(_, sample)| *sample).collect();
+                let is_last = files.last().is_some_and(|last| last.epoch == epoch);
+                let is_left = |of: &u32| (is_last || !bound.contains(of)) && held(*of);
+                Ok((!pairs.is_empty() && found.set.iter().any(is_left)).then_some(found))
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                tracing::warn!(epoch, %error, "a stream of a rehearsal buffer is begun anew");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Begins an epoch anew with a set of samples. Of others those stay that were begun last, and those
+    /// that `goes_on` says so of.
+    ///
+    /// # Errors
+    /// The disk's, and `InvalidInput` where there are too many.
+    pub fn begin(
+        disk: &dyn Disk,
+        epoch: u64,
+        set: &[u32],
+        goes_on: impl Fn(u64) -> bool,
+    ) -> Result<Bindings> {
+        let files = files(disk)?;
+        let begun = files.last().map_or(0, |file| file.begun) + 1;
+        let bindings = Self::write(disk, &Named { begun, epoch, length: 0 }, set);
+        if bindings.is_err() {
+            let _ = disk.remove(UNNAMED);
+        }
+        let (its, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.epoch == epoch);
+        let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1).filter(|of| !goes_on(of.epoch));
+        for old in its.into_iter().chain(over).filter(|_| bindings.is_ok()) {
+            // One that stays is tried again with the next one; of an epoch the last one counts.
+            let _ = disk.remove(&old.name());
+        }
+        bindings
+    }
+
+    fn write(disk: &dyn Disk, file: &Named, set: &[u32]) -> Result<Bindings> {
+        let too_many = || Error::new(ErrorKind::InvalidInput, "too many samples");
+        let count = u32::try_from(set.len()).map_err(|_| too_many())?;
+        let samples: Vec<u8> = set.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + samples.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.extend_from_slice(&file.epoch.to_le_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&samples).to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(&samples);
+        // What an attempt has left is in nobody's way.
+        let _ = disk.remove(UNNAMED);
+        let blob = disk.create(UNNAMED, Use::Log)?;
+        blob.write_at(&bytes, 0)?;
+        blob.sync()?;
+        disk.rename(UNNAMED, &file.name())?;
+        disk.sync_names()?;
+        Ok(Bindings::of(file.epoch, set.to_vec(), blob, Vec::new()))
+    }
+
+    fn of(epoch: u64, set: Vec<u32>, blob: Arc<dyn Blob>, pairs: Vec<(u32, u32)>) -> Bindings {
+        // Whether they last is not known; nor would a sync say so of what another process has written.
+        let bound = Bound { pairs, ..Bound::default() };
+        Bindings { epoch, set, blob, bound: Mutex::new(bound) }
+    }
+
+    fn read(disk: &dyn Disk, file: &Named) -> Result<Bindings> {
+        let damaged = || Error::new(ErrorKind::InvalidData, "its file is damaged");
+        let blob = disk.open(&file.name(), Use::Log)?;
+        let length = usize::try_from(file.length).map_err(|_| damaged())?;
+        let mut bytes = vec![0; length];
+        blob.read_at(&mut bytes, 0)?;
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or_else(damaged)?;
+        let is_whole = header[..4] == MAGIC && word(header, 20) == crc32c::crc32c(&header[..20]);
+        let samples = (word(header, 4) as usize).checked_mul(SAMPLE_BYTES);
+        let parts = samples.filter(|_| is_whole).and_then(|samples| rest.split_at_checked(samples));
+        let (samples, pairs) = parts.ok_or_else(damaged)?;
+        if crc32c::crc32c(samples) != word(header, 16) {
+            return Err(damaged());
+        }
+        let set = samples.as_chunks().0.iter().map(|sample| u32::from_le_bytes(*sample)).collect();
+        let of = |bytes: &[u8; PAIR_BYTES]| Some((word(bytes, 0), word(bytes, 4)));
+        let whole = |bytes: &[u8; PAIR_BYTES]| of(bytes).filter(|found| pair(*found) == *bytes);
+        let pairs: Vec<(u32, u32)> = pairs.as_chunks().0.iter().map_while(whole).collect();
+        Ok(Bindings::of(file.epoch, set, blob, pairs))
+    }
+
+    /// Deletes the files of all epochs: their samples are others from now on.
+    ///
+    /// # Errors
+    /// The disk's, the first one.
+    pub fn clear(disk: &dyn Disk) -> Result<()> {
+        let files = files(disk)?;
+        if files.is_empty() {
+            return Ok(());
+        }
+        let removed: Vec<Result<()>> = files.iter().map(|file| disk.remove(&file.name())).collect();
+        disk.sync_names()?;
+        removed.into_iter().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The set.
+    pub fn set(&self) -> &[u32] {
+        &self.set
+    }
+
+    /// The pairs that are bound, number and sample, in the order in which they were.
+    pub fn pairs(&self) -> Vec<(u32, u32)> {
+        self.lock().pairs.clone()
+    }
+
+    /// Binds a number to a sample. Nobody may hear of it before it is [written](Self::write_pairs).
+    pub fn bind(&self, number: u32, sample: u32) {
+        self.lock().pairs.push((number, sample));
+    }
+
+    /// Writes what was bound and has not been written. Two who do so at once write the same. Blocks.
+    ///
+    /// # Errors
+    /// The disk's. It can be tried again.
+    pub fn write_pairs(&self) -> Result<()> {
+        loop {
+            let (from, losses, due) = {
+                let bound = self.lock();
+                let due = bound.pairs[bound.written..].iter().take(PAIRS_AT_ONCE);
+                (bound.written, bound.losses, due.flat_map(|of| pair(*of)).collect::<Vec<u8>>())
+            };
+            if due.is_empty() {
+                return Ok(());
+            }
+            let before = HEADER_BYTES + self.set.len() * SAMPLE_BYTES + from * PAIR_BYTES;
+            self.blob.write_at(&due, before as u64)?;
+            let mut bound = self.lock();
+            if bound.losses == losses {
+                bound.written = bound.written.max(from + due.len() / PAIR_BYTES);
+            }
+        }
+    }
+
+    /// Writes what was bound, and makes what was written last. One does so at a time. Blocks.
+    ///
+    /// # Errors
+    /// The disk's. It can be tried again.
+    pub fn sync(&self) -> Result<()> {
+        self.write_pairs()?;
+        let written = {
+            let bound = self.lock();
+            if bound.synced == bound.written {
+                return Ok(());
+            }
+            bound.written
+        };
+        let synced = self.blob.sync();
+        let mut bound = self.lock();
+        match synced {
+            Ok(()) => bound.synced = written,
+            Err(_) => (bound.written, bound.losses) = (bound.synced, bound.losses + 1),
+        }
+        synced
+    }
+
+    /// Whether all that was bound has been written and lasts.
+    pub fn lasts(&self) -> bool {
+        let bound = self.lock();
+        bound.synced == bound.pairs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+    use rand::rngs::ChaCha8Rng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::disk::tests::model::Model;
+
+    fn begin(disk: &Model, epoch: u64, set: &[u32], pairs: &[(u32, u32)]) -> Bindings {
+        let bindings = Bindings::begin(disk, epoch, set, |_| false).unwrap();
+        bind(&bindings, pairs);
+        bindings
+    }
+
+    fn bind(bindings: &Bindings, pairs: &[(u32, u32)]) {
+        for (number, sample) in pairs {
+            bindings.bind(*number, *sample);
+            bindings.write_pairs().unwrap();
+        }
+    }
+
+    /// What is taken up where all is held.
+    fn take_up(disk: &Model, epoch: u64) -> Option<Bindings> {
+        Bindings::take_up(disk, epoch, |_| true).unwrap()
+    }
+
+    fn pairs(disk: &Model, epoch: u64) -> Option<Vec<(u32, u32)>> {
+        take_up(disk, epoch).map(|found| found.pairs())
+    }
+
+    #[test]
+    fn what_was_bound_is_there_again_with_the_set_of_its_time() {
+        let disk = Model::default();
+        assert_eq!(pairs(&disk, 3), None);
+        begin(&disk, 3, &[4], &[]);
+        assert_eq!(pairs(&disk, 3), None, "nothing is bound");
+        begin(&disk, 3, &[5, 7, 9], &[(2, 7)]);
+        let again = take_up(&disk, 3).unwrap();
+        assert_eq!((again.set(), again.pairs()), (&[5, 7, 9][..], vec![(2, 7)]));
+        bind(&again, &[(0, 9)]);
+        assert_eq!(pairs(&disk, 3), Some(vec![(2, 7), (0, 9)]));
+        let left = |of: u32| Bindings::take_up(&disk, 3, |sample| sample == of).unwrap();
+        assert!(left(5).is_some() && left(7).is_some() && left(6).is_none());
+        bind(&again, &[(1, 5)]);
+        assert_eq!(pairs(&disk, 3), Some(vec![(2, 7), (0, 9), (1, 5)]), "it was begun last");
+        assert!(left(1).is_none() && pairs(&disk, 4).is_none());
+        begin(&disk, 4, &[1, 2], &[(0, 1)]);
+        assert_eq!((pairs(&disk, 3), pairs(&disk, 4)), (None, Some(vec![(0, 1)])));
+        Bindings::clear(&disk).unwrap();
+        assert_eq!((pairs(&disk, 4), disk.names().unwrap()), (None, Vec::new()));
+    }
+
+    #[test]
+    fn what_is_not_whole_is_left_out_and_written_over() {
+        let disk = Model::default();
+        begin(&disk, 0, &[1, 2, 3, 4], &[(0, 3), (1, 2), (2, 1)]);
+        let (name, length) = disk.names().unwrap().remove(0);
+        let blob = disk.open(&name, Use::Log).unwrap();
+        let end = HEADER_BYTES + 4 * SAMPLE_BYTES + 3 * PAIR_BYTES;
+        assert_eq!(length, end as u64);
+        blob.cut(length - 1).unwrap();
+        let again = take_up(&disk, 0).unwrap();
+        assert_eq!(again.pairs(), [(0, 3), (1, 2)]);
+        bind(&again, &[(2, 4)]);
+        assert_eq!(pairs(&disk, 0), Some(vec![(0, 3), (1, 2), (2, 4)]));
+        blob.write_at(b"?", (end - 2 * PAIR_BYTES) as u64).unwrap();
+        assert_eq!(pairs(&disk, 0), Some(vec![(0, 3)]));
+        // Of a damaged set nothing is known.
+        blob.write_at(b"?", HEADER_BYTES as u64).unwrap();
+        assert_eq!(pairs(&disk, 0), None);
+        blob.cut(3).unwrap();
+        assert_eq!(pairs(&disk, 0), None);
+    }
+
+    #[test]
+    fn those_that_were_begun_last_are_kept() {
+        let disk = Model::default();
+        for epoch in [20, 5, 6, 7, 8, 9, 10, 11, 5, 12] {
+            begin(&disk, epoch, &[1], &[]);
+        }
+        let epochs: Vec<u64> = files(&disk).unwrap().iter().map(|file| file.epoch).collect();
+        assert_eq!(epochs, [6, 7, 8, 9, 10, 11, 5, 12]);
+        Bindings::begin(&disk, 13, &[1], |epoch| epoch == 6).unwrap();
+        let epochs: Vec<u64> = files(&disk).unwrap().iter().map(|file| file.epoch).collect();
+        assert_eq!(epochs, [6, 7, 8, 9, 10, 11, 5, 12, 13], "6 goes on");
+    }
+
+    #[test]
+    fn what_a_full_disk_did_not_take_is_written_later() {
+        let disk = Model::default();
+        let bindings = begin(&disk, 0, &[1, 2, 3], &[(0, 2)]);
+        disk.fail_writes(Some(libc::ENOSPC));
+        bindings.bind(1, 1);
+        bindings.write_pairs().unwrap_err();
+        assert!(Bindings::begin(&disk, 1, &[1], |_| false).is_err());
+        assert_eq!(disk.names().unwrap().len(), 1, "nothing is left of what could not be begun");
+        disk.fail_writes(None);
+        bindings.sync().unwrap();
+        assert_eq!(pairs(&disk, 0), Some(vec![(0, 2), (1, 1)]));
+    }
+
+    /// Whatever a crash of the machine leaves is a beginning of what was bound, with all that was synced
+    /// from a sync on that did not fail. Who takes that up goes on from there.
+    #[test]
+    fn a_crash_leaves_what_was_synced_and_no_other_pairs() {
+        let disk = Model::default();
+        let bindings = begin(&disk, 0, &(0..30).collect::<Vec<u32>>(), &[]);
+        let bound: Vec<(u32, u32)> = (0..27).map(|number| (number, 29 - number)).collect();
+        let mut synced = vec![(0, 0), (disk.ops(), 0)];
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for (at, (number, sample)) in bound.iter().enumerate() {
+            bindings.bind(*number, *sample);
+            // Some are written with others.
+            if random.random_bool(0.6) {
+                bindings.write_pairs().unwrap();
+            }
+            if random.random_bool(0.2) {
+                disk.fail_syncs(Some(libc::EIO));
+                assert!(bindings.sync().is_err() && !bindings.lasts());
+                disk.fail_syncs(None);
+            }
+            if random.random_bool(0.3) {
+                bindings.sync().unwrap();
+                assert!(bindings.lasts());
+                synced.push((disk.ops(), at + 1));
+            }
+        }
+        assert!(synced.len() > 5);
+        for (cut, _) in (0..=disk.ops()).flat_map(|cut| (0..20).map(move |turn| (cut, turn))) {
+            let image = disk.crash(cut, &mut random);
+            let found = pairs(&image, 0).unwrap_or_default();
+            let least = synced.iter().rfind(|(ops, _)| *ops <= cut).map_or(0, |(_, n)| *n);
+            assert!(found.len() >= least && bound.starts_with(&found), "{cut}: {found:?}");
+            if let Some(again) = take_up(&image, 0) {
+                let expected = [&found[..], &[(29, 1), (28, 0)]].concat();
+                bind(&again, &expected[found.len()..]);
+                assert_eq!(pairs(&image, 0), Some(expected), "{cut}");
+            }
+        }
+    }
+}

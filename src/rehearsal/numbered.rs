@@ -1,0 +1,131 @@
+//! Views as loaders number their files, so that an order may be over a mix: what is new in it is read
+//! from the source, and fetched ahead like everything else whose order is known.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use super::notes::Notes;
+use super::{Note, PATIENCE, Rehearsal};
+use crate::fs::VIEWS_NAME;
+use crate::ids::FileId;
+use crate::order::{Entry, Listing};
+use crate::rehearsal::views::{Content, Display, View, Views};
+
+/// The files of a view: their paths below the mount point and, where they are links, those of the
+/// dataset's files.
+pub(crate) struct Numbered {
+    files: Vec<(String, Option<String>)>,
+}
+
+impl Numbered {
+    /// A listing with the files of the view as well. Those that are no links have no file of the
+    /// dataset behind them: they get the numbers below the greatest, which no file has, nor will have
+    /// when the dataset grows.
+    pub(crate) fn among<'a>(&'a self, dataset: &Listing<'a>) -> Listing<'a> {
+        let known: HashMap<&[u8], &Entry<'_>> =
+            dataset.entries().iter().map(|entry| (entry.path, entry)).collect();
+        let entry = |((path, link), free): (&'a (String, Option<String>), u32)| {
+            let target = link.as_ref().and_then(|link| known.get(link.as_bytes()));
+            let (file, size) = target.map_or((FileId(free), 0), |entry| (entry.file, entry.size));
+            Entry { path: path.as_bytes(), file, size }
+        };
+        dataset.clone().with_entries(self.files.iter().zip((0..u32::MAX).rev()).map(entry))
+    }
+}
+
+impl Rehearsal {
+    /// The files of the view that a path below the mount point names, which is made if nobody has
+    /// looked at it; none where it names none. Waits for the owner.
+    pub(crate) fn numbered(&self, root: &str) -> Option<Numbered> {
+        let root = root.trim_start_matches("./").trim_matches('/');
+        let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
+        let (buffer, view) = (self.views.place(name)?, View::of(view)?);
+        let display = self.views.kept(buffer, view).or_else(|| self.made(buffer, view))?;
+        let files = display.classes.iter().flat_map(|(class, exhibits)| {
+            exhibits.iter().map(move |exhibit| {
+                let link = match &exhibit.content {
+                    Content::Link(path) => Some(path.clone()),
+                    Content::Held(_) => None,
+                };
+                (format!("{root}/{class}/{}", exhibit.name), link)
+            })
+        });
+        Some(Numbered { files: files.collect() })
+    }
+
+    /// Makes a view as if somebody had looked at it.
+    fn made(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
+        // What gets an ordinal when is not known ahead, and a sleep set is there or is not.
+        if matches!(view, View::Stream(_) | View::Sleep(_)) {
+            return None;
+        }
+        making(&self.views, &self.notes, buffer, view)?.recv_timeout(PATIENCE).ok()
+    }
+}
+
+/// Has the owner make a view. It is kept before the owner does anything else: the task may be over by
+/// the time that whoever waits goes on.
+fn making(
+    views: &Arc<Views>,
+    notes: &Notes,
+    buffer: usize,
+    view: View,
+) -> Option<Receiver<Arc<Display>>> {
+    let (send, made) = sync_channel(1);
+    let views = Arc::clone(views);
+    let keep = move |display: Option<Display>| {
+        let Some(display) = display else { return };
+        // Somebody may have been first.
+        views.keep(buffer, view, display);
+        // Who asked may be gone.
+        views.kept(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
+    };
+    notes.send(Note::Make { buffer, view, made: Box::new(keep) }).ok()?;
+    Some(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::notes::notes;
+    use super::super::tests::views;
+    use super::*;
+
+    #[test]
+    fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
+        let file = |name: &str, link: Option<&str>| (name.to_owned(), link.map(str::to_owned));
+        let mix = Numbered {
+            files: vec![
+                file("rehearsal/old/mix/a/1.jpg", Some("train/a/1.jpg")),
+                file("rehearsal/old/mix/a/replay-1.jpg", None),
+                file("rehearsal/old/mix/b/gone.jpg", Some("train/b/gone.jpg")),
+            ],
+        };
+        let entry = |path: &'static str, file| Entry { path: path.as_bytes(), file, size: 7 };
+        let dataset = [entry("train/a/0.jpg", FileId(4)), entry("train/a/1.jpg", FileId(5))];
+        let listing = Listing::new(dataset.to_vec());
+        let listing = mix.among(&listing);
+        let found: Vec<(u32, u64)> =
+            listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
+        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
+    }
+
+    /// The owner makes a mix, and has the next task begin before whoever asked for the mix goes on.
+    #[test]
+    fn a_mix_that_was_asked_for_ends_with_its_task() {
+        let (notes, arriving) = notes();
+        let views = views(&notes);
+        let made = making(&views, &notes, 0, View::TaskMix).unwrap();
+        let note = arriving.next(Duration::ZERO).unwrap();
+        let Note::Make { buffer: 0, view: View::TaskMix, made: make } = note else {
+            panic!("nobody asks for a mix");
+        };
+        let classes = vec![("c".to_owned(), Vec::new())];
+        make(Some(Display { classes, bindings: None }));
+        views.begin_task(0, true);
+        assert_eq!(made.recv().unwrap().classes[0].0, "c");
+        assert!(views.kept(0, View::TaskMix).is_none(), "the next task has another mix");
+    }
+}

@@ -1,0 +1,430 @@
+//! Buffers over several lives: what is held, decided and known is there again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::libc;
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+
+use super::ahead::Ahead;
+use super::displays;
+use super::held::{Held, Newcomer, hash_of};
+use super::notes::{Notes, notes};
+use super::record::Origin;
+use super::{answering, lapse_beside};
+use crate::buffer::Labels;
+use crate::cache::Inbox;
+use crate::config::{Config, Host, Layers, RehearsalSettings};
+use crate::disk::tests::model::Model;
+use crate::disk::{Directory, Disk, Space};
+use crate::fs::Access;
+use crate::rehearsal::views::{BufferView, Display, View, Views};
+
+/// The views of a buffer whose owner finds these notes.
+pub(super) fn views(notes: &Notes) -> Arc<Views> {
+    let buffer = BufferView {
+        name: "old".to_owned(),
+        seed: 1,
+        distance: 0,
+        slots: 1,
+        changes: Arc::default(),
+        drawn: 0,
+        latent: None,
+    };
+    super::views(vec![buffer], notes, &Ahead::new(&Arc::new(Inbox::new(1))))
+}
+
+fn settings(written: &[&str]) -> RehearsalSettings {
+    let layers = Layers::new().set("cache.dir=/c").set("rehearsal.old.size=20");
+    let layers =
+        written.iter().fold(layers, |layers, set| layers.set(format!("rehearsal.old.{set}")));
+    let (config, _): (Config, _) = layers.build().unwrap();
+    let host = Host {
+        memory_limit: 1 << 30,
+        memory_available: 1 << 30,
+        cores: 2,
+        cache_free: Some((1 << 40, 1 << 40)),
+        cache_in_memory: false,
+        cache_hangs: false,
+        cache_held: 0,
+        buffers_held: 0,
+    };
+    config.resolve(&host).unwrap().rehearsal.remove(0)
+}
+
+fn open_on(disk: Arc<dyn Disk>, written: &[&str]) -> Held {
+    Held::open(settings(written), Labels::default(), disk, 0).unwrap()
+}
+
+fn open(directory: &Path, written: &[&str]) -> Held {
+    open_on(Arc::new(Directory::open(directory, false).unwrap()), written)
+}
+
+/// Offers a file if it is to be offered; says whether it is held then.
+fn offer_one(held: &mut Held, path: &str, bytes: &[u8]) -> bool {
+    if !held.takes(Path::new(path), bytes.len() as u64, false) {
+        return false;
+    }
+    let class = held.class_of(Path::new(path)).unwrap();
+    let access = Access { mode: 0o640, uid: 7, gid: 8 };
+    let origin = Origin { path: path.to_owned(), access };
+    let (hash, length) = (hash_of(path.as_bytes()), bytes.len() as u64);
+    held.offer(Newcomer { hash, class, bytes: length, origin }, bytes);
+    held.sample(path).is_some()
+}
+
+fn bytes(n: u32) -> Vec<u8> {
+    vec![n as u8; 50 + n as usize % 30]
+}
+
+fn path(n: u32) -> String {
+    format!("train/c{}/{n}.jpg", n % 10)
+}
+
+/// Offers samples of ten classes; says how many were kept.
+fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
+    let kept = samples.filter(|n| offer_one(held, &path(*n), &bytes(*n))).count();
+    let _ = held.write();
+    kept
+}
+
+/// What is shown is what was offered, each sample with its own bytes.
+fn check(held: &Held) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (class, files) in displays::all(held).classes {
+        for file in files {
+            let n: u32 = file.name.trim_end_matches(".jpg").parse().unwrap();
+            let sample = file.sample().unwrap();
+            assert_eq!(sample.source, format!("train/{class}/{n}.jpg"));
+            assert_eq!(sample.pinned.read().unwrap(), bytes(n));
+            assert_eq!(sample.access, Access { mode: 0o640, uid: 7, gid: 8 });
+            paths.push(sample.source.clone());
+        }
+    }
+    paths
+}
+
+#[test]
+fn a_buffer_is_there_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut held = open(directory.path(), &[]);
+    offer(&mut held, 0..300);
+    let shown = held.sample(&check(&held)[3]).unwrap();
+    held.shown(shown);
+    held.score(shown, 2.5).unwrap();
+    held.begin_task(4, vec!["train/c1".to_owned()]);
+    let _ = held.write();
+    let (before, paths) = (held.buffer().clone(), check(&held));
+    assert_eq!((before.len(), paths.len()), (20, 20));
+    drop(held);
+    let mut held = open(directory.path(), &[]);
+    assert_eq!((held.buffer(), held.task()), (&before, 4));
+    assert_eq!(held.files(), ["train/c1"]);
+    assert_eq!(check(&held), paths);
+    let member = held.buffer().get(shown).unwrap();
+    assert_eq!((member.score, member.replays), (Some(2.5), 1));
+    assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
+    // It goes on as one that had never ended.
+    let other = tempfile::tempdir().unwrap();
+    let mut whole = open(other.path(), &[]);
+    offer(&mut whole, 0..600);
+    offer(&mut held, 300..600);
+    assert_eq!(check(&held), check(&whole));
+}
+
+/// Wherever the journal is cut by a crash, what is left is a buffer that was.
+#[test]
+fn a_crash_leaves_a_buffer_that_was() {
+    let whole = tempfile::tempdir().unwrap();
+    offer(&mut open(whole.path(), &["size=5"]), 0..12);
+    let name = std::fs::read_dir(whole.path()).unwrap().next().unwrap().unwrap().file_name();
+    let journal = std::fs::read(whole.path().join(&name)).unwrap();
+    for cut in (0..journal.len()).step_by(7) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(&name), &journal[..cut]).unwrap();
+        let mut held = open(directory.path(), &["size=5"]);
+        check(&held);
+        assert_eq!(held.buffer().len(), check(&held).len(), "what is held has its bytes");
+        offer(&mut held, 0..40);
+        assert_eq!((held.buffer().len(), check(&held).len()), (5, 5));
+    }
+}
+
+#[test]
+fn other_rules_take_over_what_was_held() {
+    let directory = tempfile::tempdir().unwrap();
+    offer(&mut open(directory.path(), &[]), 0..300);
+    let held = open(directory.path(), &["size=8", "policy=ring"]);
+    let paths = check(&held);
+    assert_eq!((paths.len(), held.buffer().len()), (8, 8));
+    drop(held);
+    let mut held = open(directory.path(), &["size=8", "policy=ring"]);
+    assert_eq!(check(&held), paths);
+    assert_eq!(offer(&mut held, 0..300), 0, "what was known is known");
+    assert_eq!(offer(&mut held, 300..310), 10);
+}
+
+/// With less room some of it goes, with more there is room for others: what is known stays.
+#[test]
+fn another_size_is_the_same_buffer() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut held = open(directory.path(), &[]);
+    offer(&mut held, 0..300);
+    let samples: Vec<_> = held.buffer().members().map(|member| member.sample).collect();
+    for sample in samples {
+        held.score(sample, sample.0 as f32).unwrap();
+        held.shown(sample);
+    }
+    let _ = held.write();
+    let before = check(&held);
+    drop(held);
+    for (size, expected) in [(8, 8), (30, 8)] {
+        let held = open(directory.path(), &[&format!("size={size}")]);
+        assert_eq!((held.buffer().len(), held.buffer().offers()), (expected, 300));
+        assert!(check(&held).iter().all(|path| before.contains(path)));
+        for member in held.buffer().members() {
+            assert_eq!((member.score, member.replays), (Some(member.sample.0 as f32), 1));
+        }
+    }
+    let mut held = open(directory.path(), &["size=30"]);
+    assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
+    offer(&mut held, 300..400);
+    assert_eq!((held.buffer().len(), held.buffer().offers()), (30, 400));
+    let (buffer, paths) = (held.buffer().clone(), check(&held));
+    drop(held);
+    let held = open(directory.path(), &["size=30"]);
+    assert_eq!((held.buffer(), check(&held)), (&buffer, paths));
+}
+
+#[test]
+fn dead_bytes_are_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut held = open(directory.path(), &["policy=ring"]);
+    let large = vec![3; 1 << 20];
+    for n in 0..150 {
+        assert!(offer_one(&mut held, &format!("train/c/{n}.jpg"), &large));
+        let _ = held.write();
+    }
+    let files = std::fs::read_dir(directory.path()).unwrap();
+    let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(on_disk < 110 << 20, "{on_disk}");
+    let frozen = displays::all(&held);
+    drop(held);
+    let held = open(directory.path(), &["policy=ring"]);
+    let files = &displays::all(&held).classes[0].1;
+    assert_eq!(files.len(), 20);
+    let whole = |file: &crate::rehearsal::views::Exhibit| {
+        file.sample().unwrap().pinned.read().unwrap() == large
+    };
+    assert!(files.iter().all(whole) && frozen.classes[0].1.iter().all(whole));
+}
+
+#[test]
+fn what_is_offered_is_below_the_root_and_has_a_class() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = open(directory.path(), &["root=train", "offer-rate=0.5"]);
+    let takes = |path: &str, bytes, named| held.takes(Path::new(path), bytes, named);
+    assert!(!takes("val/c/1.jpg", 10, false), "not below the root");
+    assert!(takes("val/c/1.jpg", 10, true), "but for who names it");
+    assert!(!takes("1.jpg", 10, true), "of no class");
+    assert!(!takes("train/c/1.jpg", 0, true) && !takes("train/c/1.jpg", 1 << 40, true));
+    let half = (0..400).filter(|n| takes(&path(*n), 10, false)).count();
+    assert!((150..250).contains(&half), "{half} of 400 are offered");
+}
+
+/// What happens while the disk is full waits for it, and no more than a little.
+#[test]
+fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
+    let disk = Model::default();
+    drop(open_on(Arc::new(disk.clone()), &[]));
+    disk.fail_writes(Some(libc::ENOSPC));
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    let large = vec![3; 300 << 10];
+    let kept = |n: &u32| held.has_room() && offer_one(&mut held, &path(*n), &large);
+    assert_eq!((0..100).filter(kept).count(), 4);
+    assert!(displays::all(&held).classes.is_empty() && !held.lasts());
+    let stream = displays::stream(&mut held, 0);
+    let frozen = || stream.classes.iter().flat_map(|(_, files)| files).filter_map(|f| f.sample());
+    let written = || frozen().filter(|sample| sample.pinned.is_written()).count();
+    assert_eq!((frozen().count(), written()), (4, 0));
+    disk.fail_writes(None);
+    held.sync().unwrap();
+    assert!(held.lasts() && held.has_room());
+    assert_eq!(written(), 4);
+    let shown =
+        |held: &Held| displays::all(held).classes.iter().map(|(_, f)| f.len()).sum::<usize>();
+    assert_eq!(shown(&held), 4);
+    drop(held);
+    assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
+}
+
+/// What others leave is theirs: the buffer stays as it is until there is space again.
+#[test]
+fn space_that_is_for_others_is_not_taken() {
+    let disk = Model::default();
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    disk.set_space(room((1 << 30) - 1));
+    let open = || {
+        let settings = settings(&["policy=ring"]);
+        Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
+    };
+    assert!(open().has_room(), "the store gives way");
+    disk.set_space(room((3 << 28) - 1));
+    assert!(!open().has_room());
+    disk.set_space(room(2 << 30));
+    let mut held = open();
+    assert!(held.has_room());
+    disk.set_space(room(1 << 29));
+    let large = vec![3; 16 << 20];
+    let taken = (0..20).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large));
+    let taken = taken.count();
+    assert!(taken < 20, "it is looked again while it grows");
+    let begun = std::time::Instant::now();
+    disk.set_space(room(2 << 30));
+    while !held.has_room() {
+        assert!(begun.elapsed().as_secs() < 300);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(held.buffer().len(), taken);
+}
+
+/// What a sync that failed has lost goes; what is left is begun anew, and no offer comes behind the gap.
+#[test]
+fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut held, 0..10), 10);
+    held.sync().unwrap();
+    assert_eq!(offer(&mut held, 10..20), 10);
+    disk.fail_syncs(Some(libc::EIO));
+    held.sync().unwrap_err();
+    assert!(held.write().is_ok() && !held.has_room() && !held.lasts());
+    disk.fail_syncs(None);
+    disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    held.sync().unwrap();
+    assert!(held.lasts() && held.has_room());
+    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
+    assert_eq!(disk.names().unwrap().len(), 1);
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let again = open_on(Arc::new(disk.crash(disk.ops(), &mut random)), &[]);
+    assert_eq!(check(&again), check(&held));
+}
+
+/// A journal that may not grow any more gives back what is dead of it, as long as there is room for the
+/// rest.
+#[test]
+fn a_buffer_without_room_gives_back_what_is_dead() {
+    let large = vec![3; 16 << 20];
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    for (left, is_rewritten) in [(1 << 28, false), ((1 << 28) + (20 << 20), true)] {
+        let disk = Model::default();
+        let settings = settings(&["policy=ring", "size=1"]);
+        let mut held =
+            Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap();
+        (0..3).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
+        held.write().unwrap();
+        let length = || disk.names().unwrap()[0].1;
+        assert!(length() > 3 * large.len() as u64, "it is no longer than twice what is alive");
+        disk.set_space(room(left));
+        (3..).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large)).count();
+        let _ = held.write();
+        assert_eq!(length() < 2 * large.len() as u64, is_rewritten);
+        let ops = disk.ops();
+        (0..3).for_each(|_| assert!(!held.has_room() && held.write().is_ok()));
+        assert_eq!(disk.ops(), ops, "it is left alone");
+    }
+}
+
+/// What goes for a newcomer is shown until the newcomer is on the disk, after any crash.
+#[test]
+fn nothing_is_given_up_before_its_successor_is_there() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    assert_eq!(offer(&mut held, 0..20), 20);
+    held.sync().unwrap();
+    let before = check(&held);
+    disk.fail_writes(Some(libc::ENOSPC));
+    offer(&mut held, 20..60);
+    drop(held);
+    disk.fail_writes(None);
+    assert_eq!(check(&open_on(Arc::new(disk.clone()), &["policy=ring"])), before);
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    offer(&mut held, 20..60);
+    held.sync().unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    for cut in 1..=disk.ops() {
+        for _ in 0..20 {
+            let held = open_on(Arc::new(disk.crash(cut, &mut random)), &["policy=ring"]);
+            assert_eq!(check(&held).len(), held.buffer().len());
+        }
+    }
+}
+
+#[test]
+fn a_damaged_sample_is_given_up_and_may_be_offered_again() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut held, 0..20), 20);
+    let wrong = held.sample(&path(19)).unwrap();
+    disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    disk.fail_reads(Some(libc::EIO));
+    held.examine(wrong);
+    assert_eq!(held.buffer().len(), 20, "an error is no damage");
+    disk.fail_reads(None);
+    held.examine(held.sample(&path(18)).unwrap());
+    held.examine(wrong);
+    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
+    assert_eq!(offer(&mut held, 19..20), 1);
+    assert_eq!(check(&held).len(), 20);
+}
+
+/// Neither is it tried at every write, nor does a failed one leave anything.
+#[test]
+fn a_rewrite_that_cannot_be_is_tried_later() {
+    let disk = Model::default();
+    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring", "size=1"]);
+    let large = vec![3; 16 << 20];
+    let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
+    disk.set_space(room(1 << 20));
+    (0..8).for_each(|n| {
+        assert!(offer_one(&mut held, &path(n), &large));
+        let _ = held.write();
+    });
+    let names = disk.names().unwrap();
+    assert!(names.len() == 1 && names[0].1 > 8 * large.len() as u64, "{names:?}");
+    disk.set_space(None);
+    (8..14).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
+    let _ = held.write();
+    let names = disk.names().unwrap();
+    assert!(names.len() == 1 && names[0].1 < 2 * large.len() as u64, "{names:?}");
+    drop(held);
+    let held = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
+    assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
+}
+
+/// Names stand for something else when the owner has done it, whether or not who asked waits still.
+#[test]
+fn names_lapse_also_where_nobody_waits_for_the_answer() {
+    let (notes, _arriving) = notes();
+    let mut views = views(&notes);
+    let (lapsing, lapsed) = std::sync::mpsc::channel();
+    views.lapse_by(Arc::new(move |_, name| lapsing.send(name.to_owned()).unwrap()));
+    let begin = |views: &mut Arc<Views>| {
+        views.keep(0, View::TaskMix, Display::default());
+        views.begin_task(0, true);
+    };
+    let beside = Arc::clone(&views);
+    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    ask(&mut views);
+    answered.recv().unwrap();
+    assert!(lapsed.try_recv().is_err(), "who asked has them lapse");
+    views.lapse();
+    assert_eq!(lapsed.try_recv().as_deref(), Ok("mix"));
+    let beside = Arc::clone(&views);
+    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    drop(answered);
+    ask(&mut views);
+    let patience = std::time::Duration::from_secs(300);
+    assert_eq!(lapsed.recv_timeout(patience).as_deref(), Ok("mix"));
+}

@@ -1,0 +1,151 @@
+//! Codes that a trainer keeps: `latent/` of a buffer.
+//!
+//! What a file shows never changes, so that the kernel keeps its pages: after an append `all` and
+//! `ids` are other files of the same names, and whoever has one open goes on with what it had. As long
+//! as nothing is appended each looking up finds the same file, with its pages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use super::place::{LATENT, Place};
+use super::{Entry, EntryKind, Views};
+use crate::rehearsal::{CodeFile, Shelf};
+use crate::sync::lock;
+
+/// The names of the files beside those of single codes.
+const ALL: &str = "all";
+const NUMBERS: &str = "ids";
+const APPEND: &str = "append";
+
+/// Takes what came of an append: how many codes, or why none.
+pub type Appended = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
+
+/// Takes codes for a buffer, each behind its number, and says when that is done.
+pub type Append = Box<dyn Fn(usize, Vec<u8>, Appended) + Send + Sync>;
+
+/// A file that the kernel knows.
+struct Known {
+    file: Arc<CodeFile>,
+    /// How often it was told of it.
+    lookups: u64,
+}
+
+/// The files of all buffers that the kernel knows.
+#[derive(Default)]
+pub(super) struct Files {
+    known: HashMap<u64, Known>,
+    /// The latest file of a buffer and a name, with the version of its codes.
+    latest: HashMap<(usize, &'static str), (u64, u64)>,
+    /// Files so far.
+    count: u64,
+}
+
+impl Files {
+    fn keep(&mut self, file: CodeFile) -> (u64, Arc<CodeFile>) {
+        let node = LATENT + self.count;
+        self.count += 1;
+        let file = Arc::new(file);
+        self.known.insert(node, Known { file: Arc::clone(&file), lookups: 1 });
+        (node, file)
+    }
+
+    /// The file of all codes or numbers, and its node.
+    fn whole(&mut self, buffer: usize, name: &'static str, shelf: &Shelf) -> (u64, Arc<CodeFile>) {
+        if let Some((of, node)) = self.latest.get(&(buffer, name))
+            && *of == shelf.version()
+            && let Some(known) = self.known.get_mut(node)
+        {
+            known.lookups += 1;
+            return (*node, Arc::clone(&known.file));
+        }
+        let (version, codes) = shelf.all();
+        let file = if name == ALL { CodeFile::All(codes) } else { CodeFile::Numbers(codes) };
+        let (node, file) = self.keep(file);
+        self.latest.insert((buffer, name), (version, node));
+        (node, file)
+    }
+
+    /// The kernel has forgotten so many lookups of a file.
+    pub(super) fn forget(&mut self, node: u64, lookups: u64) {
+        if let Some(known) = self.known.get_mut(&node) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                self.known.remove(&node);
+            }
+        }
+    }
+}
+
+fn entry(node: u64, file: &CodeFile) -> Entry {
+    Entry { node, kind: EntryKind::Codes(file.length()), lasting: false }
+}
+
+/// The file that takes codes.
+pub(super) fn append(buffer: usize) -> Entry {
+    Entry { node: Place::Append(buffer).node(), kind: EntryKind::Append, lasting: true }
+}
+
+impl Views {
+    fn shelf(&self, buffer: usize) -> Option<&Shelf> {
+        self.buffers.get(buffer)?.latent.as_deref()
+    }
+
+    /// The directory of the codes of a buffer, if it has any.
+    pub(super) fn latent(&self, buffer: usize) -> Option<Place> {
+        self.shelf(buffer).map(|_| Place::Latent(buffer))
+    }
+
+    /// Looks up what is in the directory.
+    pub(super) fn lookup_code(&self, buffer: usize, name: &str) -> Result<Entry, Errno> {
+        let shelf = self.shelf(buffer).ok_or(Errno::ENOENT)?;
+        let (node, file) = match name {
+            APPEND => return Ok(append(buffer)),
+            ALL => lock(&self.codes).whole(buffer, ALL, shelf),
+            NUMBERS => lock(&self.codes).whole(buffer, NUMBERS, shelf),
+            _ => {
+                let number = name.parse().ok().filter(|number: &u64| number.to_string() == name);
+                let code = number.and_then(|number| shelf.get(number)).ok_or(Errno::ENOENT)?;
+                lock(&self.codes).keep(CodeFile::One(code))
+            }
+        };
+        Ok(entry(node, &file))
+    }
+
+    /// What is in the directory but for single codes, of which there may be millions.
+    pub(super) fn list_codes(buffer: usize) -> Vec<(String, Entry)> {
+        let unknown = Entry { node: LATENT, kind: EntryKind::Codes(0), lasting: false };
+        let files = [(ALL, unknown), (NUMBERS, unknown), (APPEND, append(buffer))];
+        files.map(|(name, entry)| (name.to_owned(), entry)).into()
+    }
+
+    /// A file of codes.
+    ///
+    /// # Errors
+    /// `ESTALE` where the kernel has forgotten it.
+    pub(super) fn code_entry(&self, node: u64) -> Result<Entry, Errno> {
+        self.codes(node).map(|file| entry(node, &file)).ok_or(Errno::ESTALE)
+    }
+
+    /// What a reader of codes opens, if this is a file of codes.
+    pub fn codes(&self, node: u64) -> Option<Arc<CodeFile>> {
+        lock(&self.codes).known.get(&node).map(|known| Arc::clone(&known.file))
+    }
+
+    /// The bytes of a code with its number, as the file that takes codes wants them.
+    pub fn bytes_of_one(&self, node: u64) -> Option<usize> {
+        match Place::of(node) {
+            Some(Place::Append(buffer)) => self.shelf(buffer).map(Shelf::bytes_with_number),
+            _ => None,
+        }
+    }
+
+    /// Takes codes for the buffer whose file this is, and says when that is done.
+    pub fn append(&self, node: u64, bytes: Vec<u8>, done: Appended) {
+        match Place::of(node) {
+            Some(Place::Append(buffer)) => (self.ask.append)(buffer, bytes, done),
+            _ => done(Err(Errno::EBADF)),
+        }
+    }
+}

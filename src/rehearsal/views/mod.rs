@@ -1,0 +1,354 @@
+//! The views of rehearsal buffers: what was kept, as directories of plain files.
+//!
+//! ```text
+//! NAME/                   one buffer
+//!     epoch-K/CLASS/FILE  what it held when epoch K of an order that was told began, or when it
+//!                         was first looked at; it stays like that
+//!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K;
+//!                         anew for each task
+//!     mix/CLASS/FILE      the same for all epochs of the task
+//!     sleep-N/CLASS/FILE  a sleep set that a command chose
+//!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
+//!     slots/NNNN          the same, of any class
+//!     stream/K/NNNNNN     what it held when epoch K was first looked at; each sample is under the
+//!                         ordinal that is looked up when it is the next that is ready
+//!     scores              takes lines `path score`
+//!     latent/ID           a code that a trainer made of a sample
+//!     latent/all          all of them, in the order of latent/ids
+//!     latent/append       takes codes
+//! ```
+//!
+//! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
+//! follows it. What needs the disk is done by threads that may wait for it (`waits`). Nothing here knows
+//! FUSE.
+
+mod damage;
+mod display;
+mod kept;
+mod latent;
+mod names;
+mod place;
+mod slots;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod waits;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::buffer::SampleId;
+use crate::catalog::FOR_EVER;
+use crate::disk::journal::Pinned;
+use crate::fs::{Access, Rights};
+use crate::source::Pool;
+use crate::sync::{Mutex, lock};
+use display::STREAMS;
+pub use display::{Content, Display, Exhibit, Sample, View};
+use kept::State;
+pub use latent::{Append, Appended};
+use place::Place;
+pub use place::ROOT;
+pub use slots::BufferView;
+use slots::{Dealt, Slots};
+pub use waits::Awaited;
+
+/// Takes a display; none where it could not be made.
+pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
+
+/// Makes a display of a buffer, by the buffer's place among the names.
+pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
+
+/// Told of a sample: the buffer's place, and which.
+pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
+
+/// Takes why lines were refused, if any were.
+pub type Scored = Box<dyn FnOnce(Option<Errno>) + Send>;
+
+/// Takes lines `path score` for a buffer, and says when that is done.
+pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
+
+/// Has a name in the directory of this node looked up again. May block.
+pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
+
+/// Takes whether what was taken lasts.
+pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Has what was taken for a buffer last, and says when that is done.
+pub type Lasting = Box<dyn Fn(usize, Synced) + Send + Sync>;
+
+/// Told what comes next of samples that are shown one after the other.
+pub type Drawn = Box<dyn Fn(Upcoming) + Send + Sync>;
+
+/// Samples that are drawn ahead of their opens.
+pub struct Upcoming {
+    /// Who shows them: each stream, and the slots of each buffer and class, have a number of their own.
+    pub by: u64,
+    /// Which telling of theirs it is: of two, the greater one is the later.
+    pub telling: u64,
+    /// The buffer's place.
+    pub buffer: usize,
+    /// The sample that was opened, if one was.
+    pub opened: Option<SampleId>,
+    /// The next ones, the soonest first.
+    pub next: Vec<Arc<Sample>>,
+}
+
+/// What the owner of the buffers is told and asked.
+pub struct Ask {
+    /// Makes a display.
+    pub make: Make,
+    /// Hears of each sample that is opened.
+    pub shown: Shown,
+    /// Hears of each sample whose bytes are not what was written.
+    pub damaged: Shown,
+    /// Hears of what slots and streams show next.
+    pub drawn: Drawn,
+    /// Takes scores.
+    pub score: Score,
+    /// Takes codes.
+    pub append: Append,
+    /// Has scores and codes last.
+    pub sync: Lasting,
+}
+
+/// A node, as it is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub node: u64,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Whether its name stands for it for longer than one look.
+    pub lasting: bool,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A directory.
+    Directory,
+    /// A sample, with its bytes and who may read it.
+    File(u64, Access),
+    /// A link, with the length of its target.
+    Link(u64),
+    /// A file of codes, with its bytes.
+    Codes(u64),
+    /// A file that only takes what is written: scores.
+    Scores,
+    /// The same: codes.
+    Append,
+}
+
+/// The views of all buffers.
+pub struct Views {
+    buffers: Vec<BufferView>,
+    state: Mutex<State>,
+    slots: Mutex<Slots>,
+    codes: Mutex<latent::Files>,
+    /// Where links lead: the dataset, with a slash at its end.
+    dataset: OnceLock<String>,
+    lapse: Mutex<Option<Lapse>>,
+    /// What the source says of who may read a sample.
+    rights: OnceLock<Rights>,
+    /// They wait for the disk.
+    threads: Pool,
+    ask: Ask,
+}
+
+/// The file that takes scores.
+fn scores(buffer: usize) -> Entry {
+    Entry { node: Place::Scores(buffer).node(), kind: EntryKind::Scores, lasting: true }
+}
+
+fn directory(place: Place) -> Entry {
+    Entry { node: place.node(), kind: EntryKind::Directory, lasting: true }
+}
+
+fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
+    let size = u64::from(sample.pinned.length());
+    Entry { node, kind: EntryKind::File(size, sample.access), lasting }
+}
+
+impl Views {
+    /// The views of these buffers.
+    pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
+        let slots = Mutex::new(Slots::new(&buffers));
+        let (state, codes, dataset, lapse, rights) = Default::default();
+        let threads = Pool::new("belady-view", 0, waits::THREADS);
+        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, rights, threads, ask })
+    }
+
+    /// Links lead below this directory: relative to a file of a display, or absolute. The first
+    /// one counts.
+    pub fn lead_to(&self, dataset: String) {
+        let _ = self.dataset.set(dataset);
+    }
+
+    /// Samples are for those alone whom the source lets read them. The first one counts.
+    pub fn heed(&self, rights: Rights) {
+        let _ = self.rights.set(rights);
+    }
+
+    /// Calls `then` with a node as it is at this moment, and for how long that may be believed: of a
+    /// sample, who may read it follows the source.
+    pub fn told(&self, entry: Entry, then: impl FnOnce(Entry, Duration) + Send + 'static) {
+        let (EntryKind::File(size, kept), Some(rights)) = (entry.kind, self.rights.get()) else {
+            return then(entry, FOR_EVER);
+        };
+        let with = move |access| Entry { kind: EntryKind::File(size, access), ..entry };
+        match self.label(entry.node) {
+            Ok((_, path)) => rights.now(path, kept, move |access, valid| then(with(access), valid)),
+            // It is over.
+            Err(_) => then(with(Access::default()), Duration::ZERO),
+        }
+    }
+
+    /// The place of a buffer among the names.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.buffers.iter().position(|buffer| buffer.name == name)
+    }
+
+    /// The kernel has forgotten so many lookups of a node.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        match Place::of(node) {
+            // It was told of it once.
+            Some(Place::Dealt(node)) => lock(&self.slots).forget(node),
+            Some(Place::Codes(node)) => lock(&self.codes).forget(node, lookups),
+            _ => {}
+        }
+    }
+
+    /// A node.
+    ///
+    /// # Errors
+    /// `ESTALE` for one of a display that is over.
+    pub fn entry(&self, node: u64) -> Result<Entry, Errno> {
+        let place = Place::of(node).ok_or(Errno::ENOENT)?;
+        match place {
+            Place::Display(slot) | Place::Class(slot, _) => drop(self.display(slot)?),
+            Place::File(slot, class, file) => {
+                return self
+                    .exhibit(slot, class, file)
+                    .map(|(_, _, found)| self.shows(node, &found));
+            }
+            Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
+            Place::Scores(buffer) => return Ok(scores(buffer)),
+            Place::Append(buffer) => return Ok(latent::append(buffer)),
+            Place::Codes(node) => return self.code_entry(node),
+            Place::Root
+            | Place::Buffer(_)
+            | Place::Slots(_)
+            | Place::SlotClass(..)
+            | Place::Streams(_)
+            | Place::Latent(_) => {}
+        }
+        Ok(directory(place))
+    }
+
+    fn shows(&self, node: u64, exhibit: &Exhibit) -> Entry {
+        match &exhibit.content {
+            Content::Held(held) => sample(node, held, true),
+            Content::Link(path) => {
+                let length = self.dataset.get().map_or(0, String::len) + path.len();
+                Entry { node, kind: EntryKind::Link(length as u64), lasting: true }
+            }
+        }
+    }
+
+    fn dealt<T>(&self, node: u64, of: impl FnOnce(&Dealt) -> T) -> Result<T, Errno> {
+        lock(&self.slots).get(node).map(of).ok_or(Errno::ESTALE)
+    }
+
+    fn exhibit(
+        &self,
+        slot: usize,
+        class: usize,
+        file: usize,
+    ) -> Result<(usize, String, Exhibit), Errno> {
+        let display = self.display(slot)?;
+        let buffer = lock(&self.state).slots.get(slot).map(|slot| slot.buffer);
+        let (label, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
+        let exhibit = files.get(file).ok_or(Errno::ENOENT)?;
+        Ok((buffer.ok_or(Errno::ENOENT)?, label.clone(), exhibit.clone()))
+    }
+
+    /// Where the bytes of a file are that a reader opens; the owner is told of the reader.
+    ///
+    /// # Errors
+    /// `ESTALE` for one of a display that is over, `EISDIR` for a directory.
+    pub fn open(&self, node: u64) -> Result<Pinned, Errno> {
+        let (buffer, sample) = match Place::of(node) {
+            Some(Place::File(slot, class, file)) => {
+                let (buffer, _, exhibit) = self.exhibit(slot, class, file)?;
+                (buffer, exhibit.sample().cloned().ok_or(Errno::ELOOP)?)
+            }
+            Some(Place::Dealt(node)) => {
+                let taken = lock(&self.slots).take(node);
+                let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
+                upcoming.into_iter().for_each(&self.ask.drawn);
+                (buffer, sample)
+            }
+            _ => return Err(Errno::EISDIR),
+        };
+        (self.ask.shown)(buffer, sample.id);
+        Ok(sample.pinned.clone())
+    }
+
+    /// The class of a file, and its path within the dataset.
+    ///
+    /// # Errors
+    /// As of [`Views::open`].
+    pub fn label(&self, node: u64) -> Result<(String, String), Errno> {
+        match Place::of(node) {
+            Some(Place::File(slot, class, file)) => {
+                self.exhibit(slot, class, file).map(|(_, label, exhibit)| {
+                    let source = match exhibit.content {
+                        Content::Held(sample) => sample.source.clone(),
+                        Content::Link(path) => path,
+                    };
+                    (label, source)
+                })
+            }
+            Some(Place::Dealt(_)) => {
+                self.dealt(node, |dealt| (dealt.label.clone(), dealt.sample.source.clone()))
+            }
+            _ => Err(Errno::EISDIR),
+        }
+    }
+
+    /// Takes lines `path score` for the buffer whose file this is, and says when that is done.
+    pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
+        match Place::of(node) {
+            Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
+            _ => done(Some(Errno::EBADF)),
+        }
+    }
+
+    /// Has everything last that was taken for the buffer whose file this is, and says when that is
+    /// done.
+    pub fn sync(&self, node: u64, done: Synced) {
+        match Place::of(node) {
+            Some(Place::Scores(buffer) | Place::Append(buffer)) => (self.ask.sync)(buffer, done),
+            _ => done(Err(Errno::EBADF)),
+        }
+    }
+
+    /// Where a link leads.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no link, and as of [`Views::open`].
+    pub fn read_link(&self, node: u64) -> Result<String, Errno> {
+        let Some(Place::File(slot, class, file)) = Place::of(node) else {
+            return Err(Errno::EINVAL);
+        };
+        match self.exhibit(slot, class, file)?.2.content {
+            Content::Link(path) => {
+                Ok(format!("{}{path}", self.dataset.get().map_or("", String::as_str)))
+            }
+            Content::Held(_) => Err(Errno::EINVAL),
+        }
+    }
+}

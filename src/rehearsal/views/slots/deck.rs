@@ -1,0 +1,160 @@
+//! What slots are dealt from: the supplies of one buffer, of all its samples and of each class.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::{Display, Exhibit, Sample, Upcoming};
+use crate::buffer::{SampleId, Supply};
+use crate::rehearsal::Shelf;
+
+/// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
+/// a dealt sample costs the same however many are held.
+pub(super) const RENEW_AFTER: usize = 64;
+const RENEW_SHARE: usize = 16;
+
+/// Who may be dealt: any sample, or those of a class.
+pub(in crate::rehearsal::views) type Class = Option<usize>;
+
+/// A buffer, as it is served.
+#[derive(Clone)]
+pub struct BufferView {
+    /// Its name.
+    pub name: String,
+    /// Where the chance of its slots and streams comes from.
+    pub seed: u64,
+    /// How far it was when the mount began: what was drawn before is not drawn again in the same order.
+    pub drawn: u64,
+    /// Openings that follow each other and find different samples.
+    pub distance: usize,
+    /// How many slots it has, and each of its classes.
+    pub slots: u32,
+    /// Counts the changes of what it holds.
+    pub changes: Arc<AtomicU64>,
+    /// The codes beside it, if it has any.
+    pub latent: Option<Arc<Shelf>>,
+}
+
+/// The supplies of one buffer.
+pub(super) struct Deck {
+    pub(super) view: BufferView,
+    /// Names of classes; one that was met keeps its place.
+    pub(super) classes: Vec<String>,
+    /// The places of those: there may be as many classes as samples.
+    places: HashMap<String, usize>,
+    by_class: Vec<Supply>,
+    any: Supply,
+    pub(super) samples: HashMap<SampleId, (usize, Arc<Sample>)>,
+    pub(super) extension: String,
+    /// Those of whose supplies others know what comes next.
+    pub(super) told: HashSet<Class>,
+    /// How often it was told what comes next.
+    tellings: u64,
+    /// Samples that may be dealt before it is looked again what is held.
+    pub(super) left: usize,
+    /// How many changes there had been when it was looked last.
+    pub(super) changes: Option<u64>,
+}
+
+/// The number of the supply of any sample; those of classes have their place.
+const ANY: u64 = (1 << CLASS_BITS) - 1;
+const CLASS_BITS: u32 = 20;
+
+/// The number of a supply: each of a buffer has another one, in each mount.
+fn number(view: &BufferView, supply: u64) -> u64 {
+    view.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15) << CLASS_BITS | supply
+}
+
+impl Deck {
+    pub(super) fn new(view: BufferView) -> Deck {
+        let any = Supply::new(view.seed, number(&view, ANY), view.distance);
+        let (classes, places, by_class, samples, extension) = Default::default();
+        let (told, tellings, left, changes) = Default::default();
+        Deck {
+            view,
+            classes,
+            places,
+            by_class,
+            any,
+            samples,
+            extension,
+            told,
+            tellings,
+            left,
+            changes,
+        }
+    }
+
+    pub(super) fn is_current(&self) -> bool {
+        self.changes == Some(self.view.changes.load(Ordering::Acquire))
+    }
+
+    /// The place of a class that something is held of.
+    pub(super) fn class(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied().filter(|place| self.holds(*place))
+    }
+
+    /// Whether something is held of the class at a place.
+    pub(super) fn holds(&self, place: usize) -> bool {
+        self.by_class.get(place).is_some_and(|supply| !supply.is_empty())
+    }
+
+    /// The place of a class, which has one from now on.
+    fn place(&mut self, class: &str) -> usize {
+        if let Some(place) = self.places.get(class) {
+            return *place;
+        }
+        let place = self.classes.len();
+        self.classes.push(class.to_owned());
+        self.places.insert(class.to_owned(), place);
+        let number = number(&self.view, place as u64);
+        self.by_class.push(Supply::new(self.view.seed, number, self.view.distance));
+        place
+    }
+
+    /// Deals what is held from now on.
+    pub(super) fn renew(&mut self, held: &Display) {
+        self.samples.clear();
+        let mut own = vec![Vec::new(); self.classes.len()];
+        for (class, exhibits) in &held.classes {
+            let place = self.place(class);
+            own.resize(self.classes.len(), Vec::new());
+            for sample in exhibits.iter().filter_map(Exhibit::sample) {
+                own[place].push(sample.id);
+                self.samples.insert(sample.id, (place, Arc::clone(sample)));
+            }
+        }
+        for (supply, own) in self.by_class.iter_mut().zip(own) {
+            supply.renew(own);
+        }
+        self.any.renew(self.samples.keys().copied());
+        if let Some((_, sample)) = self.samples.values().min_by_key(|(_, sample)| sample.id) {
+            let name = sample.source.rsplit('/').next().unwrap_or_default();
+            self.extension = name.rfind('.').map_or("", |at| &name[at..]).to_owned();
+        }
+        self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
+    }
+
+    /// What comes next of a supply, of which a sample was opened perhaps.
+    pub(super) fn upcoming(
+        &mut self,
+        buffer: usize,
+        class: Class,
+        opened: Option<SampleId>,
+    ) -> Option<Upcoming> {
+        self.tellings += 1;
+        let telling = self.tellings;
+        let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
+        let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
+        let next = supply.upcoming().filter_map(sample).collect();
+        let by = (buffer as u64) << CLASS_BITS | class.map_or(ANY, |class| class as u64);
+        Some(Upcoming { by, telling, buffer, opened, next })
+    }
+
+    pub(super) fn supply(&mut self, class: Class) -> Option<&mut Supply> {
+        match class {
+            Some(class) => self.by_class.get_mut(class),
+            None => Some(&mut self.any),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Slots that readers look up and open: who is found, and when it is another's.
+
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use nix::errno::Errno;
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::place::Place;
+use super::super::{Ask, Content, EntryKind, Exhibit, Made, Make, Views};
+use super::*;
+use crate::buffer::SampleId;
+use crate::disk::journal::Journal;
+use crate::disk::tests::model::Model;
+use crate::fs::Access;
+
+fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
+    let (name, slots) = ("old".to_owned(), 64);
+    BufferView { name, seed: 1, drawn: 0, distance, slots, changes, latent: None }
+}
+
+/// What a buffer of these samples shows, in two classes.
+fn holding(samples: std::ops::Range<u32>) -> Display {
+    let mut journal = Journal::open(Arc::new(Model::default()), |_, _| ()).unwrap();
+    let mut exhibit = |n: u32| {
+        let pinned = journal.append(b"x", &[1]).unwrap();
+        let (id, access, source) = (SampleId(n), Access::default(), format!("d/{n}.jpg"));
+        let content = Content::Held(Arc::new(Sample { id, source, access, pinned }));
+        Exhibit { name: format!("{n:04}.jpg"), content }
+    };
+    let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut exhibit).collect();
+    let classes = vec![("even".to_owned(), class(0)), ("odd".to_owned(), class(1))];
+    Display { classes, bindings: None }
+}
+
+/// Names that readers look up: as with the kernel, a node is forgotten when its name is looked up
+/// again.
+struct Names {
+    slots: Slots,
+    found: HashMap<usize, u64>,
+    now: Instant,
+}
+
+impl Names {
+    fn look(&mut self, name: usize) -> (u64, u32) {
+        let (node, dealt) = self.slots.deal(0, None, self.now).expect("something is held");
+        let sample = dealt.sample.id.0;
+        if let Some(before) = self.found.insert(name, node) {
+            self.slots.forget(before);
+        }
+        (node, sample)
+    }
+
+    fn open(&mut self, name: usize) -> u32 {
+        let (node, sample) = self.look(name);
+        self.slots.take(node);
+        sample
+    }
+}
+
+/// Names of which all are looked at, and few are opened; then half of the buffer is replaced.
+#[test]
+fn what_is_only_looked_at_comes_back_after_a_while() {
+    let mut slots = Slots::new(&[view(20, Arc::default())]);
+    slots.renew(0, Some(1), Some(&holding(0..100)));
+    let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
+    for held in [0..100, 50..150, 100..130] {
+        names.slots.renew(0, Some(1), Some(&holding(held.clone())));
+        (0..64).for_each(|name| _ = names.look(name));
+        names.now += PATIENCE;
+        let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+        for turn in 0..5000 {
+            let sample = names.open(turn % 8);
+            *counts.entry(sample).or_default() += 1;
+            let gap = last.insert(sample, turn).map_or(usize::MAX, |before| turn - before);
+            assert!(gap >= 20 && held.contains(&sample), "{sample} of {held:?} after {gap}");
+        }
+        let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
+        assert!(counts.len() == held.len() && most - least <= 2, "{counts:?}");
+    }
+}
+
+/// Whoever is on the way to open what it found is not robbed of it.
+#[test]
+fn what_is_about_to_be_opened_is_not_dealt_to_others() {
+    let mut slots = Slots::new(&[view(20, Arc::default())]);
+    slots.renew(0, Some(1), Some(&holding(0..50)));
+    let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
+    let (node, sample) = names.look(0);
+    names.now += PATIENCE / 2;
+    assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
+    names.slots.take(node);
+    let (late, sample) = names.look(0);
+    names.now += PATIENCE;
+    assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
+    assert!(names.slots.take(late).is_none(), "it is another's");
+    assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample));
+    // It is waited for longer from then on.
+    let (late, sample) = names.look(0);
+    names.now += PATIENCE;
+    assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
+    assert_eq!(names.slots.take(late).unwrap().1.id.0, sample);
+    // Nobody else has been dealt it.
+    let (late, sample) = names.look(0);
+    names.now += PATIENCE_MAX;
+    names.slots.take_back(names.now);
+    assert_eq!(names.slots.take(late).unwrap().1.id.0, sample, "it is what was found");
+    assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
+}
+
+/// Samples without extension, of a class that is called like a slot.
+#[test]
+fn a_class_goes_before_the_slot_of_its_name() {
+    let make = |_, _, made: Made| {
+        let Display { mut classes, .. } = holding(0..4);
+        classes.truncate(1);
+        let (class, files) = &mut classes[0];
+        *class = "0001".to_owned();
+        for Exhibit { content, .. } in files {
+            let Content::Held(sample) = content else { continue };
+            Arc::make_mut(sample).source = "0001/sample".to_owned();
+        }
+        made(Some(Display { classes, bindings: None }));
+    };
+    let changes = Arc::default();
+    let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));
+    let slots = Place::Slots(0).node();
+    views.list(slots, 1, |listed| {
+        let listed = listed.unwrap();
+        assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
+        let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
+        assert!(kinds.eq((0..64).map(|slot| slot == 1)));
+    });
+    views.lookup(slots, OsStr::new("0001"), 1, |found| {
+        assert_eq!(found.unwrap().kind, EntryKind::Directory);
+    });
+    let class = Place::SlotClass(0, 0).node();
+    views.lookup(class, OsStr::new("0001"), 1, |found| {
+        assert!(matches!(found.unwrap().kind, EntryKind::File(..)));
+    });
+}
+
+/// What makes displays, and nobody who hears of anything.
+fn asking(make: Make) -> Ask {
+    Ask {
+        make,
+        shown: Box::new(|_, _| ()),
+        damaged: Box::new(|_, _| ()),
+        drawn: Box::new(|_| ()),
+        score: Box::new(|_, _, done| done(None)),
+        sync: Box::new(|_, done| done(Ok(()))),
+        append: Box::new(|_, _, done| done(Ok(0))),
+    }
+}
+
+/// Who tries names that are not there, again and again, makes the owner look at its buffer only
+/// as often as that has changed.
+#[test]
+fn what_has_not_changed_is_not_looked_at_again() {
+    let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+    let view = view(4, Arc::clone(&changes));
+    let looking = Arc::clone(&looks);
+    let make = move |_, _, made: Made| {
+        looking.fetch_add(1, Ordering::Relaxed);
+        made(Some(Display::default()));
+    };
+    let views = Views::new(vec![view], asking(Box::new(make)));
+    let slots = Place::Slots(0).node();
+    for change in 1..4 {
+        for name in ["0000", "class", "no slot"] {
+            views.lookup(slots, OsStr::new(name), 1, |found| {
+                assert_eq!(found, Err(Errno::ENOENT));
+            });
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), change);
+        changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// As many classes as samples, which come and go: each is found by its name, and keeps its place.
+#[test]
+fn classes_keep_their_places_however_many_there_are() {
+    let mut slots = Slots::new(&[view(4, Arc::default())]);
+    let named = |range: std::ops::Range<u32>| {
+        let Display { classes, .. } = holding(range);
+        let files = classes.into_iter().flat_map(|(_, files)| files);
+        let mut classes: Vec<_> =
+            files.map(|file| (format!("c{}", file.name), vec![file])).collect();
+        classes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Display { classes, bindings: None }
+    };
+    let mut places = HashMap::new();
+    for held in [0..2000, 1000..5000, 0..5000] {
+        slots.renew(0, Some(1), Some(&named(held.clone())));
+        assert_eq!(slots.classes(0).len(), held.len());
+        for n in 0..5000 {
+            let name = format!("c{n:04}.jpg");
+            let place = slots.class(0, &name);
+            assert_eq!(place.is_some(), held.contains(&n), "{name} of {held:?}");
+            let Some(place) = place else { continue };
+            assert_eq!(*places.entry(n).or_insert(place), place, "{name} of {held:?}");
+            let (_, dealt) = slots.deal(0, Some(place), Instant::now()).unwrap();
+            assert_eq!((&dealt.label, dealt.sample.id.0), (&name, n));
+        }
+    }
+}
+
+/// Readers that are held up between looking a name up and opening what they found, each for as long
+/// as it happens, at the slots of one class and of all samples.
+#[test]
+fn nothing_repeats_within_the_distance_however_late_readers_come() {
+    let mut random = ChaCha8Rng::seed_from_u64(8);
+    for class in [None, Some(1)] {
+        let mut slots = Slots::new(&[view(20, Arc::default())]);
+        slots.renew(0, Some(1), Some(&holding(0..120)));
+        let (mut now, mut readers, mut refused) = (Instant::now(), Vec::new(), 0);
+        let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
+        let mut taken = 0;
+        while taken < 20_000 {
+            if readers.len() < 8 {
+                readers.push(slots.deal(0, class, now).unwrap().0);
+                continue;
+            }
+            now += Duration::from_millis(random.random_range(0..4000));
+            let node = readers.swap_remove(random.random_range(0..8));
+            if let Some((_, sample, _)) = slots.take(node) {
+                let gap = last.insert(sample.id.0, taken).map_or(20, |before| taken - before);
+                assert!(gap >= 20, "{} after {gap}", sample.id.0);
+                *counts.entry(sample.id.0).or_default() += 1;
+                taken += 1;
+            } else {
+                // It looks the name up again.
+                refused += 1;
+            }
+            slots.forget(node);
+        }
+        assert!(refused > 0, "nobody came too late");
+        assert_eq!(counts.len(), if class.is_none() { 120 } else { 60 });
+    }
+}

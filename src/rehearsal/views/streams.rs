@@ -1,0 +1,170 @@
+//! Streams: what was held when an epoch was first looked at, each sample under one ordinal.
+//!
+//! A lookup binds an ordinal, since it answers with the size; a listing does not. What is bound is on
+//! the disk before the lookup is answered, so that it is the same in the next mount, whatever has become
+//! of this one. Samples that are not held any more by then have no ordinal; a listing leaves out
+//! ordinals that lead to none. What an ordinal
+//! leads to is the sample's file of the display that was frozen, so that nothing else has to know of
+//! ordinals.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::errno::Errno;
+
+use super::place::{self, Place};
+use super::{Display, Entry, EntryKind, Sample};
+use crate::buffer::{AHEAD, Ordinals, SampleId};
+use crate::fs::Access;
+use crate::sync::{Mutex, lock};
+
+/// Digits of an ordinal at least.
+const DIGITS: usize = 6;
+
+/// The number of a display's stream among all that show samples one after the other: the slots' are
+/// below.
+pub(super) fn shown_by(slot: usize) -> u64 {
+    1 << 63 | slot as u64
+}
+
+/// The stream of an epoch.
+pub(super) struct Stream {
+    ordinals: Mutex<Ordinals>,
+    /// How often it was told what comes next; changes under the lock of the ordinals.
+    tellings: AtomicU64,
+    /// Whether nothing is bound any more; changes under the same lock.
+    over: AtomicBool,
+    /// It was said that the disk does not take what is bound.
+    warned: AtomicBool,
+    display: Arc<Display>,
+    /// The place of each sample in the display: the class, and the file.
+    places: HashMap<SampleId, (usize, usize)>,
+}
+
+impl Stream {
+    /// The stream of what a display shows.
+    pub(super) fn new(seed: u64, epoch: u64, display: &Arc<Display>) -> Stream {
+        let classes = display.classes.iter().zip(0..);
+        let files = classes.flat_map(|((_, files), class)| {
+            files.iter().zip(0..).map(move |(exhibit, file)| (exhibit, (class, file)))
+        });
+        let places: HashMap<SampleId, (usize, usize)> =
+            files.filter_map(|(exhibit, place)| Some((exhibit.sample()?.id, place))).collect();
+        let held = |sample| places.contains_key(&sample);
+        let (set, pairs): (Vec<SampleId>, Vec<_>) = match &display.bindings {
+            Some(bindings) => {
+                let pair = |(ordinal, sample)| (ordinal as usize, SampleId(sample));
+                let pairs = bindings.pairs().into_iter().map(pair).collect();
+                (bindings.set().iter().copied().map(SampleId).collect(), pairs)
+            }
+            None => (places.keys().copied().collect(), Vec::new()),
+        };
+        let ordinals = Mutex::new(Ordinals::new(seed, epoch, set, pairs, held));
+        let (tellings, over, warned) = Default::default();
+        Stream { ordinals, tellings, over, warned, display: Arc::clone(display), places }
+    }
+
+    /// A sample, once it can be read.
+    fn ready(&self, sample: SampleId) -> Option<&Arc<Sample>> {
+        let (class, file) = self.places.get(&sample)?;
+        let (_, files) = self.display.classes.get(*class)?;
+        files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
+    }
+
+    /// What gets an ordinal next, as far as it can be read; and the number of this telling, from 1 on.
+    pub(super) fn upcoming(&self) -> (u64, Vec<Arc<Sample>>) {
+        let ordinals = lock(&self.ordinals);
+        let telling = self.tellings.fetch_add(1, Ordering::Relaxed) + 1;
+        // Of many that have not been written only the first are looked at.
+        let due = ordinals.upcoming().take(2 * AHEAD);
+        let next = due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect();
+        (telling, next)
+    }
+
+    /// The file of a sample in the display's slot.
+    fn file(&self, slot: usize, sample: SampleId) -> Option<Place> {
+        self.places.get(&sample).map(|(class, file)| Place::File(slot, *class, *file))
+    }
+
+    /// The file that an ordinal leads to, which is bound from now on; and its sample, where it was not
+    /// before. Waits for the disk.
+    ///
+    /// # Errors
+    /// `ENOENT` where there is no such ordinal or nothing is left for it, `EAGAIN` as long as nothing of
+    /// what is left has been written, and `ESTALE` where the stream is over.
+    pub(super) fn lookup(
+        &self,
+        slot: usize,
+        name: &str,
+    ) -> Result<(Place, Option<SampleId>), Errno> {
+        let (sample, is_new) = self.bind(name)?;
+        if let Some(bindings) = &self.display.bindings
+            && let Err(error) = bindings.write_pairs()
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "what a stream binds is not kept for the next mount as long as this lasts");
+        }
+        let file = self.file(slot, sample).ok_or(Errno::ENOENT)?;
+        Ok((file, is_new.then_some(sample)))
+    }
+
+    /// The sample of an ordinal, which is bound from now on, and whether it was not before.
+    fn bind(&self, name: &str) -> Result<(SampleId, bool), Errno> {
+        let mut ordinals = lock(&self.ordinals);
+        let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
+        let ordinal = ordinal.ok_or(Errno::ENOENT)?;
+        if let Some(sample) = ordinals.get(ordinal) {
+            return Ok((sample, false));
+        }
+        if self.over.load(Ordering::Relaxed) {
+            return Err(Errno::ESTALE);
+        }
+        if ordinals.left() == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
+        let sample = sample.ok_or(Errno::EAGAIN)?;
+        if let Some(bindings) = &self.display.bindings {
+            bindings.bind(ordinal as u32, sample.0);
+        }
+        Ok((sample, true))
+    }
+
+    /// Binds nothing from now on: another one may take up what was bound.
+    pub(super) fn end(&self) {
+        let _ordinals = lock(&self.ordinals);
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// The file that an ordinal leads to, if it is bound.
+    pub(super) fn found(&self, slot: usize, name: &str) -> Option<Place> {
+        let sample = lock(&self.ordinals).get(ordinal(name)?)?;
+        self.file(slot, sample)
+    }
+
+    /// The ordinals; what is behind one is found when it is looked up.
+    pub(super) fn list(&self, slot: usize) -> Vec<(String, Entry)> {
+        let ordinals = lock(&self.ordinals);
+        let mut left = ordinals.left();
+        let node = |ordinal: usize| match ordinals.get(ordinal) {
+            Some(sample) => self.file(slot, sample).map(Place::node),
+            None => {
+                let is_left = left > 0;
+                left = left.saturating_sub(1);
+                is_left.then_some(place::DEALT)
+            }
+        };
+        let entry = |(ordinal, node): (usize, u64)| {
+            let kind = EntryKind::File(0, Access::default());
+            (format!("{ordinal:0DIGITS$}"), Entry { node, kind, lasting: true })
+        };
+        let nodes = (0..ordinals.len()).map(node).enumerate();
+        nodes.filter_map(|(ordinal, node)| Some((ordinal, node?))).map(entry).collect()
+    }
+}
+
+/// The ordinal of a name. Each has one name only.
+fn ordinal(name: &str) -> Option<usize> {
+    name.parse().ok().filter(|ordinal: &usize| format!("{ordinal:0DIGITS$}") == name)
+}

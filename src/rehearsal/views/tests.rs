@@ -1,0 +1,172 @@
+//! Names of displays: what stays behind them, and what does not.
+
+use std::ffi::OsStr;
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::rehearsal::Shelf;
+
+/// Views of two buffers; who asks for a display gets one with as many classes as were made before.
+fn views() -> Arc<Views> {
+    views_of(None)
+}
+
+/// The same with codes.
+pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
+    let made = std::sync::atomic::AtomicUsize::new(0);
+    let make = move |_, _, then: Made| {
+        let before = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        then(Some(display(before)));
+    };
+    let ask = Ask {
+        make: Box::new(make),
+        shown: Box::new(|_, _| ()),
+        damaged: Box::new(|_, _| ()),
+        drawn: Box::new(|_| ()),
+        score: Box::new(|_, _, done| done(None)),
+        append: Box::new(|_, _, done| done(Ok(0))),
+        sync: Box::new(|_, done| done(Ok(()))),
+    };
+    let buffer = |name: &str| BufferView {
+        name: name.to_owned(),
+        seed: 1,
+        distance: 0,
+        slots: 1,
+        changes: Arc::default(),
+        drawn: 0,
+        latent: codes.clone(),
+    };
+    Views::new(vec![buffer("old"), buffer("new")], ask)
+}
+
+fn display(classes: usize) -> Display {
+    let classes = (0..classes).map(|class| (format!("c{class}"), Vec::new())).collect();
+    Display { classes, bindings: None }
+}
+
+fn buffer() -> u64 {
+    Place::Buffer(0).node()
+}
+
+fn look(views: &Arc<Views>, name: &str) -> u64 {
+    look_in(views, buffer(), name)
+}
+
+fn look_in(views: &Arc<Views>, parent: u64, name: &str) -> u64 {
+    let (send, found) = channel();
+    views.lookup(parent, OsStr::new(name), 1, move |entry| send.send(entry.unwrap()).unwrap());
+    let entry: Entry = found.recv().unwrap();
+    assert_eq!((entry.kind, entry.lasting), (EntryKind::Directory, true));
+    entry.node
+}
+
+fn classes(views: &Arc<Views>, node: u64) -> usize {
+    let (send, listed) = channel();
+    views.list(node, 1, move |names| send.send(names.unwrap().len()).unwrap());
+    listed.recv().unwrap()
+}
+
+/// Looking its name up is all that a loader may have done yet.
+#[test]
+fn an_epoch_whose_name_was_looked_up_stays() {
+    let views = views();
+    views.freeze(0, View::Epoch(3), display(40));
+    views.freeze(0, View::Epoch(4), display(41));
+    let node = look(&views, "epoch-4");
+    assert!(views.is_seen(0, View::Epoch(4)));
+    (5..30).for_each(|epoch| views.freeze(0, View::Epoch(epoch), display(50)));
+    assert_eq!((look(&views, "epoch-4"), classes(&views, node)), (node, 41));
+    let unseen = look(&views, "epoch-3");
+    assert_eq!(classes(&views, unseen), 0, "nobody had looked, so it is made anew");
+    // It is frozen while it is made for who looks at it.
+    views.freeze(0, View::Epoch(31), display(60));
+    assert!(!views.is_seen(0, View::Epoch(31)));
+    views.keep(0, View::Epoch(31), display(61));
+    views.freeze(0, View::Epoch(32), display(70));
+    assert_eq!(classes(&views, look(&views, "epoch-31")), 60);
+}
+
+#[test]
+fn the_mixes_of_a_task_end_with_it() {
+    let views = views();
+    let names = ["mix", "mix-0", "mix-7", "epoch-0"];
+    let before = names.map(|name| look(&views, name));
+    views.freeze(0, View::Epoch(1), display(40));
+    let lapsed = Arc::<Mutex<Vec<(u64, String)>>>::default();
+    let told = Arc::clone(&lapsed);
+    views.lapse_by(Arc::new(move |directory, name| {
+        lock(&told).push((directory, name.to_owned()));
+    }));
+    views.lapse();
+    assert!(lock(&lapsed).is_empty());
+    views.begin_task(0, true);
+    views.begin_task(0, true);
+    views.lapse();
+    views.lapse();
+    let mut lapsed = std::mem::take(&mut *lock(&lapsed));
+    lapsed.sort();
+    let expected = ["epoch-1", "mix", "mix-0", "mix-7"].map(|name| (buffer(), name.to_owned()));
+    assert_eq!(lapsed, expected);
+    let after = names.map(|name| look(&views, name));
+    assert!(before.iter().zip(&after).take(3).all(|(before, after)| before != after));
+    assert_eq!(before[3], after[3], "who has looked at an epoch finds it as it was");
+    // Who has them open goes on.
+    assert_eq!(before.map(|node| classes(&views, node)), [0, 1, 2, 3]);
+    assert_eq!(after.map(|node| classes(&views, node)), [4, 5, 6, 3]);
+    assert_eq!(classes(&views, look(&views, "epoch-1")), 7);
+}
+
+/// What no name leads to is kept for who is in the middle of it: that of the last task which was looked
+/// at, and no more.
+#[test]
+fn the_mixes_of_the_task_before_the_last_are_given_up() {
+    let views = views();
+    let pass = |epoch: &str| {
+        let streams = Place::Streams(0).node();
+        ["mix", "mix-3"]
+            .map(|name| look(&views, name))
+            .into_iter()
+            .chain([look_in(&views, streams, epoch)])
+    };
+    let open = |nodes: &[u64]| nodes.iter().filter(|node| views.entry(**node).is_ok()).count();
+    let first: Vec<u64> = pass("0").collect();
+    views.begin_task(0, true);
+    assert_eq!(open(&first), 3);
+    let second: Vec<u64> = pass("0").collect();
+    views.begin_task(0, true);
+    // Nobody has looked at anything of this task.
+    views.freeze(0, View::Epoch(1), display(4));
+    views.begin_task(0, true);
+    assert_eq!((open(&first), open(&second)), (0, 3));
+    let found = first.iter().map(|node| views.entry(*node));
+    assert!(found.into_iter().all(|found| found == Err(Errno::ESTALE)));
+    // The same task again: its streams stay what they are.
+    let third: Vec<u64> = pass("1").collect();
+    views.begin_task(0, false);
+    assert_eq!((open(&second), open(&third)), (0, 3));
+    let again: Vec<u64> = pass("1").collect();
+    assert_eq!((again[2] == third[2], again[0] == third[0]), (true, false));
+    views.begin_task(0, true);
+    assert_eq!((open(&third), open(&again)), (1, 3));
+}
+
+/// What is before a view is where trainers see it, and may be a link of theirs.
+#[test]
+fn a_path_of_a_view_may_name_its_buffer() {
+    let views = views();
+    for (path, buffer) in [
+        ("/data/rehearsal/new/epoch-0/a/1.jpg", Some("new")),
+        ("rehearsal/old/mix/a/1.jpg", Some("old")),
+        ("/views/new/stream/3/000001", Some("new")),
+        ("/data/rehearsal/gone/sleep-0/a/1.jpg", Some("gone")),
+        ("/data/rehearsal//new/./mix-3/a/1.jpg", Some("new")),
+        ("/home/me/replay/epoch-0/a/1.jpg", None),
+        ("/data/new/old/train/a/1.jpg", None),
+        ("./epoch-0/a/1.jpg", None),
+        ("/epoch-0/a/1.jpg", None),
+        ("epoch-0/a/1.jpg", None),
+        ("1.jpg", None),
+    ] {
+        assert_eq!(views.buffer_of(path), buffer, "{path}");
+    }
+}

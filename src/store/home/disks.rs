@@ -1,0 +1,108 @@
+//! On which disk a cache directory was before.
+//!
+//! If its disk is not mounted, a new directory is made in its place on another disk, and nothing
+//! there tells. So it is noted outside of it where the disk of a cache directory is mounted, for a
+//! directory that is on a disk of its own.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::hash::Hasher;
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::disk::Anchored;
+
+/// Where notes are kept that last: in a directory of the user, or of the system for root.
+fn notes() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let state = absolute("XDG_STATE_HOME").or_else(|| {
+        let root = || geteuid().is_root().then(|| PathBuf::from("/var/lib"));
+        root().or_else(|| Some(absolute("HOME")?.join(".local/state")))
+    })?;
+    Some(state.join("belady/cache-disks"))
+}
+
+/// Where the disk is mounted that a directory is on.
+fn disk_of(directory: &Path) -> Result<PathBuf> {
+    let directory = fs::canonicalize(directory)?;
+    let device = fs::metadata(&directory)?.dev();
+    let is_there = |path: &&Path| fs::metadata(path).is_ok_and(|found| found.dev() == device);
+    let disk = directory.ancestors().take_while(is_there).last();
+    Ok(disk.unwrap_or(&directory).to_path_buf())
+}
+
+/// Notes on which disk a cache directory is. Returns what is wrong, in words, if it was on another
+/// one before. What cannot be noted is no error.
+pub fn moved(cache: &Path) -> Option<String> {
+    let mut hasher = SipHasher24::new();
+    hasher.write(cache.as_os_str().as_bytes());
+    let note = notes()?.join(format!("{:016x}", hasher.finish128().h1));
+    compare(cache, &note)
+        .inspect_err(|error| tracing::debug!(%error, note = %note.display(), "no note of the disk"))
+        .ok()
+        .flatten()
+}
+
+fn compare(cache: &Path, note: &Path) -> Result<Option<String>> {
+    let now = disk_of(cache)?;
+    let before = match fs::read(note) {
+        Ok(before) => PathBuf::from(OsString::from_vec(before)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if now != Path::new("/") {
+                write(note, &now)?;
+            }
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let (cache, note) = (cache.display(), note.display());
+    Ok((before != now).then(|| {
+        let (now, before) = (now.display(), before.display());
+        format!(
+            "cache.dir {cache} is on the disk mounted at {now}, and was on one mounted at {before} \
+             before, which seems not to be mounted: mount it, and then this source anew; if the \
+             directory is to stay where it is, delete {note}"
+        )
+    }))
+}
+
+fn write(note: &Path, disk: &Path) -> Result<()> {
+    let directory = note.parent().ok_or_else(|| Error::other("no directory"))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    Anchored::at(note)?.replace(|mut file| file.write_all(disk.as_os_str().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_on_another_disk_is_told_of_until_it_is_there_again() {
+        let top = tempfile::tempdir().unwrap();
+        let note = top.path().join("state/belady/note");
+        // A filesystem of its own on any machine.
+        let cache = Path::new("/proc");
+        let told = || compare(cache, &note).unwrap();
+        assert_eq!((told(), told()), (None, None));
+        assert_eq!(fs::read(&note).unwrap(), b"/proc");
+        fs::write(&note, "/mnt/nvme").unwrap();
+        for told in [told().unwrap(), told().unwrap()] {
+            assert!(told.contains("was on one mounted at /mnt/nvme before"), "{told}");
+            assert!(told.contains(note.to_str().unwrap()), "{told}");
+        }
+        fs::write(&note, "/proc").unwrap();
+        assert_eq!(told(), None);
+        fs::remove_file(&note).unwrap();
+        assert_eq!(compare(Path::new("/"), &note).unwrap(), None);
+        assert!(!note.exists(), "of the disk that is always there nothing is noted");
+        assert!(compare(Path::new("/no/such"), &note).is_err());
+    }
+}

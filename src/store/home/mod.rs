@@ -1,0 +1,483 @@
+//! Where stores live: the cache directory, which may be used by many sources and daemons.
+//!
+//! ```text
+//! CACHE_DIR/belady-store-v3/          the version of the format; ours alone, mode 0700
+//!     CACHEDIR.TAG                    keeps backups out
+//!     3f09c2.../                      one store, named after the identity of its source
+//!         owner                       whose it is; locked as long as a daemon uses it
+//!         index-00000001 segment-... file-...  the store
+//!         catalog                     what the last mount knew of the source's names
+//!         journal                     what was learnt of the orders in which loaders read
+//! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
+//!                                     what is in them may be nowhere else
+//!         NAME/latent                 the codes beside a buffer
+//! CACHE_DIR/belady-trash-.../         what is being deleted
+//! ```
+//!
+//! Nothing else is ever touched, and what bears such a name and is not ours is not either.
+
+mod disks;
+mod found;
+#[cfg(test)]
+mod tests;
+mod trash;
+
+use std::fs::{self, DirBuilder, File};
+use std::hash::Hasher;
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::libc;
+use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::disk::{Anchored, hold};
+use crate::error::{Error, ErrorKind, Result};
+use crate::process::{has_ended, is_ending};
+pub use disks::moved;
+pub use found::{Found, disk_bytes, stores};
+pub use trash::{discard, reclaim};
+use trash::{discard_older, empty_trash};
+
+/// Version of the format, the index and the segments included.
+const VERSION: u32 = 3;
+
+const STORES: &str = "belady-store-v";
+/// Buffers are not thrown away with stores of older formats.
+const BUFFERS: &str = "belady-rehearsal-v1";
+const LATENT: &str = "latent";
+const OWNER: &str = "owner";
+const CATALOG: &str = "catalog";
+const JOURNAL: &str = "journal";
+const TAG_NAME: &str = "CACHEDIR.TAG";
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
+
+/// For how long a store that is in use is waited for: its daemon may be about to end, or somebody
+/// looks whether it is in use.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The same where it is to be used: another daemon may have lost its mount point a moment ago.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(5);
+/// The same where its daemon is ending: it stores what is left, and a killed one may still be in the
+/// disk's hands.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// Whose a store is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The source's directory.
+    #[serde(with = "crate::paths")]
+    pub source: PathBuf,
+    /// What else tells it from others that were there before or will be.
+    pub identity: String,
+    /// The process that used the store last.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+impl Owner {
+    /// The store of a source at this path.
+    pub fn new(source: &Path, identity: u128) -> Self {
+        let identity = format!("{identity:x}");
+        Owner { source: source.to_path_buf(), identity, pid: 0 }
+    }
+
+    /// The name of its directory.
+    fn name(&self) -> String {
+        let mut hasher = SipHasher24::new();
+        hasher.write(self.source.as_os_str().as_bytes());
+        hasher.write(&[0]);
+        hasher.write(self.identity.as_bytes());
+        format!("{:016x}", hasher.finish128().h1)
+    }
+}
+
+/// The directory of a store, in use by this process as long as it is held.
+pub struct Home {
+    path: PathBuf,
+    directory: Arc<OwnedFd>,
+    owner_file: Flock<File>,
+    stays: Option<Stay>,
+}
+
+/// Says to others that a store is in use, as long as it is held, and that its user is not about to leave
+/// it: a lock of the directory itself, which holds though somebody deletes the owner's file.
+pub struct Stay(Flock<OwnedFd>);
+
+impl Stay {
+    /// Has others wait for the end of this use from now on.
+    pub fn leave(&self) {
+        // Where that fails it is gone, and the owner's file is still locked.
+        let _ = self.0.relock(FlockArg::LockSharedNonblock);
+    }
+}
+
+impl Home {
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the catalog of the source is saved.
+    pub fn catalog(&self) -> Anchored {
+        Anchored::new(&self.directory, CATALOG)
+    }
+
+    /// Where it is written what was learnt of the orders in which loaders read.
+    pub fn journal(&self) -> Anchored {
+        Anchored::new(&self.directory, JOURNAL)
+    }
+
+    /// Gives away what says that this process stays, to be dropped after this.
+    pub fn take_stay(&mut self) -> Option<Stay> {
+        self.stays.take()
+    }
+
+    /// Notes that the store is used at this moment, as the time at which the owner's file was written.
+    pub fn note_use(&self) {
+        // What cannot be noted makes it look unused, and it is not deleted as long as it is used.
+        let _ = self.owner_file.set_modified(SystemTime::now());
+    }
+}
+
+fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
+}
+
+/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails or has
+/// no room.
+pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
+    let fails = matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EIO
+                | libc::ENXIO
+                | libc::ENODEV
+                | libc::EREMOTEIO
+                | libc::ETIMEDOUT
+                | libc::EUCLEAN
+                | libc::EBADMSG
+                | libc::ESTALE
+                | libc::EHOSTDOWN
+                | libc::ESHUTDOWN
+                | libc::ENOSPC
+                | libc::EDQUOT
+                | libc::EFBIG
+        )
+    );
+    // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
+    let fails = fails || error.raw_os_error() == Some(libc::EROFS) && has_stores(cache);
+    let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
+    Error::new(kind, format!("cache.dir {}: {error}", cache.display())).hint(advice(error))
+}
+
+/// What to do about an error of the disk that a cache directory is on.
+pub fn advice(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "is it what --cache-dir of the mount was, and the disk mounted that it is on?"
+        }
+        Some(libc::ENOTDIR | libc::ELOOP) => "a cache directory is a directory, and no link to one",
+        Some(libc::EACCES | libc::EPERM) => "only its owner can use it: be that user, or root",
+        Some(libc::EROFS) => "the disk is read-only: mount it writable, or give another directory",
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            "make room on the disk or in the quota, or give another directory"
+        }
+        Some(libc::EFBIG) => "raise the limit on the size of files, `ulimit -f`",
+        _ => "`dmesg` says more where the disk fails; a directory on another one does without it",
+    }
+}
+
+/// Whether there have been stores in a cache directory.
+fn has_stores(cache: &Path) -> bool {
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().as_bytes().starts_with(STORES.as_bytes()))
+}
+
+/// Makes a directory, and has its name last. One that is there stays as it is.
+fn make(directory: &Path) -> std::io::Result<()> {
+    let try_make = || DirBuilder::new().mode(0o700).create(directory);
+    let (mut made, parent) = (try_make(), directory.parent());
+    if let (Err(error), Some(parent)) = (&made, parent)
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        make(parent)?;
+        made = try_make();
+    }
+    match made {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    }
+    parent.map_or(Ok(()), sync_names)
+}
+
+/// Makes the names in a directory last, where its filesystem can.
+fn sync_names(directory: &Path) -> std::io::Result<()> {
+    // Where it may not be opened, its owner has to see to it.
+    let Ok(opened) = File::open(directory) else { return Ok(()) };
+    opened.sync_all().or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// Makes a directory of our own, or makes sure that it is one.
+fn make_own(cache: &Path, directory: &Path) -> Result<()> {
+    loop {
+        make(directory).map_err(|error| match cannot(cache, &error) {
+            failing if failing.kind() == ErrorKind::Disk => failing,
+            _ => refuse(cache, format!("cannot be written: {error}"))
+                .hint("give a writable local directory"),
+        })?;
+        // Thrown away in between: it is made again.
+        if let Some(found) = if_there(cache, fs::symlink_metadata(directory))? {
+            return check_own(cache, &found);
+        }
+    }
+}
+
+/// None where there is no such file: whoever throws a store away does so at any moment.
+fn if_there<T>(cache: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(|error| cannot(cache, &error)),
+    }
+}
+
+fn check_own(cache: &Path, found: &fs::Metadata) -> Result<()> {
+    if found.is_symlink() {
+        return Err(refuse(cache, "is not a directory but a link")
+            .hint("give the directory itself, so that nobody can point it elsewhere"));
+    }
+    if !found.is_dir() {
+        return Err(refuse(cache, "is not a directory but a file").hint("give a directory"));
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if found.uid() != me {
+        let message = format!("belongs to user {}, not to you (user {me})", found.uid());
+        return Err(refuse(cache, message).hint("use a cache directory of your own"));
+    }
+    Ok(())
+}
+
+/// Whether a directory that is there can be a cache directory; nothing is written.
+///
+/// # Errors
+/// Where it is no directory, or belongs to someone else.
+pub fn check(cache: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(cache).map_err(|error| cannot(cache, &error))?;
+    check_own(cache, &found)
+}
+
+/// Takes the directory of a source's store into use; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
+pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
+    make_own(cache, cache)?;
+    let stores = cache.join(format!("{STORES}{VERSION}"));
+    make_own(cache, &stores)?;
+    let path = stores.join(owner.name());
+    match tag(&stores) {
+        // What is stored can be read on a full disk too.
+        Err(error) if path.join(OWNER).exists() => tracing::warn!(%error, "{TAG_NAME} is missing"),
+        tagged => tagged.map_err(|error| cannot(cache, &error))?,
+    }
+    discard_older(cache);
+    empty_trash(cache);
+    loop {
+        make_own(cache, &path)?;
+        if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
+            return note(home, owner).map_err(|error| cannot(cache, &error));
+        }
+        // Thrown away before it was locked: another one is made.
+    }
+}
+
+/// Makes sure of the tag of our stores: a full disk may have cut it short.
+fn tag(stores: &Path) -> std::io::Result<()> {
+    let path = stores.join(TAG_NAME);
+    if fs::read(&path).is_ok_and(|found| found == TAG.as_bytes()) {
+        return Ok(());
+    }
+    fs::write(&path, TAG)
+}
+
+/// The directory of one of a source's rehearsal buffers, which are in use by whoever has its store
+/// in use; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn buffer(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
+    let mut path = cache.to_path_buf();
+    for part in [BUFFERS, &owner.name(), name] {
+        path.push(part);
+        make_own(cache, &path)?;
+    }
+    Ok(path)
+}
+
+/// The directory of the codes beside one of these buffers; it is made where it is missing.
+///
+/// # Errors
+/// Where the cache directory cannot be used.
+pub fn latent(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
+    let path = buffer(cache, owner, name)?.join(LATENT);
+    make_own(cache, &path)?;
+    Ok(path)
+}
+
+/// Takes a store that is there into use.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] where somebody else uses it.
+pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
+    let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
+    lock(cache, &found.path, LOCK_PATIENCE)?.ok_or_else(gone)
+}
+
+/// Locks a store's directory, which is waited for so long; none where it is gone, or another one by now.
+fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
+    let mut waited = Duration::ZERO;
+    let Some(directory) = if_there(cache, hold(path))? else { return Ok(None) };
+    let file = loop {
+        let Some(opened) = if_there(cache, open_owner(&directory))? else { return Ok(None) };
+        match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => break file,
+            Err((file, Errno::EWOULDBLOCK)) => {
+                let pid = read_owner(file).map(|owner| owner.pid);
+                let leaves = pid.is_some_and(is_ending) || is_being_left(&directory);
+                if waited < if leaves { LAST_PATIENCE } else { patience } {
+                    std::thread::sleep(LOCK_RETRY);
+                    waited += LOCK_RETRY;
+                    continue;
+                }
+                return Err(match pid {
+                    Some(pid) if is_ending(pid) => left_behind(path, pid),
+                    Some(pid) if has_ended(pid) => busy(path, " by a process of another container"),
+                    Some(pid) => busy(path, &format!(" by process {pid}")),
+                    None => busy(path, ""),
+                });
+            }
+            Err((_, errno)) => {
+                return Err(refuse(cache, format!("cannot be locked: {}", errno.desc()))
+                    .hint("give a local directory"));
+            }
+        }
+    };
+    let same = |found: &fs::Metadata, held: &fs::Metadata| {
+        (found.dev(), found.ino()) == (held.dev(), held.ino())
+    };
+    let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
+    if !matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held)) {
+        return Ok(None);
+    }
+    let stays = match stay(&directory, patience) {
+        // The owner's file is new: somebody has deleted the one that the store's user has locked.
+        Err(Errno::EWOULDBLOCK) => return Err(busy(path, "")),
+        // Where directories cannot be locked, nobody can have that lock.
+        stays => stays.ok(),
+    };
+    Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
+}
+
+/// The kernel holds up a killed daemon as long as its source does not answer.
+fn left_behind(path: &Path, pid: u32) -> Error {
+    let what = format!(
+        "the store {} is in use by what is left of process {pid}: it was killed, and waits in the kernel",
+        path.display()
+    );
+    Error::new(ErrorKind::Busy, what)
+        .hint("it lasts until the source answers; until then mount without a --cache-dir, or give another")
+}
+
+fn busy(path: &Path, by: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("the store {} is in use{by}", path.display()))
+        .hint("use that mount of the source, or give another --cache-dir")
+}
+
+/// Locks the directory itself, as soon as nobody uses it or looks whether somebody does.
+fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match lock_directory(directory, FlockArg::LockExclusiveNonblock) {
+            Err(Errno::EWOULDBLOCK)
+                if waited < if is_being_left(directory) { LAST_PATIENCE } else { patience } =>
+            {
+                std::thread::sleep(LOCK_RETRY);
+                waited += LOCK_RETRY;
+            }
+            locked => return locked.map(Stay),
+        }
+    }
+}
+
+/// Whether nobody has said that it stays.
+fn is_being_left(directory: &OwnedFd) -> bool {
+    lock_directory(directory, FlockArg::LockSharedNonblock).is_ok()
+}
+
+fn lock_directory(directory: &OwnedFd, how: FlockArg) -> nix::Result<Flock<OwnedFd>> {
+    // Through a description of its own: a lock goes with the description, not with the directory.
+    let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    Flock::lock(again, how).map_err(|(_, errno)| errno)
+}
+
+fn open_owner(store: &OwnedFd) -> std::io::Result<File> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(openat(store, OWNER, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
+}
+
+fn read_owner(mut file: File) -> Option<Owner> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Says whose the store is.
+fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
+    let text = serde_json::to_vec(&Owner { pid: std::process::id(), ..owner.clone() })?;
+    let file = &mut *home.owner_file;
+    let known = file.try_clone().ok().and_then(read_owner).is_some();
+    let mut write = || {
+        file.rewind()?;
+        file.write_all(&text)?;
+        file.set_len(text.len() as u64)
+    };
+    match write() {
+        // What is stored can be read on a full disk too.
+        Err(error) if known => tracing::warn!(%error, "who uses the store is not noted"),
+        result => result?,
+    }
+    Ok(home)
+}
+
+fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
+    cache.join(format!("{STORES}{VERSION}")).join(owner.name())
+}
+
+/// Bytes that the store of a source takes on the disk; 0 where there is none.
+pub fn held(cache: &Path, owner: &Owner) -> u64 {
+    disk_bytes(&path_of(cache, owner))
+}
+
+/// Bytes that the rehearsal buffers of a source and their codes take on the disk.
+pub fn held_by_buffers(cache: &Path, owner: &Owner) -> u64 {
+    let entries = fs::read_dir(cache.join(BUFFERS).join(owner.name())).into_iter().flatten();
+    let buffers = entries.flatten().map(|entry| entry.path());
+    buffers.map(|buffer| disk_bytes(&buffer) + disk_bytes(&buffer.join(LATENT))).sum()
+}
+
+/// Where the catalog of a source is saved, if it is.
+pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
+    path_of(cache, owner).join(CATALOG)
+}

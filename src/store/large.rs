@@ -1,0 +1,294 @@
+//! Large files: each a sparse file of its own beside the segments, under the same index and budget.
+//!
+//! A block lies where it lies at the source, so that a file whose blocks are all there can be read
+//! as it is. Its name says which version of which file it is. Nothing else ever goes there: a block
+//! that is given up is punched at once, and a file without blocks is deleted. Such files may be
+//! many, so none is held open: opening one costs little against reading a block of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Error, ErrorKind, Result};
+use std::sync::{Arc, Weak};
+
+use nix::libc;
+
+use super::lend::Lent;
+use super::log::Key;
+use super::segments::Extent;
+use crate::disk::{Blob, Disk, Use};
+use crate::ids::PAGE_BYTES;
+
+/// Which part of which version of a large file a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    file: Key,
+    page: u32,
+}
+
+impl Part {
+    /// The part at an offset, if it is at a page that can be counted to.
+    pub(super) fn new(file: Key, offset: u64) -> Option<Self> {
+        let page = u32::try_from(offset / PAGE_BYTES).ok().filter(|page| *page < u32::MAX >> 1)?;
+        offset.is_multiple_of(PAGE_BYTES).then_some(Part { file, page })
+    }
+}
+
+/// A file that is there.
+struct Holder {
+    file: Key,
+    blob: Arc<dyn Blob>,
+    /// Blocks that it has.
+    blocks: u32,
+    /// First page and number of pages of what is still to be punched: left by a crash, or given up
+    /// while somebody held the file.
+    gaps: Vec<(u32, u32)>,
+    lent: Weak<Lent>,
+}
+
+/// The large files of a store.
+#[derive(Default)]
+pub(super) struct Large {
+    holders: BTreeMap<u32, Holder>,
+    /// By version, the file that further blocks of it go to.
+    numbers: HashMap<Key, u32>,
+}
+
+fn name(id: u32, file: Key) -> String {
+    format!("file-{id:08}-{:032x}", file.get())
+}
+
+/// Number and version of the large file of this name, if it is the name of one.
+pub(super) fn parse(name: &str) -> Option<(u32, Key)> {
+    let (id, file) = name.strip_prefix("file-")?.split_once('-')?;
+    Some((id.parse().ok()?, Key::new(u128::from_str_radix(file, 16).ok()?)))
+}
+
+impl Large {
+    /// Adds a file that was found.
+    pub(super) fn add(&mut self, disk: &Arc<dyn Disk>, id: u32, file: Key) {
+        let blob = Arc::new(Unopened { disk: Arc::clone(disk), name: name(id, file) });
+        self.holders
+            .insert(id, Holder { file, blob, blocks: 0, gaps: Vec::new(), lent: Weak::new() });
+        // Of two that a crash has left the later one grows.
+        let number = self.numbers.entry(file).or_insert(id);
+        *number = id.max(*number);
+    }
+
+    /// Whether this is the number of a large file.
+    pub(super) fn holds(&self, id: u32) -> bool {
+        self.holders.contains_key(&id)
+    }
+
+    /// Counts the blocks that were found, in the order of their places, and what is between them
+    /// in files that have so many pages.
+    pub(super) fn count(&mut self, places: &[Extent], written: &HashMap<u32, u32>) {
+        for (id, holder) in &mut self.holders {
+            let first = places.partition_point(|place| place.segment < *id);
+            let own = places[first..].iter().take_while(|place| place.segment == *id);
+            let mut page = 0;
+            for place in own {
+                if place.page > page {
+                    holder.gaps.push((page, place.page - page));
+                }
+                (page, holder.blocks) = (place.page + place.pages, holder.blocks + 1);
+            }
+            let end = written.get(id).copied().unwrap_or_default();
+            if end > page {
+                holder.gaps.push((page, end - page));
+            }
+        }
+    }
+
+    /// The place of a part of so many pages; `next` is the number of the file where it is the first
+    /// part of one.
+    pub(super) fn place(
+        &mut self,
+        disk: &Arc<dyn Disk>,
+        part: Part,
+        pages: u32,
+        next: &mut u32,
+    ) -> Result<Extent> {
+        let id = match self.numbers.get(&part.file) {
+            Some(id) => *id,
+            None => {
+                let (id, name) = (*next, name(*next, part.file));
+                disk.create(&name, Use::Pages)?;
+                *next = id.saturating_add(1);
+                // Blocks in a file whose name does not last would not either, whatever is synced.
+                disk.sync_names().inspect_err(|_| drop(disk.remove(&name)))?;
+                self.add(disk, id, part.file);
+                id
+            }
+        };
+        if let Some(holder) = self.holders.get_mut(&id) {
+            holder.clear_gaps();
+            holder.blocks += 1;
+        }
+        Ok(Extent { segment: id, page: part.page, pages })
+    }
+
+    /// Gives blocks up and their space back.
+    pub(super) fn free(&mut self, places: &[Extent]) {
+        for place in places {
+            let Some(holder) = self.holders.get_mut(&place.segment) else { continue };
+            holder.blocks = holder.blocks.saturating_sub(1);
+        }
+        places.iter().for_each(|place| self.give_back(place));
+    }
+
+    /// Gives the space of a block back, now or when nobody holds the file any more.
+    pub(super) fn give_back(&mut self, place: &Extent) {
+        let Some(holder) = self.holders.get_mut(&place.segment) else { return };
+        if holder.is_held() && self.numbers.get(&holder.file) == Some(&place.segment) {
+            // What comes back goes to another file.
+            self.numbers.remove(&holder.file);
+        }
+        // One without blocks is deleted as a whole.
+        if holder.blocks > 0 {
+            holder.gaps.push((place.page, place.pages));
+            holder.clear_gaps();
+        }
+    }
+
+    /// Gives back what no block has, but for files that somebody holds. One without blocks is
+    /// deleted as a whole.
+    pub(super) fn clear_gaps(&mut self) {
+        self.holders.values_mut().filter(|holder| holder.blocks > 0).for_each(Holder::clear_gaps);
+    }
+
+    /// A file for others to read; none where it is not large.
+    pub(super) fn lend(
+        &mut self,
+        disk: &Arc<dyn Disk>,
+        id: u32,
+        length: u64,
+    ) -> Result<Option<Arc<Lent>>> {
+        let Some(holder) = self.holders.get_mut(&id) else { return Ok(None) };
+        if let Some(lent) = holder.lent.upgrade() {
+            return Ok(Some(lent));
+        }
+        let lent = Arc::new(Lent(disk.lend(&name(id, holder.file), length)?));
+        holder.lent = Arc::downgrade(&lent);
+        Ok(Some(lent))
+    }
+
+    /// The name of a file, by its number.
+    pub(super) fn name(&self, id: u32) -> Option<String> {
+        self.holders.get(&id).map(|holder| name(id, holder.file))
+    }
+
+    /// A file, by its number.
+    pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
+        self.holders.get(&id).map(|holder| &holder.blob)
+    }
+
+    /// All files by their numbers.
+    pub(super) fn files(&self) -> impl Iterator<Item = (u32, &Arc<dyn Blob>)> {
+        self.holders.iter().map(|(id, holder)| (*id, &holder.blob))
+    }
+
+    /// Forgets the files without blocks; these can be deleted.
+    pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
+        let empty = self.holders.iter().filter(|(_, holder)| holder.blocks == 0);
+        let empty: Vec<(u32, Key)> = empty.map(|(id, holder)| (*id, holder.file)).collect();
+        for (id, file) in &empty {
+            self.holders.remove(id);
+            if self.numbers.get(file) == Some(id) {
+                self.numbers.remove(file);
+            }
+        }
+        empty.into_iter().map(|(id, file)| (id, name(id, file))).collect()
+    }
+}
+
+impl Holder {
+    fn is_held(&self) -> bool {
+        self.lent.strong_count() > 0
+    }
+
+    fn clear_gaps(&mut self) {
+        if self.is_held() {
+            return;
+        }
+        for (page, pages) in std::mem::take(&mut self.gaps) {
+            let (offset, bytes) = (u64::from(page) * PAGE_BYTES, u64::from(pages) * PAGE_BYTES);
+            let _ = self.blob.punch(offset, bytes);
+        }
+    }
+}
+
+/// A file that is opened anew for each use.
+struct Unopened {
+    disk: Arc<dyn Disk>,
+    name: String,
+}
+
+impl Unopened {
+    fn open(&self) -> Result<Arc<dyn Blob>> {
+        self.disk.open(&self.name, Use::Pages)
+    }
+}
+
+/// Whether there is no such file, or no file but something else.
+pub(super) fn is_missing(error: &Error) -> bool {
+    let other = [libc::ELOOP, libc::EISDIR, libc::ENXIO].map(Some);
+    error.kind() == ErrorKind::NotFound || other.contains(&error.raw_os_error())
+}
+
+/// Where somebody has deleted the file, there is nothing to be done to it.
+fn unless_gone(result: Result<()>) -> Result<()> {
+    result.or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })
+}
+
+impl Blob for Unopened {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        self.open()?.read_at(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let file = self.open().or_else(|error| {
+            if !is_missing(&error) {
+                return Err(error);
+            }
+            // Somebody has deleted it: its other blocks turn out to be gone when they are read.
+            let _ = self.disk.remove(&self.name);
+            let file = self.disk.create(&self.name, Use::Pages)?;
+            // The next write must not take one whose name may not last for one that was there.
+            let sync = self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&self.name)));
+            sync.map(|()| file)
+        })?;
+        file.write_at(bytes, offset)
+    }
+
+    fn cut(&self, length: u64) -> Result<()> {
+        unless_gone(self.open().and_then(|file| file.cut(length)))
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        unless_gone(self.open().and_then(|file| file.punch(offset, length)))
+    }
+
+    fn sync(&self) -> Result<()> {
+        unless_gone(self.open().and_then(|file| file.sync()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_a_file_is() {
+        let file = Key::new(0xabc << 90 | 7);
+        assert_eq!(parse(&name(12, file)), Some((12, file)));
+        for other in ["file-", "file-1", "file-x-2", "file-1-x", "segment-00000001", "owner"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_at_a_page_that_can_be_counted_to() {
+        let file = Key::new(1);
+        assert!(Part::new(file, 0).is_some() && Part::new(file, 1 << 42).is_some());
+        assert_eq!((Part::new(file, 1), Part::new(file, 1 << 43)), (None, None));
+    }
+}

@@ -1,0 +1,490 @@
+//! The local store: samples on a local disk, packed into segments, there again at the next mount.
+//!
+//! A store is a directory. In the order it happens:
+//!
+//! 1. Samples are written in batches to *segments*, files of raw samples that each begin at a page;
+//!    there is nothing else in them. Segments are filled one after the other; once the budget is
+//!    full, samples take the places of those that were given up (`segments.rs`). Blocks of large
+//!    files go to sparse files of their own (`large.rs`).
+//! 2. Then a record for each goes to the end of the *index*, a log of what is where (`log.rs`). It
+//!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
+//!    the key and the bytes.
+//! 3. A read takes the place from memory, reads past the page cache, and compares the checksum.
+//!    What is damaged is dropped and fetched again. The one exception is a large file that the
+//!    kernel reads by itself, which is compared once a mount (`lend.rs`). So neither a torn write nor a record that a
+//!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
+//!    leave. They happen after so many bytes and at [`Store::sync`], every few seconds. Only a place whose giving up
+//!    has been recorded is written again, so that what was synced later has its place alone.
+//! 4. What is given up is recorded and its place is free. A segment without samples is deleted, and
+//!    free places are punched where samples of their size do not come, or others need the space.
+//!    Reads never wait for any of this: one thread at a time writes.
+//! 5. At open the log is replayed; the segments' data are not looked at. What leads to no segment,
+//!    past the end of one, or to the place of another, is left out, and told to those who want to know
+//!    (`open.rs`).
+//!
+//! The store stores: what is stored and what is given up is the policy's to say.
+
+pub mod home;
+mod large;
+mod lend;
+mod log;
+mod open;
+mod outside;
+mod segments;
+#[cfg(test)]
+pub(crate) mod tests;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hasher;
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::disk::{Alarm, Buffer, Disk, Health, Watch, has_no_room};
+use crate::ids::PAGE_BYTES;
+use crate::source::Fingerprint;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use large::Part;
+pub use lend::Lent;
+pub use log::Key;
+use log::{Entries, Location, Log, Record};
+pub use open::{Losses, fresh_secret};
+pub use outside::{Count, count, recorded};
+use segments::{Extent, Files, Segments, pages_of};
+pub use write::Sample;
+
+/// What a store may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of samples, in whole pages.
+    pub bytes: u64,
+    /// Bytes to leave free on the disk, whoever uses the rest.
+    pub min_free: u64,
+    /// Files that others must still be able to make on the disk.
+    pub min_free_files: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes from which on a file is large: it is not packed with others.
+    pub large_bytes: u64,
+    /// Dead records in the index beyond as many as there are live ones.
+    pub dead_records: u64,
+}
+
+impl Limits {
+    /// For so many bytes, beside `min_free` that stay free: few files, whatever the size.
+    pub fn new(bytes: u64, min_free: u64) -> Self {
+        let segment_bytes = (bytes / 256).clamp(256 << 20, 64 << 30);
+        let large_bytes = 64 << 20;
+        Limits {
+            bytes,
+            min_free,
+            min_free_files: 0,
+            segment_bytes,
+            large_bytes,
+            dead_records: 1 << 16,
+        }
+    }
+}
+
+/// What is in memory of what is on the disk.
+#[derive(Default)]
+struct Index {
+    entries: Entries,
+    files: Files,
+    /// Large files that are all there, and right.
+    lent: HashMap<u32, Arc<Lent>>,
+    /// Large files all blocks of which were compared with their checksums, and none given up since.
+    compared: HashSet<u32>,
+}
+
+/// What only the one who writes needs.
+struct Writer {
+    log: Log,
+    segments: Segments,
+    /// What is in segments that could not be opened: there at the next open perhaps, so that no new
+    /// index may be without it.
+    closed: Entries,
+    /// Bytes written since the last sync.
+    unsynced: u64,
+    /// Dead records beyond as many as live ones, from which on the index is rewritten.
+    dead_records: u64,
+}
+
+/// Samples on a local disk.
+pub struct Store {
+    disk: Arc<dyn Disk>,
+    limits: Limits,
+    secret: [u8; 16],
+    index: RwLock<Index>,
+    writer: Mutex<Writer>,
+    used: AtomicU64,
+    /// Bytes of samples at this moment: what the limits say, or less.
+    budget: AtomicU64,
+    health: Health,
+    watch: Arc<Watch>,
+}
+
+/// How a store and others share a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The whole disk; 0 where our place on it is gone.
+    pub total: u64,
+    /// What others take.
+    pub others: u64,
+    /// What is to stay free.
+    pub min_free: u64,
+}
+
+/// What came of looking for a sample.
+pub enum Found {
+    /// Its bytes.
+    Whole(Buffer),
+    /// It is not there.
+    Nothing,
+    /// What is there is not what was stored, or cannot be read: it should be removed.
+    Damaged,
+}
+
+/// Bytes that a sample takes.
+fn stored(length: usize) -> u64 {
+    u64::from(pages_of(length as u32)) * PAGE_BYTES
+}
+
+/// Whether somebody has cut a file, deleted it or put something else in its place.
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
+}
+
+fn checksum(key: Key, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&key.get().to_le_bytes()), bytes)
+}
+
+impl Store {
+    fn read(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file of so many bytes is large.
+    pub fn is_large(&self, size: u64) -> bool {
+        size >= self.limits.large_bytes
+    }
+
+    /// Which part of a large file the block at `offset` of one version of a file of `size` bytes
+    /// is; none where the file is not large.
+    pub fn part(&self, path: &Path, version: &Fingerprint, offset: u64, size: u64) -> Option<Part> {
+        // At this offset no block is.
+        self.is_large(size).then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
+    }
+
+    /// The key of the block at `offset` of one version of a file.
+    pub fn key(&self, path: &Path, version: &Fingerprint, offset: u64) -> Key {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        hasher.write(path.as_os_str().as_bytes());
+        hasher.write(&[0]);
+        hasher.write(version.lasting());
+        hasher.write_u64(offset);
+        Key::new(hasher.finish128().as_u128())
+    }
+
+    /// Whether the sample is there, whatever the state of its disk.
+    pub fn holds(&self, key: Key) -> bool {
+        self.read().entries.contains_key(&key)
+    }
+
+    /// Leaves those of which [the sample is there](Self::holds).
+    pub fn retain_held<T>(&self, samples: &mut Vec<(T, Key)>) {
+        let index = self.read();
+        samples.retain(|(_, key)| index.entries.contains_key(key));
+    }
+
+    /// Whether the sample is there, and its disk to be used.
+    pub fn contains(&self, key: Key) -> bool {
+        // A disk that is down is tried once in a while: by a read.
+        self.holds(key) && self.is_usable()
+    }
+
+    /// The sample's bytes. Blocks.
+    pub fn get(&self, key: Key) -> Found {
+        match self.try_get(key) {
+            // Its place may have been given up and taken again by itself while it was read.
+            Found::Damaged => self.try_get(key),
+            found => found,
+        }
+    }
+
+    fn try_get(&self, key: Key) -> Found {
+        let found = {
+            let index = self.read();
+            let at = index.entries.get(&key).copied();
+            at.and_then(|at| Some((at, Arc::clone(index.files.get(&at.segment)?))))
+        };
+        let Some((at, file)) = found else { return Found::Nothing };
+        let mut buffer = Buffer::pages(at.length as usize);
+        let read = file.read_at(buffer.pages_mut(), u64::from(at.page) * PAGE_BYTES);
+        match read {
+            Ok(()) => {
+                self.health.good();
+                if checksum(key, &buffer) == at.checksum {
+                    return Found::Whole(buffer);
+                }
+            }
+            Err(error) if is_gone(&error) => {}
+            Err(error) => self.health.bad(&error),
+        }
+        // It may have been given up in the meantime.
+        match self.read().entries.get(&key) {
+            Some(now) if *now == at => Found::Damaged,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Reads samples and compares their checksums. Returns those that are damaged, or cannot be read
+    /// while others can, each with where it is. Blocks.
+    ///
+    /// # Errors
+    /// That of the disk, in words, where it fails as a whole: what cannot be read now may be
+    /// readable tomorrow.
+    pub fn verify(&self, keys: &mut dyn Iterator<Item = Key>) -> Result<Vec<(Key, String)>> {
+        let (mut whole, mut damaged) = (None, Vec::new());
+        for key in keys {
+            match self.get(key) {
+                Found::Whole(_) => whole = Some(key),
+                Found::Damaged => damaged.push(key),
+                Found::Nothing => {}
+            }
+        }
+        let works = || whole.is_some_and(|key| matches!(self.get(key), Found::Whole(_)));
+        if self.state() != "normal" && !works() {
+            return Err(Error::other(self.state()));
+        }
+        Ok(damaged.into_iter().map(|key| (key, self.place(key))).collect())
+    }
+
+    /// Where a sample is, for people.
+    fn place(&self, key: Key) -> String {
+        let Some(at) = self.read().entries.get(&key).copied() else { return String::new() };
+        self.writer().segments.describe(&at)
+    }
+
+    /// Gives samples up. Blocks.
+    pub fn remove(&self, keys: &[Key]) {
+        let mut writer = self.writer();
+        let mut index = self.write();
+        let gone: Vec<(Key, Location)> =
+            keys.iter().filter_map(|key| Some((*key, index.entries.remove(key)?))).collect();
+        // Nobody new gets what is not all there any more.
+        for (_, at) in &gone {
+            index.lent.remove(&at.segment);
+            index.compared.remove(&at.segment);
+        }
+        drop(index);
+        let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
+        let bytes = places.iter().map(Extent::bytes).sum();
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        match writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
+            Ok(()) => writer.segments.free(&places),
+            // Their places are no others' until the next open, but a full disk gets the space.
+            Err(error) => {
+                self.health.bad(&error);
+                writer.segments.punch(&places);
+            }
+        }
+        let idle = match self.health.is_full() {
+            true => 0,
+            false => self.budget().saturating_sub(self.used()),
+        };
+        writer.segments.shrink(idle);
+        self.delete_empty(&mut writer);
+        self.tidy(&mut writer);
+    }
+
+    fn delete_empty(&self, writer: &mut Writer) {
+        for (id, name) in writer.segments.empty() {
+            self.write().files.remove(&id);
+            if let Err(error) = self.disk.remove(&name) {
+                tracing::debug!(%error, name, "an empty file stays until the next mount");
+            }
+        }
+    }
+
+    /// Keeps the index small.
+    fn tidy(&self, writer: &mut Writer) {
+        let live = (self.read().entries.len() + writer.closed.len()) as u64;
+        if writer.log.records <= 2 * live + writer.dead_records {
+            return;
+        }
+        writer.dead_records = self.limits.dead_records;
+        if let Err(error) = self.rewrite(writer) {
+            self.health.bad(&error);
+            // Not tried again with each sample.
+            writer.dead_records = writer.log.records;
+        }
+    }
+
+    /// Leaves the dead records of the index behind.
+    fn rewrite(&self, writer: &mut Writer) -> Result<()> {
+        let Writer { log, closed, .. } = writer;
+        let index = self.read();
+        let entries = closed.iter().chain(&index.entries).map(|(key, at)| (*key, *at));
+        log.rewrite(&*self.disk, entries)
+    }
+
+    fn sync_all(&self, writer: &mut Writer) -> Result<()> {
+        let Writer { log, segments, unsynced, .. } = writer;
+        let synced = segments.sync(log);
+        *unsynced = 0;
+        synced.inspect_err(|error| self.health.bad(error))
+    }
+
+    /// Gives everything that no sample needs back to the disk; the index stays as it is where a
+    /// full disk has no room for a smaller one. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn compact(&self) -> Result<()> {
+        let mut writer = self.writer();
+        writer.segments.shrink(0);
+        writer.segments.clear_gaps();
+        self.delete_empty(&mut writer);
+        let written = self.rewrite(&mut writer);
+        written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
+    }
+
+    /// Bytes that were stored and do not last yet. Blocks.
+    pub fn unsynced(&self) -> u64 {
+        self.writer().unsynced
+    }
+
+    /// Makes what is stored last. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&self) -> Result<()> {
+        self.sync_all(&mut self.writer())
+    }
+
+    /// Deletes files in which nothing was found at open, and what a crash has left in others.
+    /// Blocks.
+    pub fn clear_leftovers(&self) {
+        let mut writer = self.writer();
+        writer.segments.clear_gaps();
+        self.delete_empty(&mut writer);
+    }
+
+    /// Bytes that the store has on the disk and no sample takes.
+    pub fn idle(&self) -> u64 {
+        self.writer().segments.idle()
+    }
+
+    /// May hold so many bytes of samples from now on, and no more than the limits say. What no
+    /// sample takes beyond that goes back to the disk at once; which samples go is others' to say.
+    /// Blocks.
+    pub fn resize(&self, bytes: u64) {
+        self.budget.store(bytes.min(self.limits.bytes), Ordering::Relaxed);
+        let mut writer = self.writer();
+        writer.segments.shrink(self.budget().saturating_sub(self.used()));
+        self.delete_empty(&mut writer);
+    }
+
+    /// How the disk is shared at this moment. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn share(&self) -> Result<Share> {
+        let own = self.used() + self.idle();
+        let space = self.health.look(&*self.disk)?;
+        let others = space.total.saturating_sub(space.bytes).saturating_sub(own);
+        Ok(Share { total: space.total, others, min_free: self.limits.min_free })
+    }
+
+    /// What is stored.
+    pub fn keys(&self) -> Vec<Key> {
+        self.read().entries.keys().copied().collect()
+    }
+
+    /// Number of samples, and their bytes in whole pages.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.read().entries.len() as u64, self.used())
+    }
+
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of what is stored, in whole pages.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Store {
+    /// Another directory of the same disk: if a call to it is not answered, the disk hangs.
+    pub fn beside(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        self.watch.over(directory)
+    }
+
+    /// Has an alarm ring when the disk is called.
+    pub(crate) fn ring(&self, alarm: &Arc<Alarm>) {
+        self.watch.ring(alarm);
+    }
+
+    /// Whether there is a call that the disk has not answered.
+    pub(crate) fn is_called(&self) -> bool {
+        self.watch.is_called()
+    }
+
+    /// Looks what the disk is at. To be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
+    pub fn look(&self) {
+        self.watch.look();
+    }
+
+    /// Whether the disk does not answer a read; it is left alone until it has.
+    pub fn reads_hang(&self) -> bool {
+        self.watch.reads_hang()
+    }
+
+    /// Whether the disk does not answer a call, whatever it is: nothing can be stored.
+    pub fn hangs(&self) -> bool {
+        self.watch.hangs()
+    }
+
+    /// What the disk has taken so far, in calls: as long as that grows, it does not hang.
+    pub fn writes_answered(&self) -> u64 {
+        self.watch.writes_answered()
+    }
+
+    /// Whether all that was stored lasts, and the disk does what it should and has room. May block.
+    pub fn rests(&self) -> bool {
+        let is_well = self.health.is_up() && !self.health.is_full();
+        is_well && !self.hangs() && self.unsynced() == 0
+    }
+
+    /// Whether to try the disk.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.reads_hang() && self.health.is_usable()
+    }
+
+    /// `normal`, or what is wrong in words.
+    pub fn state(&self) -> &'static str {
+        if self.reads_hang() {
+            "down: the cache disk hangs; it is bypassed"
+        } else if self.hangs() {
+            "down: the cache disk hangs; nothing is stored there"
+        } else {
+            self.health.words()
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a store has, seen by those who do not use it: somebody else may, and nothing is changed.
+
+use std::collections::HashSet;
+use std::io::Result;
+
+use super::log::{self, Entries, Key};
+use super::{is_gone, large, stored};
+use crate::disk::Disk;
+
+/// What a store has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Samples, or blocks of them.
+    pub samples: u64,
+    /// Their bytes, in whole pages.
+    pub bytes: u64,
+    /// Large files that some of them are of.
+    pub large_files: u64,
+}
+
+/// The names of a store's files, and what its index says.
+fn look(disk: &dyn Disk) -> Result<(Vec<(String, u64)>, Entries)> {
+    let try_look = || {
+        let names = disk.names()?;
+        let entries = log::replay(disk, &names)?.map(|found| found.entries).unwrap_or_default();
+        Ok((names, entries))
+    };
+    match try_look() {
+        // The index has been replaced by another one in between.
+        Err(error) if is_gone(&error) => try_look(),
+        found => found,
+    }
+}
+
+/// What is recorded in the index of a store, or in a copy of it alone.
+///
+/// # Errors
+/// The disk's.
+pub fn recorded(disk: &dyn Disk) -> Result<Vec<Key>> {
+    Ok(look(disk)?.1.into_keys().collect())
+}
+
+/// What a store has as its index says.
+///
+/// # Errors
+/// The disk's.
+pub fn count(disk: &dyn Disk) -> Result<Count> {
+    let (names, entries) = look(disk)?;
+    let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();
+    let large = names.iter().filter_map(|(name, _)| large::parse(name));
+    Ok(Count {
+        samples: entries.len() as u64,
+        bytes: entries.values().map(|at| stored(at.length as usize)).sum(),
+        large_files: large.filter(|(id, _)| holders.contains(id)).count() as u64,
+    })
+}

@@ -1,0 +1,469 @@
+//! The segments of a store, and the room in them.
+//!
+//! Room is kept as extents of whole pages that no sample has: *idle* ones, which the disk has given
+//! us already, and *clean* ones, which it has not: punched, or never written. A batch goes to one
+//! clean extent as long as the budget has room for it, so that filling a store writes from the
+//! start of a segment to its end. Then each sample goes to the idle extent that it fits best:
+//! overwriting costs a filesystem nothing but the write. Where none fits, idle extents are punched
+//! until the budget has room for a clean one. A segment that is all room is deleted.
+//! Parts of large files have places of their own (`large.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::Result;
+use std::sync::Arc;
+
+use super::large::{self, Large, Part};
+use super::lend::Lent;
+use super::log::{Entries, Key, Location, Log};
+use crate::disk::{Blob, Disk, Use};
+use crate::ids::PAGE_BYTES;
+
+/// The file of each segment, and large ones.
+pub(super) type Files = HashMap<u32, Arc<dyn Blob>>;
+
+/// Pages of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Extent {
+    pub(super) segment: u32,
+    pub(super) page: u32,
+    pub(super) pages: u32,
+}
+
+impl Extent {
+    /// Where a sample lies; an empty one takes a page too, so that its place is its own.
+    pub(super) fn of(at: &Location) -> Self {
+        Extent { segment: at.segment, page: at.page, pages: pages_of(at.length) }
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        u64::from(self.page) * PAGE_BYTES
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.pages) * PAGE_BYTES
+    }
+
+    fn end(&self) -> u32 {
+        self.page.saturating_add(self.pages)
+    }
+}
+
+/// Segments from which on gaps are filled before there is another one: each is a descriptor.
+const SEGMENTS_MAX: usize = 512;
+
+/// Pages that so many bytes take.
+pub(super) fn pages_of(length: u32) -> u32 {
+    length.div_ceil(PAGE_BYTES as u32).max(1)
+}
+
+/// A segment that is there.
+struct Segment {
+    file: Arc<dyn Blob>,
+    pages: u32,
+    /// Pages that no sample has.
+    room: u32,
+}
+
+/// What is to be placed.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) pages: u32,
+    /// Of a large file, which part.
+    pub(super) part: Option<Part>,
+}
+
+/// The room of a store.
+pub(super) struct Segments {
+    disk: Arc<dyn Disk>,
+    large: Large,
+    segments: BTreeMap<u32, Segment>,
+    /// Room by segment and first page: pages, and whether they are clean.
+    room: BTreeMap<(u32, u32), (u32, bool)>,
+    /// The same by kind and size.
+    sizes: BTreeSet<(bool, u32, u32, u32)>,
+    idle: u64,
+    /// Number of the next one.
+    next: u32,
+    unsynced: BTreeSet<u32>,
+    segment_pages: u32,
+}
+
+fn name(id: u32) -> String {
+    format!("segment-{id:08}")
+}
+
+fn id_of(name: &str) -> Option<u32> {
+    name.strip_prefix("segment-")?.parse().ok()
+}
+
+/// Whether this is the name of a segment.
+pub(super) fn is_segment(name: &str) -> bool {
+    id_of(name).is_some()
+}
+
+/// Entries that were recorded and are not served.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    /// They lead nowhere, or to the same pages as another one: a crash has brought one back.
+    pub(super) lost: Vec<(Key, Location)>,
+    /// They are of segments that cannot be opened at this moment.
+    pub(super) closed: Entries,
+}
+
+impl Segments {
+    /// The segments that are there. Entries that lead to none of them, or to the same pages as
+    /// another one, are taken out, and so are those of a segment that cannot be opened.
+    pub(super) fn open(
+        disk: &Arc<dyn Disk>,
+        names: &[(String, u64)],
+        entries: &mut Entries,
+        segment_bytes: u64,
+    ) -> (Self, Files, LeftOut) {
+        let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
+        let mut segments = Segments {
+            disk: Arc::clone(disk),
+            large: Large::default(),
+            segments: BTreeMap::new(),
+            room: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+            idle: 0,
+            next: 1,
+            unsynced: BTreeSet::new(),
+            segment_pages,
+        };
+        let (mut written, mut closed) = (HashMap::new(), HashSet::new());
+        for (name, length) in names {
+            let there = u32::try_from(length.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+            if let Some((id, file)) = large::parse(name) {
+                segments.next = segments.next.max(id.saturating_add(1));
+                segments.large.add(disk, id, file);
+                written.insert(id, there);
+            }
+            let Some(id) = id_of(name) else { continue };
+            segments.next = segments.next.max(id.saturating_add(1));
+            let file = match disk.open(name, Use::Pages) {
+                Ok(file) => file,
+                Err(error) => {
+                    tracing::warn!(%error, name, "a segment stays closed until the next mount");
+                    closed.insert(id);
+                    continue;
+                }
+            };
+            let there = u32::try_from(length / PAGE_BYTES).unwrap_or(u32::MAX);
+            let pages = there.max(segment_pages);
+            written.insert(id, there);
+            segments.segments.insert(id, Segment { file, pages, room: 0 });
+        }
+        let closed = entries.extract_if(|_, at| closed.contains(&at.segment)).collect();
+        let lost = segments.keep_apart(entries, &written);
+        let packed = segments.segments.iter().map(|(id, segment)| (*id, &segment.file));
+        let files = packed.chain(segments.large.files());
+        let files = files.map(|(id, file)| (id, Arc::clone(file))).collect();
+        (segments, files, LeftOut { lost, closed })
+    }
+
+    /// Takes out the entries that lead nowhere, and finds what is between the others.
+    fn keep_apart(
+        &mut self,
+        entries: &mut Entries,
+        written: &HashMap<u32, u32>,
+    ) -> Vec<(Key, Location)> {
+        let mut lost = HashSet::new();
+        let mut places: Vec<(Extent, Key)> = Vec::with_capacity(entries.len());
+        for (key, at) in entries.iter() {
+            self.next = self.next.max(at.segment.saturating_add(1));
+            let place = Extent::of(at);
+            match written.get(&at.segment) {
+                Some(there) if place.end() <= *there => places.push((place, *key)),
+                _ => drop(lost.insert(*key)),
+            }
+        }
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            let [(first, one), (second, other)] = pair else { continue };
+            if first.segment == second.segment && first.end() > second.page {
+                lost.extend([*one, *other]);
+            }
+        }
+        let mut lost: Vec<(Key, Location)> =
+            lost.into_iter().filter_map(|key| Some((key, entries.remove(&key)?))).collect();
+        lost.sort_unstable_by_key(|(_, at)| (at.segment, at.page));
+        if !lost.is_empty() {
+            places.retain(|(_, key)| entries.contains_key(key));
+        }
+        let places = places.into_iter().map(|(place, _)| place);
+        let (large, packed): (Vec<Extent>, Vec<Extent>) =
+            places.partition(|place| self.large.holds(place.segment));
+        self.large.count(&large, written);
+        self.find_room(&packed, written);
+        lost
+    }
+
+    /// Finds the room between samples, which come in the order of their places.
+    fn find_room(&mut self, places: &[Extent], written: &HashMap<u32, u32>) {
+        let mut places = places.iter().peekable();
+        let ids: Vec<(u32, u32)> = self.segments.iter().map(|(id, s)| (*id, s.pages)).collect();
+        for (segment, pages) in ids {
+            let there = written.get(&segment).copied().unwrap_or_default();
+            let mut page = 0;
+            while let Some(place) = places.next_if(|place| place.segment == segment) {
+                self.give(Extent { segment, page, pages: place.page - page }, false);
+                page = place.end();
+            }
+            self.give(Extent { segment, page, pages: there - page }, false);
+            self.give(Extent { segment, page: there, pages: pages - there }, true);
+        }
+    }
+
+    /// Adds room, joined with its neighbours of the same kind.
+    fn give(&mut self, extent: Extent, clean: bool) {
+        let Extent { segment, mut page, mut pages } = extent;
+        let Some(holder) = self.segments.get_mut(&segment) else { return };
+        if pages == 0 {
+            return;
+        }
+        holder.room += pages;
+        self.idle += if clean { 0 } else { extent.bytes() };
+        let before = self.room.range(..(segment, page)).next_back();
+        if let Some((&(s, p), &(n, kind))) = before
+            && (s, p + n, kind) == (segment, page, clean)
+        {
+            self.drop_room(s, p);
+            (page, pages) = (p, pages + n);
+        }
+        if let Some(&(n, kind)) = self.room.get(&(segment, page + pages))
+            && kind == clean
+        {
+            self.drop_room(segment, page + pages);
+            pages += n;
+        }
+        self.room.insert((segment, page), (pages, clean));
+        self.sizes.insert((clean, pages, segment, page));
+    }
+
+    fn drop_room(&mut self, segment: u32, page: u32) {
+        if let Some((pages, clean)) = self.room.remove(&(segment, page)) {
+            self.sizes.remove(&(clean, pages, segment, page));
+        }
+    }
+
+    /// Takes pages from the smallest extent of this kind that has as many.
+    fn take(&mut self, pages: u32, clean: bool) -> Option<Extent> {
+        let sizes = (clean, pages, 0, 0)..=(clean, u32::MAX, u32::MAX, u32::MAX);
+        let (_, found, segment, page) = self.sizes.range(sizes).next().copied()?;
+        self.drop_room(segment, page);
+        let left = found - pages;
+        if left > 0 {
+            self.room.insert((segment, page + pages), (left, clean));
+            self.sizes.insert((clean, left, segment, page + pages));
+        }
+        let taken = Extent { segment, page, pages };
+        self.idle -= if clean { 0 } else { taken.bytes() };
+        if let Some(holder) = self.segments.get_mut(&segment) {
+            holder.room -= pages;
+        }
+        self.unsynced.insert(segment);
+        Some(taken)
+    }
+
+    /// Takes clean pages, from a new segment if need be.
+    fn take_clean(&mut self, pages: u32) -> Result<Extent> {
+        if let Some(taken) = self.take(pages, true) {
+            return Ok(taken);
+        }
+        let id = self.next;
+        let file = self.disk.create(&name(id), Use::Pages)?;
+        self.next = id.saturating_add(1);
+        // Samples in a file whose name does not last would not either, whatever is synced.
+        self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&name(id))))?;
+        let size = self.segment_pages.max(pages);
+        self.segments.insert(id, Segment { file, pages: size, room: 0 });
+        self.give(Extent { segment: id, page: 0, pages: size }, true);
+        self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
+    }
+
+    /// Room for what is wanted, in this order, beside `used` bytes of others; with the idle room
+    /// they take no more than `budget` bytes.
+    pub(super) fn place(
+        &mut self,
+        wanted: &[Wanted],
+        used: u64,
+        budget: u64,
+    ) -> Result<Vec<Extent>> {
+        let mut places = vec![None; wanted.len()];
+        let placed = self.place_all(wanted, used, budget, &mut places);
+        let places: Vec<Extent> = places.into_iter().flatten().collect();
+        match placed {
+            Ok(()) => Ok(places),
+            Err(error) => {
+                self.free(&places);
+                Err(error)
+            }
+        }
+    }
+
+    fn place_all(
+        &mut self,
+        wanted: &[Wanted],
+        mut used: u64,
+        budget: u64,
+        places: &mut [Option<Extent>],
+    ) -> Result<()> {
+        let mut packed = Vec::with_capacity(wanted.len());
+        for (wanted, place) in wanted.iter().zip(places) {
+            let Some(part) = wanted.part else {
+                packed.push((wanted.pages, place));
+                continue;
+            };
+            used += u64::from(wanted.pages) * PAGE_BYTES;
+            self.shrink(budget.saturating_sub(used));
+            *place = Some(self.large.place(&self.disk, part, wanted.pages, &mut self.next)?);
+            self.unsynced.extend(place.iter().map(|place| place.segment));
+        }
+        self.place_packed(packed, used, budget)
+    }
+
+    /// Places samples of so many pages each: one after the other in clean pages while the budget
+    /// has room, else each where it fits best.
+    fn place_packed(
+        &mut self,
+        samples: Vec<(u32, &mut Option<Extent>)>,
+        mut used: u64,
+        budget: u64,
+    ) -> Result<()> {
+        let total: u32 = samples.iter().map(|(pages, _)| pages).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        let bytes = u64::from(total) * PAGE_BYTES;
+        let contiguous = match used + self.idle + bytes <= budget {
+            true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(total)?),
+            true => self.take(total, true),
+            false => None,
+        };
+        if let Some(Extent { segment, mut page, .. }) = contiguous {
+            for (pages, place) in samples {
+                *place = Some(Extent { segment, page, pages });
+                page += pages;
+            }
+            return Ok(());
+        }
+        for (pages, place) in samples {
+            used += u64::from(pages) * PAGE_BYTES;
+            *place = match self.take(pages, false) {
+                Some(place) => Some(place),
+                None => {
+                    self.shrink(budget.saturating_sub(used));
+                    Some(self.take_clean(pages)?)
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Gives pages of samples up.
+    pub(super) fn free(&mut self, places: &[Extent]) {
+        let (large, packed): (Vec<Extent>, Vec<Extent>) =
+            places.iter().partition(|place| self.large.holds(place.segment));
+        self.large.free(&large);
+        packed.into_iter().for_each(|place| self.give(place, false));
+    }
+
+    /// A large file for others to read; none where it is none.
+    pub(super) fn lend(&mut self, id: u32, length: u64) -> Result<Option<Arc<Lent>>> {
+        self.large.lend(&self.disk, id, length)
+    }
+
+    /// The name of a file, by its number.
+    pub(super) fn name(&self, id: u32) -> String {
+        self.large.name(id).unwrap_or_else(|| name(id))
+    }
+
+    /// Where a sample is, for people.
+    pub(super) fn describe(&self, at: &Location) -> String {
+        let from = u64::from(at.page) * PAGE_BYTES;
+        let file = match self.file(at.segment) {
+            Some(_) => self.name(at.segment),
+            None => format!("file {:08}, which is gone", at.segment),
+        };
+        format!("{file}, bytes {from} to {}", from + u64::from(at.length))
+    }
+
+    /// Gives back what no block has in large files.
+    pub(super) fn clear_gaps(&mut self) {
+        self.large.clear_gaps();
+    }
+
+    /// Gives pages of samples back to the disk, which may still lead there after a crash.
+    pub(super) fn punch(&mut self, places: &[Extent]) {
+        for place in places {
+            if self.large.holds(place.segment) {
+                self.large.give_back(place);
+            } else if let Some(file) = self.file(place.segment) {
+                let _ = file.punch(place.offset(), place.bytes());
+            }
+        }
+    }
+
+    /// Gives idle room back to the disk, the largest first, until at most so many bytes are left.
+    pub(super) fn shrink(&mut self, most: u64) {
+        while self.idle > most
+            && let Some(&(false, pages, segment, page)) =
+                self.sizes.range(..(true, 0, 0, 0)).next_back()
+        {
+            let extent = Extent { segment, page, pages };
+            self.drop_room(segment, page);
+            self.idle -= extent.bytes();
+            if let Some(holder) = self.segments.get_mut(&segment) {
+                holder.room -= pages;
+                // Filesystems that cannot do it get the space back with the segment.
+                let _ = holder.file.punch(extent.offset(), extent.bytes());
+            }
+            self.give(extent, true);
+        }
+    }
+
+    /// Bytes that the disk has given and no sample has.
+    pub(super) fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    /// The file of a segment, or a large one.
+    pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
+        let segment = self.segments.get(&id).map(|segment| &segment.file);
+        segment.or_else(|| self.large.file(id))
+    }
+
+    /// Forgets the segments that are all room and the large files without blocks; these can be
+    /// deleted. Their numbers and names.
+    pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
+        let empty = self.segments.iter().filter(|(_, segment)| segment.room == segment.pages);
+        let empty: Vec<u32> = empty.map(|(id, _)| *id).collect();
+        for id in &empty {
+            while let Some((&(segment, page), &(pages, clean))) =
+                self.room.range((*id, 0)..=(*id, u32::MAX)).next()
+            {
+                self.drop_room(segment, page);
+                self.idle -= if clean { 0 } else { Extent { segment, page, pages }.bytes() };
+            }
+            self.segments.remove(id);
+        }
+        let packed = empty.into_iter().map(|id| (id, name(id)));
+        let empty: Vec<(u32, String)> = packed.chain(self.large.empty()).collect();
+        for (id, _) in &empty {
+            self.unsynced.remove(id);
+        }
+        empty
+    }
+
+    /// Makes the samples last, and then their records.
+    pub(super) fn sync(&mut self, log: &Log) -> Result<()> {
+        while let Some(id) = self.unsynced.first().copied() {
+            if let Some(file) = self.file(id) {
+                file.sync()?;
+            }
+            self.unsynced.remove(&id);
+        }
+        log.sync()
+    }
+}
