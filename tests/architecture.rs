@@ -63,6 +63,22 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),
 ];
 
+/// A wing is a feature of its own: who composes an engine names it, and nobody else in that room. The planner's
+/// thread knows its observers only.
+const WINGS: [(&str, &[&str]); 2] = [
+    (
+        "learning",
+        &[
+            "engine/mod.rs",
+            "engine/order.rs",
+            "engine/record.rs",
+            "engine/status.rs",
+            "engine/files.rs",
+        ],
+    ),
+    ("rehearsal", &["engine/mod.rs", "engine/order.rs"]),
+];
+
 /// Rooms in which the kernel may be notified, or waited for: their locks are counted.
 const COUNTED: [&str; 10] = [
     "disk",
@@ -142,6 +158,18 @@ fn imports_point_down() {
             let level = layer.get(used.as_str());
             let level = *level.unwrap_or_else(|| panic!("{}: crate::{used}?", path.display()));
             assert!(level < own, "{}: {room} may not import {used}", path.display());
+        }
+    }
+}
+
+#[test]
+fn wings_are_named_where_an_engine_is_composed() {
+    for (_, path, text) in source_files() {
+        let name = path.to_str().unwrap();
+        for (wing, places) in WINGS {
+            let named =
+                name.starts_with("engine/") && code(&text).contains(&format!("crate::{wing}::"));
+            assert!(!named || places.contains(&name), "{name} names {wing}");
         }
     }
 }

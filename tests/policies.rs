@@ -67,6 +67,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             window_bytes: None,
             start_at_open: true,
             gears: false,
+            withheld: false,
         },
         source: BUSY,
         vanish: None,

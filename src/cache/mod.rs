@@ -27,6 +27,7 @@ mod landing;
 mod legs;
 mod local;
 mod memory;
+mod observer;
 mod parts;
 mod peek;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub use inbox::{Inbox, Message, Question};
 pub use landing::Landed;
 use local::Local;
 pub use memory::{Arrival, Charge, Memory};
+pub use observer::Observer;
 pub use whole::Taken;
 use whole::Wholes;
 

@@ -226,6 +226,7 @@ fn row(
         epochs: args.epochs,
         settings: Settings {
             gears: false,
+            withheld: false,
             tiers,
             source_us: Some(source.read_us(layout.mean_pages_bytes())),
             policy,

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Inbox};
+use crate::cache::{Cache, Inbox, Observer};
 use crate::catalog::{Catalog, Changes, NodeId};
 use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
@@ -141,17 +141,20 @@ impl Engine {
         let all_known = !matches!(catalog.state(), "checking" | "scanning");
         cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
-        let planner = Planner::new(planner_settings(&settings), catalog.layout());
         let streams = Streams::default();
         let journal = home.as_ref().map(Home::journal);
         let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
-        let ear = learning.as_ref().map(Learning::ear);
         let budget = ram_budget(&settings, &cache);
         let memory = for_a_file(&budget, readings);
         let rehearsal = rehearse(&settings, memory, &owner, &cache, &inbox)?;
+        let plan = planner_settings(&settings, rehearsal.is_some());
+        let planner = Planner::new(plan, catalog.layout());
+        let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+        observers.extend(learning.as_ref().map(|learning| Box::new(learning.ear()) as _));
         let offers = rehearsal.as_ref().and_then(Rehearsal::offers);
-        let planning = planning::spawn(planner, &inbox, &cache, &published, ear, offers)?;
+        observers.extend(offers.map(|offers| Box::new(offers) as _));
+        let planning = planning::spawn(planner, &inbox, &cache, &published, observers)?;
         let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
         let engine = Arc::new_cyclic(|engine: &Weak<Engine>| {
             let dataset = Dataset::new(
@@ -385,7 +388,7 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
 }
 
 /// The planner's settings, as the configuration has them.
-fn planner_settings(settings: &Settings) -> plan::Settings {
+fn planner_settings(settings: &Settings, withheld: bool) -> plan::Settings {
     // How fast a disk and a source are changes with the load on them: who wants a cache disk has it.
     let tier = |capacity| Tier { capacity, block_us: 0 };
     let disk = settings.cache.disk.iter().map(|disk| tier(disk.bytes));
@@ -405,5 +408,6 @@ fn planner_settings(settings: &Settings) -> plan::Settings {
         window_bytes: settings.prefetch.window_bytes,
         start_at_open: settings.prefetch.start == Start::FirstOpen,
         gears: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
+        withheld,
     }
 }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::cache::{Arrival, Cache, Inbox};
+use crate::cache::{Arrival, Cache, Inbox, Observer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
-use crate::learning::Ear;
 use crate::plan::{Action, Event, Planner, Published};
-use crate::rehearsal::Offers;
 use crate::sync::Mutex;
 use crate::sync::lock;
 
@@ -55,18 +53,17 @@ impl RollCall {
     }
 }
 
-/// Starts the thread that owns the planner. It ends when the inbox is closed. What it hears of
-/// opens it passes on to `ear`, what arrives to `offers`.
+/// Starts the thread that owns the planner. It ends when the inbox is closed. The observers hear
+/// what the planner hears.
 pub(super) fn spawn(
     planner: Planner,
     inbox: &Arc<Inbox>,
     cache: &Arc<Cache>,
     published: &Arc<Mutex<Published>>,
-    ear: Option<Ear>,
-    offers: Option<Offers>,
+    observers: Vec<Box<dyn Observer>>,
 ) -> Result<JoinHandle<()>> {
     let (inbox, cache, published) = (Arc::clone(inbox), Arc::clone(cache), Arc::clone(published));
-    let run = move || run(planner, &inbox, &cache, &published, ear.as_ref(), offers);
+    let run = move || run(planner, &inbox, &cache, &published, observers);
     std::thread::Builder::new().name("belady-planner".into()).spawn(run).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
             .hint("raise the limit on processes (`ulimit -u`)")
@@ -78,11 +75,11 @@ fn run(
     inbox: &Inbox,
     cache: &Arc<Cache>,
     published: &Mutex<Published>,
-    ear: Option<&Ear>,
-    mut offers: Option<Offers>,
+    mut observers: Vec<Box<dyn Observer>>,
 ) {
     let mut messages = Vec::new();
     let mut questions = Vec::new();
+    let mut says = Vec::new();
     let mut actions = Vec::new();
     let (mut due, mut stale) = (Instant::now(), true);
     let mut roll_call = RollCall { last: due, tasks: 0, is_quiet: true };
@@ -96,7 +93,7 @@ fn run(
             let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
             for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
                 planner.apply(Event::Left { task }, &mut actions);
-                act(&mut actions, None, inbox, cache, offers.as_mut());
+                act(&mut actions, None, inbox, cache, &mut observers);
                 stale = true;
             }
             roll_call.called(planner.tasks().count(), Instant::now());
@@ -104,18 +101,16 @@ fn run(
         roll_call.is_quiet &= messages.is_empty();
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
-            if let Some(ear) = ear {
-                ear.hear(&message.event);
-            }
-            if let Some(offers) = &mut offers {
-                offers.hear(&message.event, message.arrival.as_ref(), cache);
+            for observer in &mut observers {
+                observer.hear(&message.event, message.arrival.as_ref(), &mut says);
             }
             let arrival = match (&message.event, message.arrival) {
                 (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
                 _ => None,
             };
             planner.apply(message.event, &mut actions);
-            act(&mut actions, arrival.as_ref(), inbox, cache, offers.as_mut());
+            says.drain(..).for_each(|event| planner.apply(event, &mut actions));
+            act(&mut actions, arrival.as_ref(), inbox, cache, &mut observers);
         }
         // Who has an answer may read in the status what was so then.
         if !questions.is_empty() {
@@ -139,25 +134,16 @@ fn act(
     arrival: Option<&(BlockId, Arrival)>,
     inbox: &Inbox,
     cache: &Arc<Cache>,
-    mut offers: Option<&mut Offers>,
+    observers: &mut [Box<dyn Observer>],
 ) {
     for action in actions.drain(..) {
         match action {
             Action::Fetch { block, .. } => cache.prefetch(block),
-            Action::Trust { file } => {
-                // Else it stays watched.
-                if offers.as_mut().is_none_or(|offers| offers.may_trust(file)) {
-                    cache.turn(file, true);
-                }
+            Action::Trust { file } => cache.turn(file, true),
+            Action::Watch { file } => cache.turn(file, false),
+            Action::Began { .. } | Action::Ready { .. } => {
+                observers.iter_mut().for_each(|observer| observer.heed(&action));
             }
-            Action::Watch { file } => {
-                if let Some(offers) = &mut offers {
-                    offers.watched(file);
-                }
-                cache.turn(file, false);
-            }
-            Action::Began { epoch } => offers.iter().for_each(|offers| offers.began(epoch)),
-            Action::Ready { draw } => offers.iter().for_each(|offers| offers.ready(draw)),
             Action::Check { block } => cache.check(block, Instant::now()),
             Action::InParts { file, on } => cache.gears().divide(file, on),
             Action::Drop { block } => cache.drop_pages(block, None),

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::cache::Inbox;
+use crate::cache::{Arrival, Inbox, Observer};
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
 use crate::disk::{Anchored, STOP_PATIENCE, ends};
@@ -261,9 +261,9 @@ pub(crate) struct Ear {
     started: Instant,
 }
 
-impl Ear {
+impl Observer for Ear {
     /// Passes on what is an open, or looks like one.
-    pub(crate) fn hear(&self, event: &Event) {
+    fn hear(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
         let heard = match *event {
             // It may be the only sign that the file was opened.
             Event::Touched { task, file } => Event::Seen { task, file },

@@ -59,6 +59,9 @@ pub struct Settings {
     /// Whether files are opened without a request, so that the planner chooses which of these
     /// opens it sees, by [`Action::Trust`] and [`Action::Watch`].
     pub gears: bool,
+    /// Whether each file is withheld from the start: its opens are to be seen until it is
+    /// [released](Event::Released).
+    pub withheld: bool,
 }
 
 /// Where a block is fetched from.
@@ -241,6 +244,16 @@ pub enum Event {
         draw: Draw,
         /// Whether its bytes are in the page cache; none where nobody shows it any more.
         done: Option<bool>,
+    },
+    /// A file's opens are to be seen, whatever its orders say, until it is released.
+    Withheld {
+        /// The file.
+        file: FileId,
+    },
+    /// Nobody has to see a file's opens any more but the planner itself.
+    Released {
+        /// The file.
+        file: FileId,
     },
     /// A tier may hold more or less from now on.
     Resized {

@@ -8,7 +8,8 @@
 //! from shortly before their read until it is seen, a pseudo-random sixteenth of all files, the
 //! *beacons*, which show how far a reader is. What is staged for one read is watched, so that it is
 //! known exactly when it can go. Where what is known of an order ends, everything is watched again:
-//! the epoch after it may begin with any file.
+//! the epoch after it may begin with any file. Watched, too, is what others have to see: of what may be
+//! rehearsed, the first read ([`Event::Withheld`](super::Event::Withheld)).
 //!
 //! inotify(7) would show the opens of trusted files, too, at the price of an event for each that wakes us
 //! beside its reader. It is not used: with nine sightings of ten lost a reader's place is known well
@@ -80,6 +81,14 @@ impl Planner {
         }
     }
 
+    /// Others have to see a file's opens from now on, or need not any more.
+    pub(super) fn withhold(&mut self, file: FileId, on: bool, actions: &mut Vec<Action>) {
+        if let Some(withheld) = self.withheld.get_mut(file.index()) {
+            *withheld = on;
+            self.regear(file, actions);
+        }
+    }
+
     pub(super) fn regear_all(&mut self, actions: &mut Vec<Action>) {
         for file in 0..self.layout.files() as u32 {
             self.regear(FileId(file), actions);
@@ -88,7 +97,8 @@ impl Planner {
 
     fn may_trust(&self, file: FileId) -> bool {
         let blocks = self.layout.blocks_of(file);
-        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX {
+        let withheld = self.withheld.get(file.index()).is_none_or(|withheld| *withheld);
+        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || withheld {
             return false;
         }
         let mut streams = self.streams.iter().flatten();

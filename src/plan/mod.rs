@@ -108,6 +108,8 @@ pub struct Planner {
     mapped: Mapped,
     /// The gear of each file.
     gears: Vec<Gear>,
+    /// By file, whether others have to see its opens.
+    withheld: Vec<bool>,
     trusted_files: u64,
     /// Whether a stream is at the end of what is known of its order.
     ending: bool,
@@ -147,6 +149,7 @@ impl Planner {
             seen_at: BTreeMap::new(),
             mapped: Mapped::default(),
             gears: vec![Gear::default(); layout.files()],
+            withheld: vec![settings.withheld; layout.files()],
             trusted_files: 0,
             ending: false,
             unread: Unread::new(layout.blocks()),
@@ -222,6 +225,8 @@ impl Planner {
             Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
             Event::Drawn { drawn } => self.drawn(&drawn),
             Event::Readied { draw, done } => self.readied(draw, done),
+            Event::Withheld { file } => self.withhold(file, true, actions),
+            Event::Released { file } => self.withhold(file, false, actions),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(layout, &files, actions),
         }
@@ -428,6 +433,9 @@ impl Planner {
         // Another change may be in this layout already, and its own event on the way.
         let moved = if later { self.layout.moved(&layout) } else { Vec::new() };
         for &file in files.iter().chain(&moved) {
+            if let Some(withheld) = self.withheld.get_mut(file.index()) {
+                *withheld = self.settings.withheld;
+            }
             self.join_parts(file, actions);
             for block in self.layout.blocks_of(file) {
                 self.void(block, actions);
@@ -439,6 +447,7 @@ impl Planner {
             self.residency.grow(self.layout.blocks());
             self.unread.grow(self.layout.blocks());
             self.gears.resize(self.layout.files(), Gear::default());
+            self.withheld.resize(self.layout.files(), self.settings.withheld);
         }
     }
 

@@ -152,6 +152,7 @@ pub(crate) struct Opening {
 /// The owner's thread, from outside.
 pub(crate) struct Rehearsal {
     notes: Notes,
+    cache: Arc<Cache>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
     ahead: Arc<Ahead>,
@@ -182,10 +183,9 @@ impl Rehearsal {
         let views = views(places.iter().map(view).collect(), &notes, &ahead);
         let (points, hidden) = <(Arc<Mutex<Vec<PathBuf>>>, Arc<OnceLock<String>>)>::default();
         let (failing, failed) = sync_channel(FAILED_MAX);
-        let (cache, shown) = (Arc::clone(cache), Arc::clone(&views));
         let around = Around {
-            cache,
-            views: shown,
+            cache: Arc::clone(cache),
+            views: Arc::clone(&views),
             notes: notes.clone(),
             failed: failing,
             points: Arc::clone(&points),
@@ -197,6 +197,7 @@ impl Rehearsal {
         let failed = Mutex::new(Some(failed));
         Ok(Rehearsal {
             notes,
+            cache: Arc::clone(cache),
             closed,
             views,
             ahead,
@@ -210,7 +211,8 @@ impl Rehearsal {
     /// What tells the owner of files that were read; there is one.
     pub(crate) fn offers(&self) -> Option<Offers> {
         let failed = lock(&self.failed).take()?;
-        Some(Offers::new(self.notes.clone(), failed, Arc::clone(&self.ahead)))
+        let (cache, ahead) = (Arc::clone(&self.cache), Arc::clone(&self.ahead));
+        Some(Offers::new(self.notes.clone(), cache, failed, ahead))
     }
 
     /// The dataset is seen at these places: paths below them are its own.

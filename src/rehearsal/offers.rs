@@ -3,11 +3,11 @@
 //! An arrival is no read: bytes are fetched ahead, and of a task that has not begun nothing may be
 //! rehearsed. A file counts as read when its bytes are asked for while they are not in the page
 //! cache, or when it is seen after it has arrived there. What is opened without a request is not
-//! seen; so the first open of each file is asked for, by leaving the trust in it aside until then.
+//! seen; so the planner has each file watched until it is told that the file was offered.
 //! Who opens a file whose bytes are just coming may find them there without asking, and the arrival
 //! is heard of after the open: so an arrival soon after a sighting is a read as well.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use super::ahead::Ahead;
 use super::notes::{Note, Notes};
-use crate::cache::{Arrival, Cache};
+use crate::cache::{Arrival, Cache, Observer};
 use crate::catalog::{Located, NodeId};
 use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, FileId};
-use crate::plan::{Draw, Event};
+use crate::plan::{Action, Event};
 
 /// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
 /// again if they are kept.
@@ -66,13 +66,14 @@ enum Stage {
     Asked,
     /// Its bytes are in the page cache, or were.
     Arrived,
-    /// It was read, and the owner told; and whether the planner trusts it, so that no open is seen.
-    Offered { trusted: bool },
+    /// It was read, and the owner told.
+    Offered,
 }
 
 /// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
 pub(crate) struct Offers {
     notes: Notes,
+    cache: Arc<Cache>,
     /// Files whose bytes could not be had after all.
     failed: Receiver<NodeId>,
     ahead: Arc<Ahead>,
@@ -81,15 +82,17 @@ pub(crate) struct Offers {
     stages: Vec<Stage>,
     /// Bytes of files that have arrived and were not read yet.
     waiting: HashMap<FileId, Waiting>,
-    /// Files that the planner trusts and that are asked for until they are read.
-    withheld: HashSet<FileId>,
 }
 
 impl Offers {
-    pub(super) fn new(notes: Notes, failed: Receiver<NodeId>, ahead: Arc<Ahead>) -> Self {
-        let (stages, waiting, withheld) = Default::default();
-        let (all, started) = (Arc::default(), Instant::now());
-        Offers { notes, failed, ahead, all, started, stages, waiting, withheld }
+    pub(super) fn new(
+        notes: Notes,
+        cache: Arc<Cache>,
+        failed: Receiver<NodeId>,
+        ahead: Arc<Ahead>,
+    ) -> Self {
+        let (stages, waiting, all) = (Vec::new(), HashMap::new(), Arc::default());
+        Offers { notes, cache, failed, ahead, all, started: Instant::now(), stages, waiting }
     }
 
     fn stage(&mut self, file: FileId) -> &mut Stage {
@@ -103,77 +106,100 @@ impl Offers {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// The job has begun this epoch, after all that was read so far.
-    pub(crate) fn began(&self, epoch: u32) {
-        // The owner may have ended.
-        let _ = self.notes.send(Note::Began { epoch });
-    }
-
-    /// A draw is to be read ahead of its open.
-    pub(crate) fn ready(&self, draw: Draw) {
-        self.ahead.ready(draw);
-    }
-
-    /// Whether the opens of a file need not be seen; else it is trusted when it has been read.
-    pub(crate) fn may_trust(&mut self, file: FileId) -> bool {
-        if let Stage::Offered { trusted } = self.stage(file) {
-            *trusted = true;
-            return true;
-        }
-        self.withheld.insert(file);
-        false
-    }
-
-    /// The planner has a file watched.
-    pub(crate) fn watched(&mut self, file: FileId) {
-        self.withheld.remove(&file);
-        if let Stage::Offered { trusted } = self.stage(file) {
-            *trusted = false;
-        }
-    }
-
     /// What could not be had is offered again when it is read again, which has to be seen.
-    fn take_failed(&mut self, cache: &Arc<Cache>) {
+    fn take_failed(&mut self, says: &mut Vec<Event>) {
         while let Ok(node) = self.failed.try_recv() {
             if let Some(file) = node.file()
-                && let Stage::Offered { trusted } = *self.stage(file)
+                && *self.stage(file) == Stage::Offered
             {
                 *self.stage(file) = Stage::Arrived;
-                if trusted {
-                    self.withheld.insert(file);
-                    cache.turn(file, false);
-                }
+                says.push(Event::Withheld { file });
             }
         }
     }
 
-    /// Hears what the planner hears.
-    pub(crate) fn hear(&mut self, event: &Event, arrival: Option<&Arrival>, cache: &Arc<Cache>) {
-        self.take_failed(cache);
-        let catalog = cache.catalog();
+    /// Somebody opens a file, or seems to.
+    fn seen(&mut self, file: FileId, is_open: bool, says: &mut Vec<Event>) {
+        let now_s = self.now_s();
+        match self.stage(file) {
+            Stage::Arrived => self.offer_present(file, says),
+            Stage::Offered | Stage::Asked => {}
+            stage if is_open => *stage = Stage::Asked,
+            stage => *stage = Stage::Seen(now_s),
+        }
+    }
+
+    /// Bytes of a file were asked for and will arrive.
+    fn asked(&mut self, located: &Located, says: &mut Vec<Event>) {
+        let Some(file) = located.node.file() else { return };
+        if *self.stage(file) == Stage::Offered {
+            return;
+        }
+        *self.stage(file) = Stage::Asked;
+        // Of a file of many blocks nothing is waited for: it is fetched as a whole.
+        let size = self.cache.catalog().file(located.node).map(|(_, size)| size);
+        if size.is_ok_and(|size| size >= BLOCK_BYTES) {
+            self.offer(file, located.node, says);
+        }
+    }
+
+    /// Something of a file is in the page cache. Its bytes come along where they are new and there
+    /// is room for them.
+    fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
+        let Some(file) = located.node.file() else { return };
+        let before = *self.stage(file);
+        if before == Stage::Offered {
+            return;
+        }
+        *self.stage(file) = Stage::Arrived;
+        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let most = WAITING_BYTES_MAX.min(self.cache.memory().capacity() as u64 / 8);
+        if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
+            && let Some(waiting) = Waiting::new(arrival, &self.all, most)
+        {
+            self.waiting.insert(file, waiting);
+        }
+        let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
+        if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
+            self.offer(file, located.node, says);
+        }
+    }
+
+    fn offer_present(&mut self, file: FileId, says: &mut Vec<Event>) {
+        if *self.stage(file) != Stage::Offered
+            && let Some((node, ..)) = self.cache.catalog().name(file)
+        {
+            self.offer(file, node, says);
+        }
+    }
+
+    fn offer(&mut self, file: FileId, node: NodeId, says: &mut Vec<Event>) {
+        let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
+        // What there is no room for is offered when it is read again.
+        if self.notes.try_send(Note::Read { node, bytes }) {
+            *self.stage(file) = Stage::Offered;
+            says.push(Event::Released { file });
+        }
+    }
+}
+
+impl Observer for Offers {
+    fn hear(&mut self, event: &Event, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
+        self.take_failed(says);
         match *event {
             Event::Missed { block, .. }
             | Event::Joined { block, .. }
             | Event::Part { block, .. } => {
-                if let Some(located) = catalog.locate(block) {
-                    self.asked(&located, cache);
+                if let Some(located) = self.cache.catalog().locate(block) {
+                    self.asked(&located, says);
                 }
             }
-            Event::Opened { file, .. } | Event::Seen { file, .. } | Event::Touched { file, .. } => {
-                let now_s = self.now_s();
-                let is_open = matches!(event, Event::Opened { .. });
-                match self.stage(file) {
-                    Stage::Arrived => self.offer_present(file, cache),
-                    Stage::Offered { .. } => {}
-                    stage if is_open => *stage = Stage::Asked,
-                    stage @ (Stage::Unknown | Stage::Seen(_)) => *stage = Stage::Seen(now_s),
-                    Stage::Asked => {}
-                }
-            }
-            Event::Lent { file } => self.offer_present(file, cache),
+            Event::Opened { file, .. } => self.seen(file, true, says),
+            Event::Seen { file, .. } | Event::Touched { file, .. } => self.seen(file, false, says),
+            Event::Lent { file } => self.offer_present(file, says),
             Event::Arrived { block, .. } => {
-                if let Some(located) = catalog.locate(block) {
-                    self.arrived(&located, arrival, cache);
+                if let Some(located) = self.cache.catalog().locate(block) {
+                    self.arrived(&located, arrival, says);
                 }
             }
             Event::Changed { ref files, .. } => {
@@ -186,58 +212,12 @@ impl Offers {
         }
     }
 
-    /// Bytes of a file were asked for and will arrive.
-    fn asked(&mut self, located: &Located, cache: &Arc<Cache>) {
-        let Some(file) = located.node.file() else { return };
-        if matches!(self.stage(file), Stage::Offered { .. }) {
-            return;
-        }
-        *self.stage(file) = Stage::Asked;
-        // Of a file of many blocks nothing is waited for: it is fetched as a whole.
-        if cache.catalog().file(located.node).is_ok_and(|(_, size)| size >= BLOCK_BYTES) {
-            self.offer(file, located.node, cache);
-        }
-    }
-
-    /// Something of a file is in the page cache. Its bytes come along where they are new and there
-    /// is room for them.
-    fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, cache: &Arc<Cache>) {
-        let Some(file) = located.node.file() else { return };
-        let before = *self.stage(file);
-        if matches!(before, Stage::Offered { .. }) {
-            return;
-        }
-        *self.stage(file) = Stage::Arrived;
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
-        let most = WAITING_BYTES_MAX.min(cache.memory().capacity() as u64 / 8);
-        if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
-            && let Some(waiting) = Waiting::new(arrival, &self.all, most)
-        {
-            self.waiting.insert(file, waiting);
-        }
-        let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
-        if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
-            self.offer(file, located.node, cache);
-        }
-    }
-
-    fn offer_present(&mut self, file: FileId, cache: &Arc<Cache>) {
-        if !matches!(self.stage(file), Stage::Offered { .. })
-            && let Some((node, ..)) = cache.catalog().name(file)
-        {
-            self.offer(file, node, cache);
-        }
-    }
-
-    fn offer(&mut self, file: FileId, node: NodeId, cache: &Arc<Cache>) {
-        let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
-        // What there is no room for is offered when it is read again.
-        if self.notes.try_send(Note::Read { node, bytes }) {
-            let trusted = self.withheld.remove(&file);
-            *self.stage(file) = Stage::Offered { trusted };
-            if trusted {
-                cache.turn(file, true);
-            }
+    fn heed(&mut self, action: &Action) {
+        match *action {
+            // All that was read so far was read before. The owner may have ended.
+            Action::Began { epoch } => _ = self.notes.send(Note::Began { epoch }),
+            Action::Ready { draw } => self.ahead.ready(draw),
+            _ => {}
         }
     }
 }

@@ -26,6 +26,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             window_bytes: Some(0),
             start_at_open: false,
             gears: false,
+            withheld: false,
         },
         source: SourceModel::INSTANT,
         vanish: None,
@@ -92,6 +93,7 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
                 window_bytes: None,
                 start_at_open: false,
                 gears: false,
+                withheld: false,
             },
             source,
             vanish: None,
@@ -118,6 +120,7 @@ fn with_ram(capacity: u64) -> Settings {
         window_bytes: None,
         start_at_open: false,
         gears: false,
+        withheld: false,
     }
 }
 

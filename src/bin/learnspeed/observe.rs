@@ -39,6 +39,7 @@ impl Mount {
             start_at_open: true,
             // Each open is seen.
             gears: false,
+            withheld: false,
         };
         let layout = Arc::new(Layout::new((0..samples).map(|_| SAMPLE)));
         let candidate =

@@ -302,6 +302,7 @@ mod tests {
                 window_bytes: None,
                 start_at_open: false,
                 gears: false,
+                withheld: false,
             };
             let planner = Planner::new(settings, catalog.layout());
             let (heard, disk, later) = (Arc::clone(&inbox), Arc::clone(&hangs), Arc::clone(&slow));

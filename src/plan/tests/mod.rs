@@ -49,6 +49,7 @@ fn settings(ram: u64, disk: Option<u64>, policy: PolicyKind) -> Settings {
         window_bytes: Some(ram / 4),
         start_at_open: false,
         gears: false,
+        withheld: false,
     }
 }
 
@@ -329,6 +330,7 @@ impl World {
         for file in &self.trusted {
             let there = |block| self.pages.contains(&block) || self.fetching.contains(&block);
             assert!(self.layout.blocks_of(*file).all(there), "{file:?} is trusted");
+            assert!(!self.planner.withheld[file.index()], "{file:?} is withheld");
         }
         assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
         let capacity = self.planner.settings.tiers[RAM].capacity;
@@ -377,6 +379,7 @@ enum Step {
     Resize(usize, u64),
     Want(u32),
     Unwant(u32),
+    Withhold(u32, bool),
     Draw(u64, u32, u32),
     Jump(u32, u32),
     Part(u32, u32, u16, u16),
@@ -403,6 +406,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
         2 => (0..FILES).prop_map(Step::Want),
         1 => (0..FILES).prop_map(Step::Unwant),
+        4 => (0..FILES, any::<bool>()).prop_map(|(file, on)| Step::Withhold(file, on)),
         4 => (0..20u64, 0..12u32, 0..12u32).prop_map(|(by, n, count)| Step::Draw(by, n, count)),
         4 => prop::bool::weighted(0.8).prop_map(Step::Ready),
         2 => (0..4u32, 0..3u32).prop_map(|(task, nth)| Step::Jump(task, nth)),
@@ -431,9 +435,9 @@ proptest! {
         policy in policy(),
         ram in prop_oneof![Just(0u64), Just(1), Just(4096), 0..4_000_000u64],
         disk in prop::option::of(0..4_000_000u64),
+        withheld in any::<bool>(),
     ) {
-        let mut plan = settings(ram, disk, policy);
-        plan.gears = true;
+        let plan = Settings { gears: true, withheld, ..settings(ram, disk, policy) };
         let mut world = World::new(plan);
         for step in steps {
             match step {
@@ -470,6 +474,12 @@ proptest! {
                 Step::Unwant(first) => {
                     let blocks = (first..first + 5).map(BlockId).collect();
                     world.tell(Event::Unwanted { blocks });
+                }
+                Step::Withhold(file, true) => {
+                    world.tell(Event::Withheld { file: FileId(file) });
+                }
+                Step::Withhold(file, false) => {
+                    world.tell(Event::Released { file: FileId(file) });
                 }
                 Step::Draw(by, first, count) => world.draw(by, first, count),
                 Step::Ready(done) => world.ready(done),

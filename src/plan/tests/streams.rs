@@ -290,6 +290,31 @@ fn what_nobody_saw_is_not_counted_as_seen() {
 }
 
 #[test]
+fn what_is_withheld_is_watched_until_it_is_released() {
+    let files = 1000;
+    let settings = settings(8000 * 4096, None, PolicyKind::Auto);
+    let mut world = untold(files, Settings { gears: true, withheld: true, ..settings });
+    let epochs = (0..3).map(|epoch| shuffled(files, epoch)).collect();
+    let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
+    world.tell(Event::Ordered { stream: StreamId(0), order });
+    read_all(&mut world, 1, shuffled(files, 0).iter().copied());
+    assert_eq!((world.trusted.len(), world.planner.trusted_files()), (0, 0));
+    for file in (0..files).map(FileId) {
+        world.tell(Event::Released { file });
+    }
+    let trusted = world.trusted.clone();
+    assert!(trusted.len() > files as usize / 2, "{}", trusted.len());
+    assert_eq!(world.planner.trusted_files(), trusted.len() as u64);
+    let one = *trusted.first().unwrap();
+    world.tell(Event::Withheld { file: one });
+    assert!(!world.trusted.contains(&one));
+    world.tell(Event::Released { file: one });
+    assert_eq!(world.trusted, trusted);
+    // A file that nobody has.
+    world.tell(Event::Released { file: FileId(files) });
+}
+
+#[test]
 fn what_is_fetched_for_reads_that_do_not_come_is_counted() {
     let files = 2_000;
     let wasted = |read: Arc<[u32]>| {
