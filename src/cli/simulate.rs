@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use serde::Serialize;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::value::{self, StrDeserializer};
+use serde::{Deserialize, Serialize};
 
 use super::order::resolved;
 use super::{say, say_json};
@@ -26,13 +28,12 @@ enum Workload {
     Rehearsal,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PolicyArg {
-    Belady,
-    Lru,
-    Minio,
-    UnreadFirst,
-    None,
+/// What a cache can be simulated with: all that has a name of its own.
+const POLICIES: [&str; 5] = ["belady", "lru", "minio", "unread-first", "none"];
+
+fn policies() -> impl TypedValueParser<Value = PolicyKind> {
+    let named = |name: String| PolicyKind::deserialize(StrDeserializer::<value::Error>::new(&name));
+    PossibleValuesParser::new(POLICIES).try_map(named)
 }
 
 #[derive(Debug, clap::Args)]
@@ -75,8 +76,8 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 300, requires = "disk")]
     disk_us: u64,
     /// Policies to compare
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "belady,lru,minio,none")]
-    policy: Vec<PolicyArg>,
+    #[arg(long, value_parser = policies(), value_delimiter = ',', default_value = "belady,lru,minio,none")]
+    policy: Vec<PolicyKind>,
     /// Fetch only what is asked for
     #[arg(long)]
     no_prefetch: bool,
@@ -199,15 +200,8 @@ fn row(
     orders: &[Arc<Order>],
     layout: &Arc<Layout>,
     tiers: Vec<Tier>,
-    policy: PolicyArg,
+    policy: PolicyKind,
 ) -> Row {
-    let policy = match policy {
-        PolicyArg::Belady => PolicyKind::Belady,
-        PolicyArg::Lru => PolicyKind::Lru,
-        PolicyArg::Minio => PolicyKind::Minio,
-        PolicyArg::UnreadFirst => PolicyKind::UnreadFirst,
-        PolicyArg::None => PolicyKind::None,
-    };
     let reader = |order: &Arc<Order>| Reader {
         order: Arc::clone(order),
         workers: args.workers,

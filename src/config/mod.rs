@@ -33,11 +33,11 @@ pub use layers::{Layers, Origin, Origins};
 pub use resolve::hangs;
 pub use schema::{
     CacheConfig, Config, Consistency, Control, Learn, LogConfig, Mode, MountConfig, OrderConfig,
-    PolicyChoice, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
+    PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{
-    CacheSettings, DiskSettings, Host, LearnSettings, LogSettings, MountSettings, PolicyName,
-    PrefetchSettings, RehearsalSettings, Settings, SourceSettings,
+    CacheSettings, DiskSettings, Host, LearnSettings, LogSettings, MountSettings, PrefetchSettings,
+    RehearsalSettings, Settings, SourceSettings,
 };
 pub use show::{default_toml, render_show};
 pub use units::{BufferSize, Bytes, Period, Size};

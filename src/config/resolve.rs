@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::check::{self, path, within, wrong};
-use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyChoice, PrefetchConfig};
+use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyKind, PrefetchConfig};
 use super::settings::{
-    CacheSettings, DiskSettings, Host, LearnSettings, PolicyName, PrefetchSettings, Settings,
+    CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, Settings,
 };
 use super::units::{Bytes, Size, share};
 use crate::error::{Error, ErrorKind, Result};
@@ -58,7 +58,10 @@ impl Config {
             Some(fault) => Err(fault.message().to_owned()),
             None => disk(&self.cache, host, &mut decisions)?,
         };
-        let policy = policy(self.cache.policy, &mut decisions);
+        let policy = self.cache.policy;
+        if policy == PolicyKind::Auto {
+            decisions.push("cache.policy auto: by what is known of each stream's order".to_owned());
+        }
         let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
         Ok(Settings {
             source: check::source(&self.source)?,
@@ -193,20 +196,6 @@ fn disk(
         large_file_bytes,
         slow_after: cache.slow_after.0,
     }))
-}
-
-fn policy(choice: PolicyChoice, decisions: &mut Vec<String>) -> Option<PolicyName> {
-    match choice {
-        PolicyChoice::Auto => {
-            decisions.push("cache.policy auto: by what is known of each stream's order".to_owned());
-            None
-        }
-        PolicyChoice::Belady => Some(PolicyName::Belady),
-        PolicyChoice::Lru => Some(PolicyName::Lru),
-        PolicyChoice::Minio => Some(PolicyName::Minio),
-        PolicyChoice::UnreadFirst => Some(PolicyName::UnreadFirst),
-        PolicyChoice::None => Some(PolicyName::None),
-    }
 }
 
 fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {

@@ -67,7 +67,7 @@ pub struct CacheConfig {
     /// A read that the disk has not answered for so long is asked of the source too. Default: 1s.
     pub slow_after: Period,
     /// What is kept when not everything fits. Default: auto.
-    pub policy: PolicyChoice,
+    pub policy: PolicyKind,
 }
 
 /// `[prefetch]`: reading ahead of the readers.
@@ -180,11 +180,11 @@ pub enum Consistency {
     Immutable,
 }
 
-/// The wish for a policy.
+/// Which blocks stay when a tier is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PolicyChoice {
-    /// The planner chooses by what it knows of each stream's order.
+pub enum PolicyKind {
+    /// The best for what is known of each stream's order.
     #[default]
     Auto,
     /// Keep what is read soonest; needs known orders.
@@ -300,7 +300,7 @@ impl Default for CacheConfig {
             min_free_inodes: 1024,
             large_file: Bytes(64 << 20),
             slow_after: Period(Duration::from_secs(1)),
-            policy: PolicyChoice::Auto,
+            policy: PolicyKind::Auto,
         }
     }
 }

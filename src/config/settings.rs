@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{Control, Mode, Start, StreamConfig};
+use super::schema::{Control, Mode, PolicyKind, Start, StreamConfig};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
 
@@ -74,8 +74,8 @@ pub struct CacheSettings {
     pub disk: Option<DiskSettings>,
     /// Why there is no disk tier though one is configured, if its disk does not answer.
     pub disk_fault: Option<Error>,
-    /// The policy; `None`: the planner chooses by what it knows of each stream's order.
-    pub policy: Option<PolicyName>,
+    /// The policy.
+    pub policy: PolicyKind,
 }
 
 /// The disk tier.
@@ -99,21 +99,6 @@ pub struct DiskSettings {
     pub large_file_bytes: u64,
     /// How long a reader waits for it alone.
     pub slow_after: Duration,
-}
-
-/// A policy by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyName {
-    /// Keep what is read soonest.
-    Belady,
-    /// Drop what was not used for longest.
-    Lru,
-    /// Keep what came first and never replace it.
-    Minio,
-    /// Drop what this epoch has read already.
-    UnreadFirst,
-    /// Keep nothing beyond the window.
-    None,
 }
 
 /// Reading ahead.

@@ -33,12 +33,12 @@ use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, Observer};
 use crate::catalog::{Catalog, Changes, NodeId};
-use crate::config::{Budget, Mode, PolicyName, Reading, RehearsalSettings, Settings, Start};
+use crate::config::{Budget, Mode, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads, Room};
 use crate::learning::{Learning, Streams, Surroundings};
-use crate::plan::{self, Event, Planner, PolicyKind, Published, RAM, Tier};
+use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{Opening, Question, Rehearsal};
 use crate::source::{Crew, PosixSource, Source, Urgency};
 use crate::store::home::{self, Home, Owner, Stay};
@@ -395,14 +395,7 @@ fn planner_settings(settings: &Settings, withheld: bool) -> plan::Settings {
     plan::Settings {
         tiers: std::iter::once(tier(settings.cache.ram_bytes)).chain(disk).collect(),
         source_us: None,
-        policy: match settings.cache.policy {
-            None => PolicyKind::Auto,
-            Some(PolicyName::Belady) => PolicyKind::Belady,
-            Some(PolicyName::Lru) => PolicyKind::Lru,
-            Some(PolicyName::Minio) => PolicyKind::Minio,
-            Some(PolicyName::UnreadFirst) => PolicyKind::UnreadFirst,
-            Some(PolicyName::None) => PolicyKind::None,
-        },
+        policy: settings.cache.policy,
         prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
         inflight_max: settings.prefetch.inflight,
         window_bytes: settings.prefetch.window_bytes,

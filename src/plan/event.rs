@@ -2,31 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::layout::Layout;
 use crate::buffer::SampleId;
+use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::order::Order;
-
-/// Which blocks stay when a tier is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyKind {
-    /// The best for what is known about the order.
-    #[default]
-    Auto,
-    /// Evict what is read again last.
-    Belady,
-    /// Evict what was read longest ago.
-    Lru,
-    /// Keep what came first.
-    Minio,
-    /// Evict what this epoch has read already.
-    UnreadFirst,
-    /// Keep nothing but the window.
-    None,
-}
 
 /// One tier of the cache, from the fastest to the slowest; the first is RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

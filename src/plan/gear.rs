@@ -16,10 +16,11 @@
 //! enough (`tests/tracker`), and what Python asks of each file that it opens makes it exact.
 
 use super::Planner;
-use super::event::{Action, PolicyKind};
+use super::event::Action;
 use super::layout::Layout;
 use super::residency::RAM;
 use super::stream::Stream;
+use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
 
 /// Files of more blocks are watched: a request is nothing against reading them.

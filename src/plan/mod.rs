@@ -60,12 +60,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+pub use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, StreamId};
 use crowd::Crowd;
 use draws::Draws;
-pub use event::{
-    Accounts, Action, Counters, Draw, Drawn, Event, Place, PolicyKind, Settings, Tier,
-};
+pub use event::{Accounts, Action, Counters, Draw, Drawn, Event, Place, Settings, Tier};
 use gear::Gear;
 pub use layout::Layout;
 use mapped::Mapped;

@@ -1,6 +1,7 @@
 //! What is told of a planner.
 
-use super::{Accounts, Counters, PolicyKind, StreamStatus};
+use super::{Accounts, Counters, StreamStatus};
+use crate::config::PolicyKind;
 use crate::ids::StreamId;
 
 /// What a planner's thread last said of it.

@@ -1,11 +1,12 @@
 //! What readers do, and what that says about where they stand.
 
-use super::event::{Action, PolicyKind};
+use super::event::Action;
 use super::gear::Sight;
 use super::residency::RAM;
 use super::stream::Stream;
 use super::task::{Stray, Task};
 use super::{DUE, Planner, TASKS_MAX};
+use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, StreamId};
 
 impl Planner {

@@ -5,9 +5,10 @@
 //! until then it has no part in the window that others need.
 
 use super::Planner;
-use super::event::{Action, Place, PolicyKind};
+use super::event::{Action, Place};
 use super::policy::NextUse;
 use super::residency::RAM;
+use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end: where the file
