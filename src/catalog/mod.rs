@@ -39,6 +39,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
+use serde::Serialize;
 
 use crate::disk::Anchored;
 use crate::ids::{BlockId, FileId};
@@ -65,6 +66,20 @@ pub struct Attr {
     pub stat: Stat,
     /// For how long this may be believed without asking again.
     pub valid: Duration,
+}
+
+/// Where a catalog comes from, and how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CatalogState {
+    /// From a scan at this mount, which goes on.
+    Scanning,
+    /// From a scan at this mount, which is over.
+    Scanned,
+    /// From an earlier mount; its names are being checked.
+    Checking,
+    /// From an earlier mount; its names have been checked.
+    Checked,
 }
 
 /// Where the bytes of a block are at the source.
@@ -272,14 +287,13 @@ impl Catalog {
         tables
     }
 
-    /// Where it comes from: from a scan at this mount that is going on (`scanning`) or over
-    /// (`scanned`), or from an earlier mount, of which a check is (`checking`, `checked`).
-    pub fn state(&self) -> &'static str {
+    /// Where it comes from, and how far it is.
+    pub fn state(&self) -> CatalogState {
         match (self.reopened, self.swept.load(Ordering::Relaxed)) {
-            (false, _) if self.scan_status().is_whole => "scanned",
-            (false, _) => "scanning",
-            (true, false) => "checking",
-            (true, true) => "checked",
+            (false, _) if self.scan_status().is_whole => CatalogState::Scanned,
+            (false, _) => CatalogState::Scanning,
+            (true, false) => CatalogState::Checking,
+            (true, true) => CatalogState::Checked,
         }
     }
 

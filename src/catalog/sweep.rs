@@ -200,6 +200,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::catalog::CatalogState;
     use crate::catalog::tests::{Gated, at, node_of};
 
     #[test]
@@ -222,8 +223,8 @@ mod tests {
             source.asked.load(Ordering::Relaxed) - before
         };
         // The root, three directories, and four files of which one does not answer.
-        assert_eq!((sweep(true), again.state()), (8, "checking"));
-        assert_eq!((sweep(true), sweep(false), again.state()), (1, 1, "checked"));
+        assert_eq!((sweep(true), again.state()), (8, CatalogState::Checking));
+        assert_eq!((sweep(true), sweep(false), again.state()), (1, 1, CatalogState::Checked));
         assert!(again.lookup(node_of(&again, "c"), OsStr::new("5"), false).is_some());
     }
 }

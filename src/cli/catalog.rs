@@ -8,7 +8,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{apart, say, say_json, warn};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, CatalogState};
 use crate::disk::Anchored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, check_apart};
@@ -109,9 +109,11 @@ fn cannot_write(file: &Path, error: &std::io::Error) -> Error {
 fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
     let ((files, bytes), state) = (catalog.totals(), catalog.state());
     if json {
-        return say_json(&json!({ "files": files, "bytes": bytes, "saved": state != "scanned" }));
+        return say_json(
+            &json!({ "files": files, "bytes": bytes, "saved": state != CatalogState::Scanned }),
+        );
     }
-    let from = if state == "scanned" { "" } else { ", as it was saved" };
+    let from = if state == CatalogState::Scanned { "" } else { ", as it was saved" };
     say(format!("{verb} {}: {files} files{from}", file.display()));
 }
 

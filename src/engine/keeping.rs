@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, cannot_read};
-use crate::catalog::{Catalog, ScanStatus};
+use crate::catalog::{Catalog, CatalogState, ScanStatus};
 use crate::config::SourceSettings;
 use crate::disk::unless_it_hangs;
 use crate::disk::{STOP_PATIENCE, ends};
@@ -130,7 +130,7 @@ fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) ->
 impl Engine {
     /// Whether the catalog is that of an earlier mount, and not all of it was checked since.
     pub(super) fn is_unchecked(&self) -> bool {
-        self.catalog.state() == "checking"
+        self.catalog.state() == CatalogState::Checking
     }
 
     /// Checks what only an earlier mount has seen. Says whether names came or went.
@@ -144,7 +144,7 @@ impl Engine {
     /// # Errors
     /// What the source could not tell about until then.
     pub(super) fn scan_behind(self: &Arc<Self>, seen: &AtomicU64) -> Result<()> {
-        if self.catalog.state() != "scanning" {
+        if self.catalog.state() != CatalogState::Scanning {
             return Ok(());
         }
         let engine = Arc::clone(self);
@@ -211,7 +211,7 @@ impl Engine {
                     pause = (pause * 2).min(ASK_AGAIN_MAX);
                 }
             }
-            while engine.catalog.state() == "scanning" && !is_over() {
+            while engine.catalog.state() == CatalogState::Scanning && !is_over() {
                 engine.catalog.await_scan(LOOK, |status| status.is_whole);
             }
             adopt_again();
@@ -268,13 +268,13 @@ impl Engine {
     pub fn catalog_note(&self) -> Option<String> {
         let files = self.catalog.totals().0;
         match self.catalog.state() {
-            "checking" => {
+            CatalogState::Checking => {
                 Some(format!("catalog: {files} files from an earlier mount, being checked"))
             }
-            "scanning" => {
+            CatalogState::Scanning => {
                 Some(format!("catalog: {files} files so far, the source is being scanned"))
             }
-            _ => None,
+            CatalogState::Scanned | CatalogState::Checked => None,
         }
     }
 }

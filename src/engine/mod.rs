@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, Observer};
-use crate::catalog::{Catalog, Changes, NodeId};
+use crate::catalog::{Catalog, CatalogState, Changes, NodeId};
 use crate::config::{Budget, Mode, Reading, RehearsalSettings, Settings, Start};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
@@ -138,7 +138,7 @@ impl Engine {
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
-        let all_known = !matches!(catalog.state(), "checking" | "scanning");
+        let all_known = !matches!(catalog.state(), CatalogState::Checking | CatalogState::Scanning);
         cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
         let streams = Streams::default();

@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::Engine;
+use crate::catalog::CatalogState;
 use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
 use crate::ids::StreamId;
-use crate::learning::Learning;
-use crate::learning::{LoaderStatus, StreamInfo};
-use crate::plan::Published;
-use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
+use crate::learning::{Learning, LoaderStatus, StreamInfo};
+use crate::plan::{Counters, PolicyKind, Published, RAM, StreamStatus};
 use crate::sync::lock;
 
 /// The RAM tier.
@@ -84,7 +83,7 @@ pub struct Status {
     pub policy: PolicyKind,
     /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,
     /// `checked`).
-    pub catalog: &'static str,
+    pub catalog: CatalogState,
     /// Regular files.
     pub files: u64,
     /// Their bytes.

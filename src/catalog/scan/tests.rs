@@ -5,8 +5,8 @@ use std::fs;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::catalog::NodeId;
 use crate::catalog::tests::{Gated, at};
+use crate::catalog::{CatalogState, NodeId};
 use crate::source::{Fingerprint, Source};
 
 /// Twenty directories of a few files, one of them below another, and a file with two names.
@@ -58,7 +58,7 @@ fn a_reader_ahead_of_the_scan_finds_what_is_there() {
     let expected = rows(&Catalog::scan(Gated::new(root.path(), ""), 4, None).unwrap());
     let source = Gated::new(root.path(), "d05");
     let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
-    assert_eq!(catalog.state(), "scanning");
+    assert_eq!(catalog.state(), CatalogState::Scanning);
     source.hold(true);
     let (added, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let report = |changes: Changes| {
@@ -83,7 +83,7 @@ fn a_reader_ahead_of_the_scan_finds_what_is_there() {
         assert!(!path.exists(), "what is not whole is not saved");
         source.hold(false);
     });
-    assert_eq!((catalog.state(), catalog.scan_status().is_whole), ("scanned", true));
+    assert_eq!((catalog.state(), catalog.scan_status().is_whole), (CatalogState::Scanned, true));
     assert!(added.into_inner() > 0);
     let found = rows(&catalog);
     let versions = |rows: &BTreeMap<PathBuf, (FileId, Fingerprint)>| {
@@ -166,7 +166,7 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
         catalog.save(&place).unwrap();
         let again = Catalog::open(source.clone(), period, &place).unwrap();
         assert!(!again.sweep(1, &over, &|found| panic!("{found:?}")));
-        assert_eq!(again.state(), "checked");
+        assert_eq!(again.state(), CatalogState::Checked);
         for catalog in [&catalog, &again] {
             let directory = node_of(catalog, NodeId::ROOT, "d07");
             let expected = ["below", "f0", "f1", "f2", "f3", "f4"];
@@ -193,7 +193,7 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
         let healed = Catalog::open(source.clone(), period, &place).unwrap();
         let found = AtomicUsize::new(0);
         healed.sweep(1, &over, &|_| _ = found.fetch_add(1, Ordering::Relaxed));
-        assert_eq!((found.into_inner(), healed.state()), (1, "checked"));
+        assert_eq!((found.into_inner(), healed.state()), (1, CatalogState::Checked));
     }
 }
 
@@ -245,7 +245,7 @@ fn what_is_below_a_directory_that_said_nothing_is_found_by_the_check() {
     for threads in [1, 4] {
         let again = Catalog::open(source.clone(), period, &place).unwrap();
         again.sweep(threads, &over, &|_| ());
-        assert_eq!((rows(&again).len(), again.state()), (106, "checked"));
+        assert_eq!((rows(&again).len(), again.state()), (106, CatalogState::Checked));
     }
 }
 

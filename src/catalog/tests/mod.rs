@@ -161,9 +161,9 @@ fn a_catalog_follows_its_source_by_sweeps_and_saves() {
             };
             reopened += 1;
             assert_eq!((of_catalog(&catalog), catalog.totals()), before, "seed {seed}, {round}");
-            assert_eq!(catalog.state(), "checking");
+            assert_eq!(catalog.state(), CatalogState::Checking);
             catalog.sweep(1 + round % 3, &AtomicBool::new(false), &|_| ());
-            assert_eq!(catalog.state(), "checked");
+            assert_eq!(catalog.state(), CatalogState::Checked);
             assert_eq!(of_catalog(&catalog), of_source(root.path()), "seed {seed}, round {round}");
         }
     }
@@ -362,12 +362,12 @@ fn a_sweep_that_the_source_refuses_is_not_over() {
     source.mute.store(true, Ordering::Relaxed);
     let sweep = || again.sweep(2, &AtomicBool::new(false), &|_| ());
     sweep();
-    assert_eq!(again.state(), "checking");
+    assert_eq!(again.state(), CatalogState::Checking);
     let size = || again.getattr(node_of(&again, "b/file")).unwrap().stat.size;
     assert_eq!(size(), 6);
     source.mute.store(false, Ordering::Relaxed);
     sweep();
-    assert_eq!((again.state(), size()), ("checked", 9));
+    assert_eq!((again.state(), size()), (CatalogState::Checked, 9));
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_sweep_looks_at_names_that_new_ones_have_pushed_away() {
     for threads in [1, 4] {
         let again = Catalog::open(opened(root.path()), None, &at(&path)).unwrap();
         assert!(again.sweep(threads, &AtomicBool::new(false), &|_| ()));
-        assert_eq!(again.state(), "checked");
+        assert_eq!(again.state(), CatalogState::Checked);
         assert_eq!(again.getattr(node_of(&again, "old499")).unwrap().stat.size, 9);
     }
 }

@@ -264,7 +264,7 @@ impl Mount {
     /// Whether what is taken for true now was so not longer ago than it may be.
     fn is_true(&self, path: &Path, seen: Seen, now: Duration) -> bool {
         // What an earlier mount has left counts as seen when this one began.
-        let fresh = self.catalog.state() != "scanned" && now < self.since + PERIOD;
+        let fresh = self.catalog.state() != CatalogState::Scanned && now < self.since + PERIOD;
         let from = if fresh { Duration::ZERO } else { now.saturating_sub(PERIOD) };
         self.past.was(path, seen, from..self.past.now())
     }
