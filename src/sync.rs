@@ -55,11 +55,6 @@ mod held {
     }
 }
 
-/// Locks. What a thread that panicked has left is taken as it is.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether this thread holds a lock of ours, as far as that is known.
 pub fn is_holding() -> bool {
     held::count() > 0
@@ -72,9 +67,10 @@ pub struct Guard<G> {
 }
 
 impl<G> Guard<G> {
-    fn of(locked: LockResult<G>) -> LockResult<Self> {
-        let counted = |guard| Guard { guard, _held: held::Held::new() };
-        locked.map(counted).map_err(|poisoned| PoisonError::new(counted(poisoned.into_inner())))
+    /// What a thread that panicked has left is taken as it is.
+    fn of(locked: LockResult<G>) -> Self {
+        let guard = locked.unwrap_or_else(PoisonError::into_inner);
+        Guard { guard, _held: held::Held::new() }
     }
 }
 
@@ -101,7 +97,7 @@ pub type RwLockReadGuard<'a, T> = Guard<std::sync::RwLockReadGuard<'a, T>>;
 /// What a [`RwLock`] gives to who changes something.
 pub type RwLockWriteGuard<'a, T> = Guard<std::sync::RwLockWriteGuard<'a, T>>;
 
-/// As std's.
+/// As std's, but never poisoned.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -112,23 +108,17 @@ impl<T> Mutex<T> {
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that held it.
-    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         Guard::of(self.0.lock())
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that held it.
-    pub fn into_inner(self) -> LockResult<T> {
-        self.0.into_inner()
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// As std's.
+/// As std's, but never poisoned.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
@@ -139,35 +129,23 @@ impl<T> RwLock<T> {
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that changed something.
-    pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
         Guard::of(self.0.read())
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that changed something.
-    pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         Guard::of(self.0.write())
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that changed something.
-    pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        self.0.get_mut()
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that changed something.
-    pub fn into_inner(self) -> LockResult<T> {
-        self.0.into_inner()
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,36 +160,27 @@ impl Condvar {
     }
 
     /// As std's.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that held the lock.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         Guard::of(self.0.wait(guard.guard))
     }
 
     /// As std's, but for whether the time was up.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that held the lock.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         patience: Duration,
-    ) -> LockResult<MutexGuard<'a, T>> {
+    ) -> MutexGuard<'a, T> {
         let waited = self.0.wait_timeout(guard.guard, patience);
         Guard::of(waited.map(|found| found.0).map_err(|p| PoisonError::new(p.into_inner().0)))
     }
 
     /// As std's, but for whether the time was up.
-    ///
-    /// # Errors
-    /// Where a thread has panicked that held the lock.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         patience: Duration,
         condition: impl FnMut(&mut T) -> bool,
-    ) -> LockResult<MutexGuard<'a, T>> {
+    ) -> MutexGuard<'a, T> {
         let waited = self.0.wait_timeout_while(guard.guard, patience, condition);
         Guard::of(waited.map(|found| found.0).map_err(|p| PoisonError::new(p.into_inner().0)))
     }
@@ -242,16 +211,16 @@ mod tests {
     fn a_thread_that_holds_a_lock_is_known() {
         let (mutex, other, wake) = (Mutex::new(1), RwLock::new(2), Condvar::new());
         assert!(!is_holding());
-        let mut first = mutex.lock().unwrap();
+        let mut first = mutex.lock();
         *first += 1;
-        let second = other.read().unwrap();
+        let second = other.read();
         assert!(is_holding() && std::thread::scope(|s| !s.spawn(is_holding).join().unwrap()));
-        let first = wake.wait_timeout(first, Duration::from_millis(1)).unwrap();
+        let first = wake.wait_timeout(first, Duration::from_millis(1));
         drop(second);
         assert!(is_holding() && *first == 2);
         drop(first);
         assert!(!is_holding());
-        *other.write().unwrap() += 1;
-        assert!(!is_holding() && *other.read().unwrap() == 3);
+        *other.write() += 1;
+        assert!(!is_holding() && *other.read() == 3);
     }
 }

@@ -1,6 +1,5 @@
 //! When each block was last known to be in the page cache.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,12 +39,12 @@ impl Checked {
     /// The block is whole `now`.
     pub(super) fn note(&self, block: BlockId, now: Instant) {
         let now = self.millis(now);
-        let looks = self.looks.read().unwrap_or_else(PoisonError::into_inner);
+        let looks = self.looks.read();
         if let Some(look) = looks.get(block.index()) {
             return look.store(now, Ordering::Relaxed);
         }
         drop(looks);
-        let mut looks = self.looks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.looks.write();
         let length = looks.len().max((block.index() + 1).next_power_of_two());
         looks.resize_with(length, AtomicU32::default);
         looks[block.index()].store(now, Ordering::Relaxed);
@@ -53,7 +52,7 @@ impl Checked {
 
     /// Whether another look `now` is within what they may cost; it is counted then.
     pub(super) fn may_look(&self, now: Instant) -> bool {
-        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowed = self.allowed.lock();
         let earned = now.saturating_duration_since(allowed.1).as_secs_f64() * LOOKS_PER_SECOND;
         *allowed = ((allowed.0 + earned).min(LOOKS_MAX), now);
         let may = allowed.0 >= 1.0;
@@ -63,7 +62,7 @@ impl Checked {
 
     /// Whether the last look is long ago `now`.
     pub(super) fn is_due(&self, block: BlockId, now: Instant) -> bool {
-        let looks = self.looks.read().unwrap_or_else(PoisonError::into_inner);
+        let looks = self.looks.read();
         let last = looks.get(block.index()).map_or(0, |look| look.load(Ordering::Relaxed));
         last == 0 || self.millis(now).wrapping_sub(last) > TRUSTED_FOR.as_millis() as u32
     }

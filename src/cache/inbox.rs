@@ -9,7 +9,6 @@
 //! planner at once, as does a reader who waits; as long as there are events, it takes them by the
 //! batch, a few milliseconds late at most, which is little against what is staged ahead.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::memory::Arrival;
@@ -78,7 +77,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Leaves an event.
@@ -150,8 +149,7 @@ impl Inbox {
     }
 
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>, patience: Duration) -> MutexGuard<'a, Queue> {
-        let waited = self.wake.wait_timeout_while(queue, patience, |queue| !queue.is_ready());
-        waited.unwrap_or_else(PoisonError::into_inner)
+        self.wake.wait_timeout_while(queue, patience, |queue| !queue.is_ready())
     }
 }
 

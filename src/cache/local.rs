@@ -9,8 +9,8 @@
 //! was queued is not stored.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use super::Cache;
 use super::care::Owed;
@@ -154,12 +154,12 @@ impl Local {
     }
 
     fn known(&self, block: BlockId) -> Option<Key> {
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         keys.get(block.index()).copied().flatten()
     }
 
     fn set(&self, block: BlockId, key: Option<Key>) {
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         if keys.len() <= block.index() {
             keys.resize(block.index() + 1, None);
         }
@@ -167,7 +167,7 @@ impl Local {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Finds the blocks that the store holds, in the order of their numbers; what else it holds is
@@ -192,7 +192,7 @@ impl Local {
         if self.store.totals().0 == 0 {
             return Default::default();
         }
-        let mut keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut keys = self.keys.read().clone();
         keys.resize(keys.len().max(layout.blocks()), None);
         let found = find(&self.catalog, &self.store, &layout, &keys);
         found.iter().for_each(|(block, key)| keys[block.index()] = Some(*key));
@@ -205,7 +205,7 @@ impl Local {
             let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
             self.store.keys().into_iter().filter(|key| !wanted.contains(key)).collect()
         };
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        *self.keys.write() = keys;
         (found, stray)
     }
 
@@ -245,7 +245,7 @@ impl Local {
         let (file, size) = self.catalog.file(node).ok().filter(|at| self.store.is_large(at.1))?;
         let mut blocks = self.catalog.layout().blocks_of(file);
         let keys: Vec<Key> = {
-            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            let keys = self.keys.read();
             let of = |block: BlockId| keys.get(block.index()).copied().flatten();
             blocks.clone().map(of).collect::<Option<_>>()?
         };
@@ -266,7 +266,7 @@ impl Local {
     }
 
     fn comparing(&self) -> MutexGuard<'_, HashSet<NodeId>> {
-        self.comparing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.comparing.lock()
     }
 
     /// Stores a block that has arrived, unless too much waits already; `owed` is what the planner is
@@ -320,7 +320,7 @@ impl Local {
         queue.closed = true;
         while queue.working && patience.lasts(self.store.writes_answered()) {
             let waited = self.idle.wait_timeout_while(queue, LOOK_EVERY, |queue| queue.working);
-            queue = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = waited;
         }
         let hangs = queue.working;
         if hangs {

@@ -15,7 +15,7 @@
 //!   the source answers, so a source that hangs takes none.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::catalog::NodeId;
 use crate::disk::{Buffer, looks_in};
@@ -122,7 +122,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes the account, and has the fetches begin that may by that.

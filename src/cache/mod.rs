@@ -38,7 +38,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -275,7 +275,7 @@ impl Cache {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flights.lock()
     }
 
     /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called

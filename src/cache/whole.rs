@@ -1,7 +1,7 @@
 //! Whole files, for who keeps copies of his own: past the page cache and the planner.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Cache, Charge, Local};
 use crate::catalog::{Located, NodeId};
@@ -23,7 +23,7 @@ struct Whole {
 
 impl Whole {
     fn take(&self) -> Option<Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.taken.lock().take()
     }
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Wholes(Mutex<Vec<Weak<Whole>>>);
 
 impl Wholes {
     fn note(&self, whole: &Arc<Whole>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|whole| whole.strong_count() > 0);
         all.push(Arc::downgrade(whole));
     }
 
     fn take(&self) -> Vec<Weak<Whole>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

@@ -1,6 +1,5 @@
 //! One bit for each file, which threads set and clear without waiting for each other.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ids::FileId;
@@ -13,7 +12,7 @@ pub struct Bits(RwLock<Vec<AtomicU64>>);
 impl Bits {
     /// Whether the bit of a file is set.
     pub fn has(&self, file: FileId) -> bool {
-        let words = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let words = self.0.read();
         let word = words.get(file.index() / 64).map_or(0, |word| word.load(Ordering::Acquire));
         word >> (file.index() % 64) & 1 == 1
     }
@@ -21,14 +20,14 @@ impl Bits {
     /// Sets or clears a bit, and says what it was.
     pub fn set(&self, file: FileId, on: bool) -> bool {
         let (nth, bit) = (file.index() / 64, 1 << (file.index() % 64));
-        let mut words = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut words = self.0.read();
         if nth >= words.len() {
             drop(words);
-            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.write();
             let length = all.len().max((nth + 1).next_power_of_two());
             all.resize_with(length, AtomicU64::default);
             drop(all);
-            words = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            words = self.0.read();
         }
         let before = match on {
             true => words[nth].fetch_or(bit, Ordering::AcqRel),

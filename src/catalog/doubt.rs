@@ -13,7 +13,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,7 +46,7 @@ struct Doubt {
 impl Doubts {
     /// Notes that a file is said to have a size. Says whether that has been so for long.
     fn note(&self, file: FileId, size: u64, now: Instant) -> bool {
-        let mut doubts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doubts = self.0.lock();
         let known = doubts.get(&file).copied();
         let goes_on = known.filter(|doubt| doubt.size == size && now < doubt.last + LOOKS_APART);
         let since = goes_on.map_or(now, |doubt| doubt.since);
@@ -57,7 +56,7 @@ impl Doubts {
 
     /// The source takes back what it said of a file, or is believed.
     fn end(&self, file: FileId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        self.0.lock().remove(&file);
     }
 }
 

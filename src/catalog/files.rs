@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -134,7 +133,7 @@ impl Catalog {
         let ask = || {
             while let Some((row, path)) = links.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if let Ok(target) = self.source.read_link(path) {
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut found = found.lock();
                     found.insert(*row, PathBuf::from(target));
                 }
             }
@@ -145,7 +144,7 @@ impl Catalog {
             }
             ask();
         });
-        Links(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Links(found.into_inner())
     }
 
     /// Calls `each` with every path that leads to a regular file: by its names, and through

@@ -34,8 +34,8 @@ mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -303,13 +303,13 @@ impl Catalog {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Tree> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner)
+        self.tree.read()
     }
 
     /// To change something.
     fn write(&self) -> RwLockWriteGuard<'_, Tree> {
         self.saved.store(false, Ordering::Relaxed);
-        self.tree.write().unwrap_or_else(PoisonError::into_inner)
+        self.tree.write()
     }
 
     /// Ticks since the catalog began, never 0: that stands for what was known then.

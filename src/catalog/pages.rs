@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::PoisonError;
 
 use crate::ids::{BLOCK_BYTES, BlockId, PAGE_BYTES, PageRange};
 use crate::sync::{Mutex, MutexGuard};
@@ -44,7 +43,7 @@ pub(super) struct PageSums(Mutex<Blocks>);
 
 impl PageSums {
     fn lock(&self) -> MutexGuard<'_, Blocks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether a page of the block has a checksum.

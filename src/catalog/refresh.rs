@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -49,11 +48,11 @@ struct Turn<'a> {
 
 impl Turns {
     fn take(&self, directory: FileId) -> Turn<'_> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let mut waited = false;
         while !taken.insert(directory) {
             waited = true;
-            taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            taken = self.free.wait(taken);
         }
         Turn { turns: self, directory, waited }
     }
@@ -61,7 +60,7 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut taken = self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.turns.taken.lock();
         taken.remove(&self.directory);
         self.turns.free.notify_all();
     }
@@ -314,7 +313,7 @@ impl Catalog {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
                 let Some(chunk) = chunks.get(nth) else { return };
                 let stats = self.source.stat_all(path, chunk);
-                found.lock().unwrap_or_else(PoisonError::into_inner).push((nth, stats));
+                found.lock().push((nth, stats));
             }
         };
         thread::scope(|scope| {
@@ -324,7 +323,7 @@ impl Catalog {
             }
             ask();
         });
-        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut found = found.into_inner();
         found.sort_unstable_by_key(|(nth, _)| *nth);
         found.into_iter().flat_map(|(_, stats)| stats).collect()
     }

@@ -1,6 +1,5 @@
 //! A checksum for each block, which threads set without waiting for each other.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ids::BlockId;
@@ -13,7 +12,7 @@ pub(super) struct Sums(RwLock<Vec<AtomicU32>>);
 
 impl Sums {
     fn get(&self, block: BlockId) -> u32 {
-        let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.read();
         sums.get(block.index()).map_or(0, |sum| sum.load(Ordering::Acquire))
     }
 
@@ -29,12 +28,12 @@ impl Sums {
 
     /// Sets the checksum of a block.
     pub(super) fn set(&self, block: BlockId, sum: u32) {
-        let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.read();
         if let Some(slot) = sums.get(block.index()) {
             return slot.store(sum.max(1), Ordering::Release);
         }
         drop(sums);
-        let mut sums = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = self.0.write();
         let length = sums.len().max((block.index() + 1).next_power_of_two());
         sums.resize_with(length, AtomicU32::default);
         sums[block.index()].store(sum.max(1), Ordering::Release);
@@ -42,7 +41,7 @@ impl Sums {
 
     /// A block has no checksum any more.
     pub(super) fn forget(&self, block: BlockId) {
-        let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.read();
         if let Some(slot) = sums.get(block.index()) {
             slot.store(0, Ordering::Release);
         }

@@ -6,7 +6,6 @@
 //! fresh when they are asked for.
 
 use std::ffi::OsString;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -95,7 +94,7 @@ impl Catalog {
         let cursor = Mutex::new(Cursor::default());
         let (renamed, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let next = || {
-            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cursor = cursor.lock();
             (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
         };
         let work = || {

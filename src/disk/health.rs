@@ -7,7 +7,6 @@
 //! now and then, and the disk is full until a write is taken.
 
 use std::io::{Error, Result};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -95,7 +94,7 @@ impl Health {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// `normal`, or what is wrong in words.

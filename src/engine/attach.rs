@@ -17,7 +17,6 @@ use nix::mount::{MsFlags, mount};
 use super::{Engine, all, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{Mounted, Place, is_mounted, unmount};
-use crate::sync::lock;
 
 impl Engine {
     /// Shows the dataset at another mount point too.
@@ -25,14 +24,14 @@ impl Engine {
     /// # Errors
     /// Where nothing is mounted yet, or mounting is not permitted.
     pub fn attach(&self, mountpoint: &Path) -> Result<()> {
-        let first = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
+        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
         let first = first.ok_or_else(|| Error::new(ErrorKind::Mount, "nothing is mounted yet"))?;
         match bind(&first, mountpoint) {
             Err(Errno::EPERM) => return self.serve_further(mountpoint),
             bound => bound.map_err(|errno| cannot_bind(&first, mountpoint, errno))?,
         }
         self.bind_inside(&first, mountpoint)?;
-        lock(&self.bound).push(mountpoint.to_path_buf());
+        self.bound.lock().push(mountpoint.to_path_buf());
         self.tell_points();
         Ok(())
     }
@@ -59,11 +58,11 @@ impl Engine {
 
     /// What is mounted inside the first mount point, as paths below it.
     fn inside(&self) -> Vec<PathBuf> {
-        let connections = lock(&self.connections);
+        let connections = self.connections.lock();
         let Some(first) = connections.first().map(|first| first.mountpoint()) else {
             return Vec::new();
         };
-        let beside = lock(&self.beside);
+        let beside = self.beside.lock();
         let below =
             |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
         beside.iter().filter_map(below).collect()
@@ -85,9 +84,9 @@ impl Engine {
 
     /// Everywhere that the dataset is seen at, the first mount point first.
     pub(super) fn points(&self) -> Vec<PathBuf> {
-        let connections = lock(&self.connections);
+        let connections = self.connections.lock();
         let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
-        own.chain(lock(&self.bound).iter().cloned()).collect()
+        own.chain(self.bound.lock().iter().cloned()).collect()
     }
 
     /// Tells those who are told of paths where the dataset is seen at, the source included.
@@ -103,14 +102,14 @@ impl Engine {
     /// # Errors
     /// `Busy` where files are in use by way of it and `force` is not given.
     pub fn detach(&self, mountpoint: &Path, force: bool) -> Result<bool> {
-        if !lock(&self.bound).iter().any(|bound| bound == mountpoint) {
+        if !self.bound.lock().iter().any(|bound| bound == mountpoint) {
             return self.disconnect(mountpoint, force);
         }
         if let Err(error) = self.unbind(mountpoint, force) {
             self.complete(mountpoint);
             return Err(error);
         }
-        lock(&self.bound).retain(|bound| bound != mountpoint);
+        self.bound.lock().retain(|bound| bound != mountpoint);
         Ok(true)
     }
 
@@ -127,7 +126,7 @@ impl Engine {
 
     /// Lets go of further connections that somebody has unmounted, and says where they were.
     pub fn take_gone(&self) -> Vec<PathBuf> {
-        let mut connections = lock(&self.connections);
+        let mut connections = self.connections.lock();
         let further = connections.len().min(1);
         let gone = connections.extract_if(further.., |connection| connection.is_over());
         gone.map(|connection| connection.mountpoint().to_path_buf()).collect()
@@ -135,7 +134,7 @@ impl Engine {
 
     /// Shows again what was taken away from inside a mount point that stays.
     fn complete(&self, at: &Path) {
-        let first = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
+        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
         let Some(first) = first else { return };
         for inside in self.inside().into_iter().filter(|inside| !is_mounted(&at.join(inside))) {
             if let Err(errno) = bind(&first.join(&inside), &at.join(&inside)) {

@@ -15,7 +15,6 @@ use crate::plan::Event;
 use crate::store::home::{self, Home, Owner};
 use crate::store::{Limits, Store, fresh_secret};
 use crate::sync::Mutex;
-use crate::sync::lock;
 
 /// The budget of the local store.
 pub(super) struct DiskBudget {
@@ -55,19 +54,19 @@ impl DiskBudget {
     /// Takes note of the memory that there is.
     pub(super) fn note_memory(&self, readings: &[Reading]) {
         if let Some(memory) = &self.memory {
-            *lock(memory) = readings.to_vec();
+            *memory.lock() = readings.to_vec();
         }
     }
 
     /// The limits of a store that has so many bytes in memory; none if it is on a disk.
     fn limits_of_memory(&self, own: u64) -> Vec<Reading> {
-        let readings = self.memory.iter().flat_map(|memory| lock(memory).clone());
+        let readings = self.memory.iter().flat_map(|memory| memory.lock().clone());
         readings.map(|reading| reading.to_store(own)).collect()
     }
 
     /// The budget of this moment.
     pub(super) fn budget(&self) -> Budget {
-        lock(&self.budget).clone()
+        self.budget.lock().clone()
     }
 }
 
@@ -181,10 +180,10 @@ impl Engine {
     /// Looks at the disk; says what was found, if it could be.
     fn look_at_disk(&self) -> Option<Found> {
         let (disk, store) = (self.disk.as_ref()?, self.cache.store()?);
-        let mut noted = lock(&disk.noted);
+        let mut noted = disk.noted.lock();
         if noted.elapsed() >= NOTE_USE_EVERY {
             *noted = Instant::now();
-            lock(&self.home).iter().for_each(Home::note_use);
+            self.home.lock().iter().for_each(Home::note_use);
         }
         drop(noted);
         self.cache.sync_old();
@@ -201,7 +200,7 @@ impl Engine {
         };
         let mut readings = disk.limits_of_memory(store.totals().1 + store.idle());
         readings.push(reading);
-        let mut budget = lock(&disk.budget);
+        let mut budget = disk.budget.lock();
         if !budget.look(&readings, 0) {
             return Some(found);
         }
@@ -211,7 +210,7 @@ impl Engine {
         tracing::info!(bytes = capacity, why, "the budget of the cache directory has changed");
         self.inbox.put(Event::Resized { tier: STORE_TIER, capacity }, None);
         // Only as long as it is ours: the next daemon may have stored something there already.
-        let home = lock(&self.home);
+        let home = self.home.lock();
         if home.is_some() {
             store.resize(capacity);
         }

@@ -1,10 +1,8 @@
 //! The end of an engine, as threads wait for it that pause between two things to do.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::sync::lock;
 use crate::sync::{Condvar, Mutex};
 
 /// Whether the engine is being stopped.
@@ -20,7 +18,7 @@ impl Ending {
     pub(super) fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
         // Who is about to pause has not looked yet, or waits by now.
-        drop(lock(&self.pausing));
+        drop(self.pausing.lock());
         self.wake.notify_all();
     }
 
@@ -37,8 +35,8 @@ impl Ending {
     /// Does nothing for so long. Says whether the engine goes on.
     pub(super) fn pause(&self, pause: Duration) -> bool {
         let waited =
-            self.wake.wait_timeout_while(lock(&self.pausing), pause, |()| !self.has_begun());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+            self.wake.wait_timeout_while(self.pausing.lock(), pause, |()| !self.has_begun());
+        drop(waited);
         !self.has_begun()
     }
 }

@@ -16,7 +16,6 @@ use crate::disk::{STOP_PATIENCE, ends};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
 use crate::store::home::Home;
-use crate::sync::lock;
 
 /// Of the threads that scan, one in so many checks what an earlier mount has seen: the readers are
 /// there already, and want the source too.
@@ -233,7 +232,7 @@ impl Engine {
 
     /// Saves what is known of the source's names, where there is a place for it.
     fn save_catalog(&self) {
-        lock(&self.home).iter().for_each(|home| self.save_catalog_in(home));
+        self.home.lock().iter().for_each(|home| self.save_catalog_in(home));
     }
 
     fn save_catalog_in(&self, home: &Home) {
@@ -247,11 +246,11 @@ impl Engine {
     pub(super) fn leave_home(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let leave = move || {
-            if let Some(home) = lock(&engine.home).take() {
+            if let Some(home) = engine.home.lock().take() {
                 engine.save_catalog_in(&home);
                 home.note_use();
                 drop(home);
-                lock(&engine.stay).take();
+                engine.stay.lock().take();
             }
         };
         match std::thread::Builder::new().name("belady-leave".into()).spawn(leave) {

@@ -42,7 +42,7 @@ use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{Opening, Question, Rehearsal};
 use crate::source::{Crew, PosixSource, Source, Urgency};
 use crate::store::home::{self, Home, Owner, Stay};
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 use disk::{DiskBudget, Opened};
 use ending::Ending;
 pub use keeping::Scanned;
@@ -105,12 +105,12 @@ pub struct Engine {
 
 /// What there is of something now. It is used while the lock is free.
 fn all<T: Clone>(mutex: &Mutex<Vec<T>>) -> Vec<T> {
-    lock(mutex).clone()
+    mutex.lock().clone()
 }
 
 /// Takes one out.
 fn remove<T>(mutex: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
-    lock(mutex).retain(|other| !Arc::ptr_eq(other, one));
+    mutex.lock().retain(|other| !Arc::ptr_eq(other, one));
 }
 
 impl Engine {
@@ -205,7 +205,7 @@ impl Engine {
 
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
-        let passes = || lock(&self.connections).first().is_some_and(|first| first.passes());
+        let passes = || self.connections.lock().first().is_some_and(|first| first.passes());
         match (self.settings.mount.mode, self.dataset.sees_opens()) {
             (Mode::Plain, _) => "plain",
             (Mode::Passthrough, _) if passes() => "passthrough",
@@ -217,15 +217,15 @@ impl Engine {
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more. Who
     /// asks while it is being stopped waits for the end of that.
     pub fn stop(self: &Arc<Self>) {
-        let mut stopped = lock(&self.stopped);
+        let mut stopped = self.stopped.lock();
         if std::mem::replace(&mut *stopped, true) {
             return;
         }
         self.over.begin();
         // The home may be in the hands of a thread that waits for its disk.
-        lock(&self.stay).iter().for_each(Stay::leave);
+        self.stay.lock().iter().for_each(Stay::leave);
         self.inbox.close();
-        if let Some(thread) = lock(&self.planning).take()
+        if let Some(thread) = self.planning.lock().take()
             && thread.join().is_err()
         {
             tracing::error!("the planner's thread panicked");
@@ -268,22 +268,22 @@ impl Engine {
 
     /// Nodes that the kernel knows, of all connections.
     fn known_nodes(&self) -> u64 {
-        lock(&self.connections).iter().map(|connection| connection.known() as u64).sum()
+        self.connections.lock().iter().map(|connection| connection.known() as u64).sum()
     }
 
     /// Bytes of a request for which there is memory.
     pub fn room_for_a_request(&self) -> usize {
-        lock(&self.budget).for_a_file() as usize
+        self.budget.lock().for_a_file() as usize
     }
 
     /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
     /// further connections are left.
     pub fn fit_memory(&self, mut readings: Vec<Reading>) {
-        if lock(&self.connections).first().is_some_and(|first| first.is_over()) {
+        if self.connections.lock().first().is_some_and(|first| first.is_over()) {
             readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
         }
         self.disk.iter().for_each(|disk| disk.note_memory(&readings));
-        let mut budget = lock(&self.budget);
+        let mut budget = self.budget.lock();
         let changed = budget.look(&readings, self.known_nodes() * KNOWN_BYTES);
         let memory = self.cache.memory();
         memory.resize(budget.moving(memory.used() as u64) as usize);
@@ -303,7 +303,7 @@ impl Engine {
             self.inbox.put(event, None);
         }
         let kernels: Vec<Arc<Notifier>> =
-            lock(&self.connections).iter().map(|c| Arc::clone(c.notifier())).collect();
+            self.connections.lock().iter().map(|c| Arc::clone(c.notifier())).collect();
         for (parent, name) in changes.names {
             let (kernels, dataset) = (kernels.clone(), Arc::clone(&self.dataset));
             // The kernel may ask back before it takes a notification, and may make it wait.

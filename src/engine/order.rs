@@ -15,7 +15,6 @@ use crate::order::{Listing, Order, OrderSpec};
 use crate::plan::Event;
 use crate::rehearsal::Numbered;
 use crate::rehearsal::views::View;
-use crate::sync::lock;
 
 /// What is shown for an order that came as a list of its own.
 const WRITTEN: &str = "written";
@@ -113,7 +112,7 @@ impl Engine {
         spec: &str,
         mountpoints: &[PathBuf],
     ) -> Result<Received> {
-        let (view, memory) = (self.view_of(spec), lock(&self.budget).for_a_file() as usize);
+        let (view, memory) = (self.view_of(spec), self.budget.lock().for_a_file() as usize);
         self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
     }
 
@@ -148,7 +147,7 @@ impl Engine {
             self.check_catalog(self.settings.source.scan_threads);
             resolved = list();
         }
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let info = &mut streams[stream.index()];
         match resolved {
             Ok(order) => {
@@ -192,7 +191,9 @@ impl Engine {
     }
 
     fn renew_orders_of(&self, is_due: impl Fn(&str) -> bool) {
-        let given: Vec<(String, String)> = lock(&self.streams)
+        let given: Vec<(String, String)> = self
+            .streams
+            .lock()
             .iter()
             .filter(|stream| !stream.is_learnt())
             .filter_map(|stream| Some((stream.name.clone(), stream.spec.clone()?)))
@@ -210,7 +211,7 @@ impl Engine {
     /// # Errors
     /// Where there is no such stream.
     pub fn withdraw_order(&self, name: &str) -> Result<()> {
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         let given = |stream: &StreamInfo| stream.name == name && !stream.is_learnt();
         let Some(index) = streams.iter().position(given) else {
             return Err(Error::new(ErrorKind::Order, format!("there is no stream {name}")));

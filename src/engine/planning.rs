@@ -10,7 +10,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Action, Event, Planner, Published};
 use crate::sync::Mutex;
-use crate::sync::lock;
 
 /// How often what the planner knows is published while there is something to do.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -168,7 +167,7 @@ fn publish(planner: &Planner, published: &Mutex<Published>) {
         trusted: planner.trusted_files(),
         streams: planner.streams().collect(),
     };
-    *lock(published) = state;
+    *published.lock() = state;
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
 use crate::fuse::{Connection, MountSettings, Mounted, Pusher, source_name, unmount};
-use crate::sync::lock;
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
 const LINK_TO_DATASET: &str = "../../../../";
@@ -51,7 +50,7 @@ impl Engine {
         };
         let connection = Connection::mount(dataset, mountpoint, &settings)?;
         let pusher = connection.pusher().map(Arc::clone);
-        lock(&self.connections).push(Arc::new(connection));
+        self.connections.lock().push(Arc::new(connection));
         self.tell_points();
         Ok(pusher)
     }
@@ -86,7 +85,7 @@ impl Engine {
             return Ok(());
         };
         match Mounted::control(self.control_files(), Arc::clone(&self.written), &place) {
-            Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
+            Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             // The commands work without them.
             Err(error) => tracing::warn!(%error, "no control files"),
@@ -115,7 +114,7 @@ impl Engine {
         views.heed(Rights::new(&self.dataset));
         let written = Arc::clone(&self.written);
         match Mounted::views(views, written, &place, self.settings.mount.allow_other) {
-            Ok(mounted) => lock(&self.beside).push(Arc::new(mounted)),
+            Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             Err(error) => rehearsal.hide(&error.to_string()),
         }
@@ -124,7 +123,7 @@ impl Engine {
 
     /// The dataset as links in views at this place lead to it.
     fn dataset_seen_from(&self, place: &Path) -> String {
-        let mountpoint = lock(&self.connections).first().map(|c| c.mountpoint().to_path_buf());
+        let mountpoint = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
         match mountpoint {
             Some(path) if place.starts_with(&path) => LINK_TO_DATASET.to_owned(),
             Some(path) => format!("{}/", path.display()),
@@ -135,7 +134,7 @@ impl Engine {
     /// Where something is mounted beside the dataset, and whether the settings name the place; none
     /// where it is not.
     fn place(&self, wish: &Control, name: &str) -> Option<(PathBuf, bool)> {
-        let inside = lock(&self.connections).first().map(|c| c.mountpoint().join(name));
+        let inside = self.connections.lock().first().map(|c| c.mountpoint().join(name));
         match (wish, inside) {
             (Control::Dir(path), _) => Some((path.clone(), true)),
             (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => Some((path, false)),
@@ -178,7 +177,7 @@ impl Engine {
         }
         for at in all(&self.bound) {
             match unmount(&at, true) {
-                Ok(()) => lock(&self.bound).retain(|other| *other != at),
+                Ok(()) => self.bound.lock().retain(|other| *other != at),
                 Err(error) => all_gone = all_gone.and(Err(error)),
             }
         }
@@ -208,11 +207,11 @@ impl Engine {
     /// Notifications that the kernel makes wait for long; each is logged once.
     pub(super) fn stuck_notifications(&self) -> usize {
         let now = Instant::now();
-        lock(&self.connections).iter().map(|connection| connection.notifier().look(now)).sum()
+        self.connections.lock().iter().map(|connection| connection.notifier().look(now)).sum()
     }
 
     /// Whether no connection is left: all have been unmounted from outside.
     pub fn is_over(&self) -> bool {
-        lock(&self.connections).iter().all(|connection| connection.is_over())
+        self.connections.lock().iter().all(|connection| connection.is_over())
     }
 }

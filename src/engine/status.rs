@@ -12,7 +12,6 @@ use crate::fuse::KNOWN_BYTES;
 use crate::ids::StreamId;
 use crate::learning::{Learning, LoaderStatus, StreamInfo};
 use crate::plan::{Counters, PolicyKind, Published, RAM, StreamStatus};
-use crate::sync::lock;
 
 /// The RAM tier.
 #[derive(Clone, Debug, Serialize)]
@@ -142,12 +141,12 @@ pub struct Status {
 impl Engine {
     /// What the engine tells of itself at this moment.
     pub fn status(&self) -> Status {
-        let published = lock(&self.published).clone();
-        let budget = lock(&self.budget).clone();
+        let published = self.published.lock().clone();
+        let budget = self.budget.lock().clone();
         // All look at the connections themselves.
         let (known, mode, points) = (self.known_nodes(), self.mode(), self.points());
         let stuck_notifications = self.stuck_notifications() as u64;
-        let connections = lock(&self.connections);
+        let connections = self.connections.lock();
         let traffic = self.cache.traffic();
         let mut requests = BTreeMap::new();
         for (kind, count) in connections.iter().flat_map(|c| c.requests().by_kind()) {
@@ -203,7 +202,7 @@ impl Engine {
 
     /// The streams that are told their orders.
     fn order_statuses(&self, published: &Published) -> Vec<OrderStatus> {
-        let streams = lock(&self.streams).clone();
+        let streams = self.streams.lock().clone();
         let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
         let status = |(index, stream): (usize, &StreamInfo)| OrderStatus {
             stream: stream.name.clone(),

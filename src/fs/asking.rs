@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,12 +91,12 @@ pub(super) struct LastSpace(Mutex<Option<Space>>);
 
 impl LastSpace {
     fn get(&self) -> Space {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *self.0.lock();
         known.unwrap_or(UNKNOWN_SPACE)
     }
 
     fn set(&self, space: Space) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(space);
+        *self.0.lock() = Some(space);
     }
 }
 

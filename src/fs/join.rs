@@ -3,8 +3,6 @@
 //! As long as it waits for one of them, it holds on to the others: the kernel has locked its pages, and
 //! a push of them would wait for the read.
 
-use std::sync::PoisonError;
-
 use super::reading::Done;
 use crate::cache::{Landed, ReadFailure};
 use crate::sync::Mutex;
@@ -27,7 +25,7 @@ impl Join {
 
     /// Takes one block; the last one, or the first error, sends the reply.
     pub(super) fn take(&self, index: usize, result: Result<Landed, ReadFailure>) {
-        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.0.lock();
         if parts.reply.is_none() {
             // Answered already: what nobody waits for is let go of.
             return drop((parts, result));

@@ -13,7 +13,7 @@
 //! the table also says of which directory a request is.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -52,7 +52,7 @@ impl<T> Pending<Reply<T>> {
 impl<R> Pending<R> {
     /// Takes the reply, unless it was sent.
     pub(crate) fn take(&self) -> Option<R> {
-        self.reply.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.reply.lock().take()
     }
 
     /// Sends what a request gets that has waited for long enough.
@@ -64,7 +64,7 @@ impl<R> Pending<R> {
 
     /// Whether the reply was not sent yet.
     pub(crate) fn waits(&self) -> bool {
-        self.reply.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.reply.lock().is_some()
     }
 }
 
@@ -121,13 +121,13 @@ impl Waiting {
 
     /// Whether no request waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.entries.lock().is_empty()
     }
 
     /// Whether a request about a directory waits that came before a moment.
     pub(crate) fn has(&self, directory: NodeId, before: Instant) -> bool {
         let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         let meant = entries.iter().filter(is_meant);
         // A reply that nobody else holds any more is sent where it is dropped: after the lock.
         let found: Vec<Arc<dyn Waits>> =
@@ -187,7 +187,7 @@ impl Waiting {
         // The kernel has no task 0: it stands for one in another container.
         let task = task.filter(|task| *task != 0);
         let entry = Entry { since: Instant::now(), task, directory, request };
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        self.entries.lock().push(entry);
         self.alarm.ring();
         pending
     }
@@ -195,14 +195,14 @@ impl Waiting {
     /// Ends the wait of requests that are late, and once a second of those whose task is being killed.
     pub(crate) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
         let kills = {
-            let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut looked = self.looked.lock();
             let is_due = now.saturating_duration_since(*looked) >= KILL_PATIENCE;
             *looked = if is_due { now } else { *looked };
             is_due
         };
         // A reply that nobody else holds any more is sent where it is dropped: after the lock.
         let mut found: Vec<(Option<u32>, Arc<dyn Waits>)> = Vec::new();
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| {
+        self.entries.lock().retain(|entry| {
             let Some(request) = entry.request.upgrade() else { return false };
             let is_old = now.saturating_duration_since(entry.since) >= KILL_PATIENCE;
             let waits = request.is_unanswered();
@@ -262,12 +262,12 @@ mod tests {
         let (start, looks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
         for tick in 0..10 {
             let alive = |_| {
-                *looks.lock().unwrap() += 1;
+                *looks.lock() += 1;
                 false
             };
             waiting.look(start + tick * Duration::from_millis(200), alive);
         }
-        assert_eq!(*looks.lock().unwrap(), 2);
+        assert_eq!(*looks.lock(), 2);
     }
 
     #[test]
@@ -291,6 +291,6 @@ mod tests {
         drop(request.take());
         drop(waiting.enter(Some(7), None, reply().0, interrupted));
         waiting.look(Instant::now(), |_| false);
-        assert!(waiting.entries.lock().unwrap().is_empty());
+        assert!(waiting.entries.lock().is_empty());
     }
 }

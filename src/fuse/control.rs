@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -151,7 +151,7 @@ impl ControlOps {
     }
 
     fn handles(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handles.lock()
     }
 
     fn file(&self, ino: INodeNo) -> Option<&ControlFile> {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use fuser::{FopenFlags, LockOwner};
 use nix::errno::Errno;
@@ -42,7 +42,7 @@ impl Default for Direct {
 
 impl Direct {
     fn paged(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
-        self.paged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.paged.lock()
     }
 
     /// The kernel's end of the connection.

@@ -4,7 +4,6 @@
 //! node that it knows can take pushed pages, and each known one costs kernel memory.
 
 use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::catalog::NodeId;
@@ -66,7 +65,7 @@ pub(super) struct Known {
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 
     pub(super) fn set_expires(&self, expires: bool) {

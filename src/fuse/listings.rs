@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use lru::LruCache;
 
@@ -67,34 +67,34 @@ impl Listings {
     pub(super) fn open(&self, entries: Vec<Listed>) -> u64 {
         let handle = self.handles.fetch_add(1, Ordering::Relaxed);
         let listing = Listing { entries: Arc::new(entries), number: 0 };
-        self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, listing);
+        self.by_handle.lock().insert(handle, listing);
         handle
     }
 
     pub(super) fn close(&self, handle: u64) {
-        self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        self.by_handle.lock().remove(&handle);
     }
 
     /// The listing of a handle; with handle 0 the one that the offset names.
     pub(super) fn get(&self, handle: u64, offset: u64) -> Option<Listing> {
         if handle != 0 {
-            let listings = self.by_handle.lock().unwrap_or_else(PoisonError::into_inner);
+            let listings = self.by_handle.lock();
             return listings.get(&handle).cloned();
         }
         let number = offset >> NUMBER_SHIFT;
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+        self.begun.lock().get(&number).cloned()
     }
 
     /// A listing without a handle has been read to its end.
     pub(super) fn end(&self, listing: &Listing) {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).pop(&listing.number);
+        self.begun.lock().pop(&listing.number);
     }
 
     /// Begins to list a directory without a handle.
     pub(super) fn begin(&self, entries: Vec<Listed>) -> Listing {
         let number = self.handles.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1) + 1;
         let listing = Listing { entries: Arc::new(entries), number };
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = self.begun.lock();
         begun.put(number, listing.clone());
         let entries = |begun: &LruCache<u64, Listing>| -> usize {
             begun.iter().map(|(_, listing)| listing.entries.len()).sum()

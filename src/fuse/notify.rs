@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use fuser::BackingId;
@@ -63,7 +62,7 @@ impl Notifier {
     }
 
     fn sending(&self) -> MutexGuard<'_, Vec<Sending>> {
-        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sending.lock()
     }
 
     /// Has the kernel take a file for one to read by itself, until the connection ends.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use fuser::FileHandle;
 
@@ -63,7 +63,7 @@ pub(super) struct Handles {
 
 impl Handles {
     pub(super) fn open(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     pub(super) fn keep(&self, handle: Handle) -> FileHandle {

@@ -5,7 +5,6 @@
 //! reader's, nor wait for the source.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use crate::sync::RwLock;
 
@@ -20,14 +19,14 @@ struct Registration(u32);
 impl Registration {
     fn new() -> Self {
         let id = nix::unistd::gettid().as_raw() as u32;
-        THREADS.write().unwrap_or_else(PoisonError::into_inner).insert(id);
+        THREADS.write().insert(id);
         Registration(id)
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        THREADS.write().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        THREADS.write().remove(&self.0);
     }
 }
 
@@ -43,6 +42,6 @@ impl OwnThreads {
 
     /// Whether a thread is ours.
     pub fn contains(id: u32) -> bool {
-        THREADS.read().unwrap_or_else(PoisonError::into_inner).contains(&id)
+        THREADS.read().contains(&id)
     }
 }

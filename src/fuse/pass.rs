@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::io::{Error, Result};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use fuser::BackingId;
 use tempfile::tempfile_in;
@@ -91,7 +91,7 @@ impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Opens<I, L>>> {
-        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
+        self.opens.lock()
     }
 
     /// Counts an open of a node; with what to answer it, where the node is passed through. The kernel is

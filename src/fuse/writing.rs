@@ -3,8 +3,8 @@
 //! Each process that was forked meanwhile closes its copy of the descriptor as well, in the middle of
 //! what is written: only the one that wrote last ends it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use fuser::{Errno, LockOwner};
 
@@ -60,7 +60,7 @@ impl Writing {
     }
 
     fn begun(&self) -> MutexGuard<'_, Begun> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+        self.begun.lock()
     }
 
     /// Adds to what is not whole yet.

@@ -42,7 +42,7 @@ use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, Record, SearchId};
 use crate::order::Order;
 use crate::plan::{Event, Published, StreamStatus};
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 use owner::Owner;
 pub(crate) use streams::{LEARNT, StreamInfo, Streams, learnt_stream, stream};
 
@@ -217,7 +217,7 @@ impl Learning {
         &self,
         progress: impl Fn(StreamId) -> Option<StreamStatus>,
     ) -> Vec<LoaderStatus> {
-        let mut loaders = lock(&self.told).loaders.clone();
+        let mut loaders = self.told.lock().loaders.clone();
         for loader in &mut loaders {
             loader.progress = loader.stream.and_then(&progress);
         }
@@ -226,12 +226,12 @@ impl Learning {
 
     /// What would be right in place of the order that a stream was told, in words, where that is known.
     pub(crate) fn fix(&self, stream: StreamId) -> Option<String> {
-        lock(&self.told).fixes.get(&stream).cloned()
+        self.told.lock().fixes.get(&stream).cloned()
     }
 
     /// What was found in the journal of earlier mounts, in words; none where there was none.
     pub(crate) fn journal(&self) -> Option<String> {
-        lock(&self.told).journal.clone()
+        self.told.lock().journal.clone()
     }
 
     /// What is remembered of each loader that has read, with the name of its program.
@@ -251,7 +251,7 @@ impl Learning {
         self.closed.store(true, Ordering::Relaxed);
         // Where it is full, the thread has something to wake up for.
         let _ = self.notes.try_send(Note::Wake);
-        ends(lock(&self.thread).take(), STOP_PATIENCE, "what was learnt last")
+        ends(self.thread.lock().take(), STOP_PATIENCE, "what was learnt last")
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::StreamId;
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 
 /// Streams that one engine may have.
 const STREAMS_MAX: usize = 1024;
@@ -34,7 +34,7 @@ impl StreamInfo {
 
 /// The stream of a name; a new name is a new stream.
 pub(crate) fn stream(streams: &Streams, name: &str) -> Result<StreamId> {
-    let mut streams = lock(streams);
+    let mut streams = streams.lock();
     if let Some(index) = streams.iter().position(|stream| stream.name == name) {
         return Ok(StreamId(index as u16));
     }

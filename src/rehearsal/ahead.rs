@@ -11,7 +11,6 @@ use crate::plan::{Draw, Drawn, Event};
 use crate::rehearsal::views::{Sample, Upcoming};
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
-use crate::sync::lock;
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -80,7 +79,7 @@ impl Ahead {
         let known = next.iter().map(|of| (draw(of.id), Arc::downgrade(of))).collect();
         let drawn = Box::new(Drawn { by, opened: opened.map(draw), next: listed });
         // The planner hears of them in their order, too.
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         if told.take(by, telling, known) {
             self.inbox.put(Event::Drawn { drawn }, None);
         }
@@ -88,7 +87,7 @@ impl Ahead {
 
     /// A sample that comes next.
     fn sample(&self, draw: Draw) -> Option<Arc<Sample>> {
-        lock(&self.told).samples.get(&draw)?.sample.upgrade()
+        self.told.lock().samples.get(&draw)?.sample.upgrade()
     }
 
     /// Reads a sample, and says when that is done.

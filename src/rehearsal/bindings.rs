@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::disk::{Blob, Disk, Use};
 use crate::sync::{Mutex, MutexGuard};
@@ -219,7 +219,7 @@ impl Bindings {
     }
 
     fn lock(&self) -> MutexGuard<'_, Bound> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bound.lock()
     }
 
     /// The epoch.

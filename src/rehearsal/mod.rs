@@ -51,7 +51,7 @@ use crate::config::{DiskSettings, RehearsalSettings, hangs};
 use crate::disk::{Directory, Disk, STOP_PATIENCE, ends, unless_it_hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 use ahead::Ahead;
 pub use bindings::Bindings;
 pub use codes::{CodeFile, CodeStore, Shelf};
@@ -210,14 +210,14 @@ impl Rehearsal {
 
     /// What tells the owner of files that were read; there is one.
     pub(crate) fn offers(&self) -> Option<Offers> {
-        let failed = lock(&self.failed).take()?;
+        let failed = self.failed.lock().take()?;
         let (cache, ahead) = (Arc::clone(&self.cache), Arc::clone(&self.ahead));
         Some(Offers::new(self.notes.clone(), cache, failed, ahead))
     }
 
     /// The dataset is seen at these places: paths below them are its own.
     pub(crate) fn see_at(&self, points: Vec<PathBuf>) {
-        *lock(&self.points) = points;
+        *self.points.lock() = points;
     }
 
     /// Nobody sees the views in this mount, for this reason. The first one counts.
@@ -279,7 +279,7 @@ impl Rehearsal {
         self.closed.store(true, Ordering::Relaxed);
         // It may have ended by itself.
         let _ = self.notes.send(Note::Wake);
-        ends(lock(&self.thread).take(), STOP_PATIENCE, "what was offered last")
+        ends(self.thread.lock().take(), STOP_PATIENCE, "what was offered last")
     }
 }
 

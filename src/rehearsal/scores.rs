@@ -13,7 +13,6 @@ use super::owner::Owner;
 use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::source::Kind;
-use crate::sync::lock;
 
 /// Why a line is refused whose path is that of nothing.
 pub(super) const UNKNOWN: &str = "is no file of the dataset or of a view";
@@ -72,7 +71,7 @@ impl Owner {
     /// is seen at.
     fn within(&self, path: &str) -> Option<String> {
         let path = Path::new(path);
-        let points = lock(&self.around.points);
+        let points = self.around.points.lock();
         let below = points.iter().filter(|_| path.is_absolute());
         let found = below.filter_map(|point| path.strip_prefix(point).ok()).next()?;
         Some(found.to_str()?.to_owned())

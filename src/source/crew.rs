@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -276,7 +276,7 @@ impl<K: Place> Drop for Crew<K> {
 
 impl<K: Place> Shared<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts a thread. Where none can be had, those that there are do the work.
@@ -338,11 +338,11 @@ impl<K: Place> Shared<K> {
             Some(then) => {
                 state.watched = true;
                 let waited = self.wake.wait_timeout(state, then.saturating_duration_since(now));
-                let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+                let mut state = waited;
                 state.watched = false;
                 state
             }
-            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            None => self.wake.wait(state),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -46,7 +46,7 @@ impl Default for Held {
 impl Held {
     /// A file that was opened when it had this version.
     pub(super) fn get(&self, path: &Arc<Path>, version: &Fingerprint) -> Option<Arc<File>> {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let kept = files.get(path).filter(|kept| kept.version == *version);
         kept.map(|kept| Arc::clone(&kept.file))
     }
@@ -54,7 +54,7 @@ impl Held {
     /// A file has been read, and may be again. `version` is the one that it had when it was opened.
     pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>, version: Fingerprint) -> Closed {
         let kept = Kept { file: Arc::clone(file), version, read: Instant::now() };
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let mut closed = Vec::from_iter(files.put(Arc::clone(path), kept));
         if files.len() > FILES_MAX {
             closed.extend(files.pop_lru().map(|(_, kept)| kept));
@@ -64,14 +64,14 @@ impl Held {
 
     /// A file turned out to be another one.
     pub(super) fn forget(&self, path: &Arc<Path>) -> Closed {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         files.pop(path).map(|kept| kept.file).into_iter().collect()
     }
 
     /// The files that have not been read for a while.
     pub(super) fn idle(&self, now: Instant) -> Closed {
         let is_idle = |kept: &Kept| now.saturating_duration_since(kept.read) > KEPT_FOR;
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let mut closed = Vec::new();
         while files.peek_lru().is_some_and(|(_, kept)| is_idle(kept)) {
             closed.extend(files.pop_lru().map(|(_, kept)| kept.file));

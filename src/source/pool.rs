@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -111,7 +111,7 @@ impl Drop for Pool {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn run(&self) {
@@ -126,7 +126,7 @@ impl Shared {
             });
             let Some(job) = job else {
                 queue.idle += 1;
-                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.wake.wait(queue);
                 queue.idle -= 1;
                 continue;
             };

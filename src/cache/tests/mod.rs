@@ -309,7 +309,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
     for prefetched in [false, true] {
         let reads = Arc::new(Mutex::new(Vec::new()));
         let held = Arc::clone(&reads);
-        let hold = move |request| held.lock().unwrap().push(request);
+        let hold = move |request| held.lock().push(request);
         let stand = stand(|directory| Arc::new(Instead::new(directory, hold)));
         let is_fetched = || stand.cache.gears().is_fetched(stand.node.file().unwrap());
         stand.cache.load(BLOCK, TIER);
@@ -321,7 +321,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
             stand.hears(|event| matches!(event, Event::Missed { block: BLOCK, .. }));
         }
         assert!(is_fetched(), "its opens are to be seen");
-        let mut requests = std::mem::take(&mut *reads.lock().unwrap());
+        let mut requests = std::mem::take(&mut *reads.lock());
         assert_eq!(requests.len(), 1, "one flight");
         (requests.pop().unwrap().deliver)(Ok(b"bytes".to_vec()));
         if let Some(reader) = reader {
@@ -335,7 +335,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
 fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let held = Arc::clone(&reads);
-    let hold = move |request: ReadRequest| held.lock().unwrap().push(request);
+    let hold = move |request: ReadRequest| held.lock().push(request);
     let source = |directory| Arc::new(Instead::new(directory, hold)) as Arc<dyn Source>;
     let period = Duration::from_secs(3600);
     let stand = stand_on(source, |disk| Arc::new(disk), Some(period));
@@ -350,7 +350,7 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
     let before = catalog.getattr(stand.node).unwrap().valid;
     let asked = Instant::now();
     let reader = stand.read();
-    let request = reads.lock().unwrap().pop().unwrap();
+    let request = reads.lock().pop().unwrap();
     pass(3);
     (request.deliver)(Ok(b"bytes".to_vec()));
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));

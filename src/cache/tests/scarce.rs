@@ -25,7 +25,7 @@ fn scarce_of(files: u32, bytes: &[u8], capacity: usize) -> (Stand, Held) {
     }
     let held = Held::default();
     let reads = Arc::clone(&held);
-    let hold = move |request| reads.lock().unwrap().push(request);
+    let hold = move |request| reads.lock().push(request);
     let source = |directory| -> Arc<dyn Source> { Arc::new(Instead::new(directory, hold)) };
     let stand = stand_over(directory, source, |disk| Arc::new(disk), None);
     stand.cache.memory().resize(capacity);
@@ -52,7 +52,7 @@ impl Stand {
 fn next(held: &Held) -> ReadRequest {
     let start = Instant::now();
     loop {
-        let mut reads = held.lock().unwrap();
+        let mut reads = held.lock();
         if !reads.is_empty() {
             return reads.remove(0);
         }
@@ -66,7 +66,7 @@ fn next(held: &Held) -> ReadRequest {
 fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
     let (stand, held) = scarce();
     let answers: Vec<_> = (0..FILES).map(|at| stand.read_block(at)).collect();
-    assert_eq!(held.lock().unwrap().len(), FEW);
+    assert_eq!(held.lock().len(), FEW);
     for at in 0..FILES {
         // Errors let go of memory, too.
         let result =
@@ -86,7 +86,7 @@ fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
 fn a_prefetch_that_waits_for_memory_goes_before_others_when_a_reader_waits_for_it() {
     let (stand, held) = scarce();
     (0..FILES).for_each(|at| stand.cache.prefetch(block(at)));
-    assert_eq!(held.lock().unwrap().len(), 1);
+    assert_eq!(held.lock().len(), 1);
     let answer = stand.read_block(FILES - 1);
     let wanted = stand.cache.catalog.locate(block(FILES - 1)).unwrap().path;
     let first = next(&held);
@@ -147,7 +147,7 @@ fn two_thousand_readers_take_no_more_memory_than_there_is() {
         let most = CAPACITY + FEW * BYTES.len() + if pushes { CAPACITY / 4 } else { 0 };
         let memory = stand.cache.memory();
         let answers: Vec<_> = (0..READERS).map(|at| stand.read_block(at)).collect();
-        assert_eq!(held.lock().unwrap().len(), CAPACITY / BYTES.len(), "what fits is asked for");
+        assert_eq!(held.lock().len(), CAPACITY / BYTES.len(), "what fits is asked for");
         for at in 0..READERS {
             // A thread may have one in its hands that it has answered with.
             let start = Instant::now();

@@ -20,8 +20,8 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -172,7 +172,7 @@ impl Progress {
     }
 
     fn lock(&self) -> MutexGuard<'_, ScanStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock()
     }
 
     fn change(&self, change: impl FnOnce(&mut ScanStatus)) {
@@ -194,11 +194,7 @@ impl Catalog {
         enough: impl Fn(&ScanStatus) -> bool,
     ) -> ScanStatus {
         let status = self.scan.lock();
-        let status = self
-            .scan
-            .news
-            .wait_timeout_while(status, patience, |status| !enough(status))
-            .unwrap_or_else(PoisonError::into_inner);
+        let status = self.scan.news.wait_timeout_while(status, patience, |status| !enough(status));
         status.clone()
     }
 
@@ -266,7 +262,7 @@ impl Drop for End<'_> {
 
 impl Scan<'_> {
     fn lock(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock()
     }
 
     /// Does jobs until the end.
@@ -280,7 +276,7 @@ impl Scan<'_> {
                 if let Some(job) = work.next() {
                     break job;
                 }
-                work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work = self.wake.wait(work);
             };
             drop(work);
             let (Job::List(slot) | Job::Stat(slot, _)) = job;
@@ -389,7 +385,7 @@ impl Scan<'_> {
                     break ready;
                 }
                 let woken = self.ready.wait_timeout(work, LOOK);
-                work = woken.unwrap_or_else(PoisonError::into_inner);
+                work = woken;
             };
             drop(work);
             let began = Instant::now();

@@ -53,7 +53,7 @@ pub(super) fn some_tree() -> Tree {
     fs::remove_file(path("a/2")).unwrap();
     let a = node_of(&catalog, "a");
     assert!(!catalog.refresh_directory(a).unwrap().is_empty());
-    catalog.tree.into_inner().unwrap()
+    catalog.tree.into_inner()
 }
 
 pub(super) fn node_of(catalog: &Catalog, path: &str) -> NodeId {
@@ -233,7 +233,7 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
 
 /// As if the catalog had begun then, and found the node at once.
 fn found_at(catalog: &mut Catalog, start_ns: i64, node: NodeId) {
-    let tree = catalog.tree.get_mut().unwrap();
+    let tree = catalog.tree.get_mut();
     tree.clock.start_ns = start_ns;
     tree.seen(tree.resolve(node).unwrap(), 1);
 }
@@ -256,7 +256,7 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
         let changes = catalog.refresh(NodeId::ROOT, name).unwrap();
         assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");
-        catalog.tree.get_mut().unwrap().clock.start_ns = written + 2_000_000_000;
+        catalog.tree.get_mut().clock.start_ns = written + 2_000_000_000;
         let node = node_of(&catalog, "file");
         assert!(
             catalog.is_settled(node) && catalog.refresh(NodeId::ROOT, name).unwrap().is_empty()

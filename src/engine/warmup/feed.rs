@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::{Around, Pace, Progress, Tally, Warmup};
 use crate::ids::BlockId;
 use crate::plan::{Event, Standing};
-use crate::sync::lock;
 
 /// Blocks that wait at the planner: enough that it never runs out of them between two looks.
 const AHEAD: usize = 256;
@@ -91,7 +90,7 @@ pub(super) fn run(
     begun: Instant,
 ) {
     let _end = End(warmup);
-    let progress = lock(&warmup.progress).clone();
+    let progress = warmup.progress.lock().clone();
     let mut feed = Feed::new(around, blocks, Allowance::new(pace.rate), progress);
     // One that is beyond all time is none.
     let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
@@ -112,7 +111,7 @@ pub(super) fn run(
         } else if feed.is_done() {
             break false;
         }
-        *lock(&warmup.progress) = feed.progress.clone();
+        *warmup.progress.lock() = feed.progress.clone();
         std::thread::sleep(LOOK_EVERY);
     };
     if !broken {
@@ -123,7 +122,7 @@ pub(super) fn run(
     let counted = feed.count_end(looks, || over(GRACE)).is_some();
     feed.progress.broken = broken || !counted;
     feed.progress.done = true;
-    *lock(&warmup.progress) = feed.progress;
+    *warmup.progress.lock() = feed.progress;
 }
 
 /// Says that a warm-up is over and broke off where its thread panics before it has said how it ended.
@@ -131,7 +130,7 @@ struct End<'w>(&'w Warmup);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        let mut progress = lock(&self.0.progress);
+        let mut progress = self.0.progress.lock();
         progress.broken |= !progress.done;
         progress.done = true;
     }
@@ -421,7 +420,7 @@ mod tests {
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             run(around, &warmup, &world.blocks, pace, Instant::now());
         }));
-        let progress = lock(&warmup.progress).clone();
+        let progress = warmup.progress.lock().clone();
         assert!(ended.is_err() && progress.done && progress.broken);
     }
 
@@ -434,7 +433,7 @@ mod tests {
         let warmup = Warmup { progress, unasked: AtomicU32::new(0) };
         world.around.inbox.close();
         run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
-        let progress = lock(&warmup.progress).clone();
+        let progress = warmup.progress.lock().clone();
         assert!(progress.done && progress.broken);
         assert_eq!((progress.waiting, progress.late), (chosen, Tally::default()));
     }
@@ -446,7 +445,7 @@ mod tests {
         let warmup = Warmup { progress, unasked: AtomicU32::new(UNASKED_FOR - 3) };
         // It would wait for the disk otherwise.
         run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
-        let progress = lock(&warmup.progress).clone();
+        let progress = warmup.progress.lock().clone();
         assert!(progress.done && progress.broken && progress.failed.blocks == 0);
         assert_eq!(warmup.unasked.into_inner(), UNASKED_FOR + 1, "each look counts once");
     }

@@ -23,7 +23,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
 use crate::sync::Mutex;
-use crate::sync::lock;
 pub use choice::Chosen;
 
 /// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.
@@ -185,9 +184,9 @@ impl Engine {
         let (blocks, progress) = self.choose(chosen)?;
         let progress = Mutex::new(progress);
         let warmup = Arc::new(Warmup { progress, unasked: AtomicU32::new(0) });
-        let mut warmups = lock(&self.warmups);
+        let mut warmups = self.warmups.lock();
         if warmups.running.len() >= WARMUPS_MAX {
-            let over = warmups.running.iter().position(|(_, warmup)| lock(&warmup.progress).done);
+            let over = warmups.running.iter().position(|(_, warmup)| warmup.progress.lock().done);
             let message = format!("there are {WARMUPS_MAX} warm-ups of this mount already");
             let over = over.ok_or_else(|| Error::new(ErrorKind::Busy, message))?;
             warmups.running.remove(over);
@@ -209,12 +208,12 @@ impl Engine {
     /// # Errors
     /// Where there is none of this number.
     pub fn warmup_progress(&self, number: u64) -> Result<Progress> {
-        let mut warmups = lock(&self.warmups);
+        let mut warmups = self.warmups.lock();
         let index = warmups.running.iter().position(|(running, _)| *running == number);
         let none = || Error::new(ErrorKind::Usage, "there is no such warm-up");
         let (number, warmup) = warmups.running.remove(index.ok_or_else(none)?);
         warmup.unasked.store(0, Ordering::Relaxed);
-        let progress = lock(&warmup.progress).clone();
+        let progress = warmup.progress.lock().clone();
         if !progress.done {
             warmups.running.push((number, warmup));
         }

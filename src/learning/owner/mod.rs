@@ -24,7 +24,7 @@ use crate::learn::{
 use crate::learning::learnt_stream;
 use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, RAM};
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 
 /// How often is looked what has changed around: while something happens, and else, at first and at last.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -172,7 +172,7 @@ impl Owner {
         started: Instant,
     ) -> Self {
         let kept = Kept::open(around.journal.clone());
-        lock(&told).journal = kept.words();
+        told.lock().journal = kept.words();
         Owner {
             settings,
             searches: Searches::new(&settings, notes.clone()),
@@ -538,7 +538,7 @@ impl Owner {
 
     /// What a stream was told.
     fn spec_of(&self, stream: StreamId) -> Option<OrderSpec> {
-        let streams = lock(&self.around.streams);
+        let streams = self.around.streams.lock();
         streams.get(stream.index())?.spec.as_ref()?.parse().ok()
     }
 
@@ -568,7 +568,7 @@ impl Owner {
 
     /// Looks what has changed around, and says what is known.
     fn look(&mut self) {
-        let published = lock(&self.around.published).clone();
+        let published = self.around.published.lock().clone();
         let mut turned = false;
         for received in &mut self.received {
             let progress = published.progress(received.stream);

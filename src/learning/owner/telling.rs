@@ -8,7 +8,6 @@ use crate::learn::{Belief, Learner, Observation};
 use crate::learning::groups::{program, runs};
 use crate::learning::{LoaderStatus, Told};
 use crate::plan::Published;
-use crate::sync::lock;
 
 impl Owner {
     pub(super) fn beliefs(&self) -> Vec<Belief> {
@@ -85,7 +84,7 @@ impl Owner {
             }
         };
         let loaders = beliefs.into_iter().zip(told).map(status).collect();
-        *lock(&self.told) = Told { loaders, fixes, journal: self.kept.words() };
+        *self.told.lock() = Told { loaders, fixes, journal: self.kept.words() };
     }
 
     /// What to tell of a stream whose reader does not read what was told.

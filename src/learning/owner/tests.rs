@@ -92,7 +92,7 @@ impl Stand {
             opens_seen: 0,
             opens_strayed: 0,
         };
-        lock(&self.published).streams = vec![(stream, status)];
+        self.published.lock().streams = vec![(stream, status)];
     }
 
     /// The orders that were given and withdrawn since the last call, as that many of each.
@@ -148,11 +148,11 @@ fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
     stand.open(epochs[1][..40].iter().copied());
     stand.owner.look();
     assert_eq!(stand.said(), (0, 0));
-    assert!(lock(&stand.owner.told).fixes.is_empty());
+    assert!(stand.owner.told.lock().fixes.is_empty());
     stand.publish(stream, false);
     stand.owner.look();
     assert_eq!(stand.said(), (1, 0));
-    let fix = lock(&stand.owner.told).fixes[&stream].clone();
+    let fix = stand.owner.told.lock().fixes[&stream].clone();
     assert_eq!(fix, "what is read is torch-random:seed=0,persistent_workers=true");
     stand.open(epochs[1][40..].iter().chain(&epochs[2][..20]).copied());
     stand.owner.look();

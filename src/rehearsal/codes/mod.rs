@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use nix::libc;
 
@@ -149,7 +149,7 @@ pub struct Shelf {
 
 impl Shelf {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// How many codes there are.

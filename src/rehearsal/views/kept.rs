@@ -14,7 +14,6 @@ use super::place::Place;
 use super::streams::{self, Stream};
 use super::{Display, Lapse, Upcoming, View, Views};
 use crate::buffer::SampleId;
-use crate::sync::lock;
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
 const DISPLAYS_MAX: usize = 8;
@@ -91,14 +90,14 @@ impl Views {
     /// # Errors
     /// `ESTALE` where it is over.
     pub(super) fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let slot = state.look(slot).ok_or(Errno::ENOENT)?;
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
     /// What gives ordinals to the samples of a display, where it is a stream.
     pub(super) fn stream(&self, slot: usize) -> Option<Arc<Stream>> {
-        lock(&self.state).slots.get(slot)?.stream.clone()
+        self.state.lock().slots.get(slot)?.stream.clone()
     }
 
     /// Keeps a display, unless there is one, and says its place.
@@ -112,7 +111,7 @@ impl Views {
             View::Stream(epoch) => Some(Arc::new(Stream::new(of.seed, epoch, &display))),
             _ => None,
         });
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.looks += 1;
         let State { slots, places, looks, .. } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
@@ -154,7 +153,7 @@ impl Views {
     /// Says what a stream shows next, where the display is one's; a sample of it may just have got its
     /// ordinal.
     pub(super) fn tell_stream(&self, slot: usize, opened: Option<SampleId>) {
-        let found = lock(&self.state).slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
+        let found = self.state.lock().slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
         if let Some((buffer, Some(stream))) = found {
             let (by, (telling, next)) = (streams::shown_by(slot), stream.upcoming());
             (self.ask.drawn)(Upcoming { by, telling, buffer, opened, next });
@@ -163,13 +162,13 @@ impl Views {
 
     /// A display that is kept, for whoever looks at it.
     pub fn kept(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
-        let slot = lock(&self.state).places.get(&(buffer, view)).copied()?;
+        let slot = self.state.lock().places.get(&(buffer, view)).copied()?;
         self.display(slot).ok()
     }
 
     /// Whether there is such a display and somebody has looked at it: it stays what it is.
     pub fn is_seen(&self, buffer: usize, view: View) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let slot = state.places.get(&(buffer, view));
         slot.and_then(|slot| state.slots.get(*slot)).is_some_and(|slot| slot.seen)
     }
@@ -177,7 +176,7 @@ impl Views {
     /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
     pub fn freeze(&self, buffer: usize, view: View, display: Display) {
         {
-            let State { slots, places, .. } = &mut *lock(&self.state);
+            let State { slots, places, .. } = &mut *self.state.lock();
             for (at, slot) in slots.iter_mut().enumerate() {
                 if slot.buffer == buffer && !slot.seen && slot.display.is_some() {
                     slot.display = None;
@@ -193,7 +192,7 @@ impl Views {
     /// a task before the last one that was looked at.
     pub fn begin_task(&self, buffer: usize, is_other: bool) {
         let over = {
-            let State { slots, places, lapsed, .. } = &mut *lock(&self.state);
+            let State { slots, places, lapsed, .. } = &mut *self.state.lock();
             let mut ending = Vec::new();
             places.retain(|(of, view), slot| {
                 let stays = match view {
@@ -220,14 +219,14 @@ impl Views {
 
     /// Has names that lapse looked up again like this. The last one counts.
     pub fn lapse_by(&self, lapse: Lapse) {
-        *lock(&self.lapse) = Some(lapse);
+        *self.lapse.lock() = Some(lapse);
     }
 
     /// Has names looked up again that stand for others than before. Blocks where such a lookup waits
     /// for the owner of the buffers: never call it from there, nor from a request thread.
     pub fn lapse(&self) {
-        let lapsed = std::mem::take(&mut lock(&self.state).lapsed);
-        let lapse = lock(&self.lapse).clone();
+        let lapsed = std::mem::take(&mut self.state.lock().lapsed);
+        let lapse = self.lapse.lock().clone();
         if let Some(lapse) = lapse {
             lapsed.iter().for_each(|(directory, name)| lapse(*directory, name));
         }

@@ -12,7 +12,6 @@ use nix::errno::Errno;
 use super::place::{LATENT, Place};
 use super::{Entry, EntryKind, Views};
 use crate::rehearsal::{CodeFile, Shelf};
-use crate::sync::lock;
 
 /// The names of the files beside those of single codes.
 const ALL: &str = "all";
@@ -102,12 +101,12 @@ impl Views {
         let shelf = self.shelf(buffer).ok_or(Errno::ENOENT)?;
         let (node, file) = match name {
             APPEND => return Ok(append(buffer)),
-            ALL => lock(&self.codes).whole(buffer, ALL, shelf),
-            NUMBERS => lock(&self.codes).whole(buffer, NUMBERS, shelf),
+            ALL => self.codes.lock().whole(buffer, ALL, shelf),
+            NUMBERS => self.codes.lock().whole(buffer, NUMBERS, shelf),
             _ => {
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name);
                 let code = number.and_then(|number| shelf.get(number)).ok_or(Errno::ENOENT)?;
-                lock(&self.codes).keep(CodeFile::One(code))
+                self.codes.lock().keep(CodeFile::One(code))
             }
         };
         Ok(entry(node, &file))
@@ -130,7 +129,7 @@ impl Views {
 
     /// What a reader of codes opens, if this is a file of codes.
     pub fn codes(&self, node: u64) -> Option<Arc<CodeFile>> {
-        lock(&self.codes).known.get(&node).map(|known| Arc::clone(&known.file))
+        self.codes.lock().known.get(&node).map(|known| Arc::clone(&known.file))
     }
 
     /// The bytes of a code with its number, as the file that takes codes wants them.

@@ -44,7 +44,7 @@ use crate::catalog::FOR_EVER;
 use crate::disk::journal::Pinned;
 use crate::fs::{Access, Rights};
 use crate::source::Pool;
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 use display::STREAMS;
 pub use display::{Content, Display, Exhibit, Sample, View};
 use kept::State;
@@ -215,8 +215,8 @@ impl Views {
     pub fn forget(&self, node: u64, lookups: u64) {
         match Place::of(node) {
             // It was told of it once.
-            Some(Place::Dealt(node)) => lock(&self.slots).forget(node),
-            Some(Place::Codes(node)) => lock(&self.codes).forget(node, lookups),
+            Some(Place::Dealt(node)) => self.slots.lock().forget(node),
+            Some(Place::Codes(node)) => self.codes.lock().forget(node, lookups),
             _ => {}
         }
     }
@@ -259,7 +259,7 @@ impl Views {
     }
 
     fn dealt<T>(&self, node: u64, of: impl FnOnce(&Dealt) -> T) -> Result<T, Errno> {
-        lock(&self.slots).get(node).map(of).ok_or(Errno::ESTALE)
+        self.slots.lock().get(node).map(of).ok_or(Errno::ESTALE)
     }
 
     fn exhibit(
@@ -269,7 +269,7 @@ impl Views {
         file: usize,
     ) -> Result<(usize, String, Exhibit), Errno> {
         let display = self.display(slot)?;
-        let buffer = lock(&self.state).slots.get(slot).map(|slot| slot.buffer);
+        let buffer = self.state.lock().slots.get(slot).map(|slot| slot.buffer);
         let (label, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
         let exhibit = files.get(file).ok_or(Errno::ENOENT)?;
         Ok((buffer.ok_or(Errno::ENOENT)?, label.clone(), exhibit.clone()))
@@ -286,7 +286,7 @@ impl Views {
                 (buffer, exhibit.sample().cloned().ok_or(Errno::ELOOP)?)
             }
             Some(Place::Dealt(node)) => {
-                let taken = lock(&self.slots).take(node);
+                let taken = self.slots.lock().take(node);
                 let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
                 upcoming.into_iter().for_each(&self.ask.drawn);
                 (buffer, sample)

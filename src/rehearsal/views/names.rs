@@ -12,7 +12,6 @@ use super::place::{self, Place};
 use super::slots::Class;
 use super::{Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, sample, scores};
 use crate::fs::{Access, NAME_MAX, VIEWS_NAME};
-use crate::sync::lock;
 
 /// Names in the directory of a buffer that are no displays.
 const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
@@ -64,7 +63,7 @@ impl Views {
         };
         let entry = move |slot| directory(Place::Display(slot));
         let found = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let slot = state.places.get(&(buffer, view)).copied();
             // Its names may be all that somebody wants to see of it.
             slot.filter(|slot| state.look(*slot).is_some())
@@ -92,12 +91,12 @@ impl Views {
     ) {
         if let Some(entry) = self.slot(buffer, class, name) {
             // The buffer goes on meanwhile: nobody waits for it.
-            if lock(&self.slots).is_due(buffer) {
+            if self.slots.lock().is_due(buffer) {
                 self.renew(buffer, |_| ());
             }
             return reply(Ok(entry));
         }
-        if lock(&self.slots).is_current(buffer) {
+        if self.slots.lock().is_current(buffer) {
             return reply(Err(Errno::ENOENT));
         }
         let (name, reply) = (name.to_owned(), self.awaited(task, reply));
@@ -111,14 +110,14 @@ impl Views {
         let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
         let views = Arc::clone(self);
         let made = move |held: Option<Display>| {
-            lock(&views.slots).renew(buffer, changes, held.as_ref());
+            views.slots.lock().renew(buffer, changes, held.as_ref());
             then(&views);
         };
         (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
     }
 
     fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         if class.is_none()
             && let Some(class) = slots.class(buffer, name)
         {
@@ -193,7 +192,7 @@ impl Views {
 
     /// Slots: what is behind their names is found when one is looked up.
     fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let kind = EntryKind::File(0, Access::default());
         let unknown = Entry { node: place::DEALT, kind, lasting: false };
         let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
@@ -215,7 +214,7 @@ impl Views {
                 buffers.map(|(at, buffer)| entry(&buffer.name, Place::Buffer(at))).collect()
             }
             Place::Buffer(buffer) => {
-                let state = lock(&self.state);
+                let state = self.state.lock();
                 let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
                 let views = own.map(|((_, view), slot)| entry(&view.name(), Place::Display(*slot)));
                 let views = views.filter(|(name, _)| !name.starts_with(STREAMS));
@@ -227,7 +226,7 @@ impl Views {
             }
             Place::Latent(buffer) => Self::list_codes(buffer),
             Place::Streams(buffer) => {
-                let state = lock(&self.state);
+                let state = self.state.lock();
                 let own = state.places.iter().filter(|((of, _), _)| *of == buffer);
                 let epoch = |((_, view), slot): (&(usize, View), &usize)| {
                     Some(entry(view.name().strip_prefix(STREAMS)?, Place::Display(*slot)))
@@ -272,7 +271,7 @@ impl Views {
     pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
         let mut parts = path.rsplitn(4, '/');
         let (file, above, top) = (parts.next()?, parts.next()?, parts.next()?);
-        let slot = |view| lock(&self.state).places.get(&(buffer, view)).copied();
+        let slot = |view| self.state.lock().places.get(&(buffer, view)).copied();
         let node = if let Some(view) = View::of(&format!("{top}/{above}")) {
             let slot = slot(view)?;
             self.stream(slot)?.found(slot, file)?.node()

@@ -17,7 +17,7 @@ use super::place::{self, Place};
 use super::{Display, Entry, EntryKind, Sample};
 use crate::buffer::{AHEAD, Ordinals, SampleId};
 use crate::fs::Access;
-use crate::sync::{Mutex, lock};
+use crate::sync::Mutex;
 
 /// Digits of an ordinal at least.
 const DIGITS: usize = 6;
@@ -74,7 +74,7 @@ impl Stream {
 
     /// What gets an ordinal next, as far as it can be read; and the number of this telling, from 1 on.
     pub(super) fn upcoming(&self) -> (u64, Vec<Arc<Sample>>) {
-        let ordinals = lock(&self.ordinals);
+        let ordinals = self.ordinals.lock();
         let telling = self.tellings.fetch_add(1, Ordering::Relaxed) + 1;
         // Of many that have not been written only the first are looked at.
         let due = ordinals.upcoming().take(2 * AHEAD);
@@ -111,7 +111,7 @@ impl Stream {
 
     /// The sample of an ordinal, which is bound from now on, and whether it was not before.
     fn bind(&self, name: &str) -> Result<(SampleId, bool), Errno> {
-        let mut ordinals = lock(&self.ordinals);
+        let mut ordinals = self.ordinals.lock();
         let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
         let ordinal = ordinal.ok_or(Errno::ENOENT)?;
         if let Some(sample) = ordinals.get(ordinal) {
@@ -133,19 +133,19 @@ impl Stream {
 
     /// Binds nothing from now on: another one may take up what was bound.
     pub(super) fn end(&self) {
-        let _ordinals = lock(&self.ordinals);
+        let _ordinals = self.ordinals.lock();
         self.over.store(true, Ordering::Relaxed);
     }
 
     /// The file that an ordinal leads to, if it is bound.
     pub(super) fn found(&self, slot: usize, name: &str) -> Option<Place> {
-        let sample = lock(&self.ordinals).get(ordinal(name)?)?;
+        let sample = self.ordinals.lock().get(ordinal(name)?)?;
         self.file(slot, sample)
     }
 
     /// The ordinals; what is behind one is found when it is looked up.
     pub(super) fn list(&self, slot: usize) -> Vec<(String, Entry)> {
-        let ordinals = lock(&self.ordinals);
+        let ordinals = self.ordinals.lock();
         let mut left = ordinals.left();
         let node = |ordinal: usize| match ordinals.get(ordinal) {
             Some(sample) => self.file(slot, sample).map(Place::node),

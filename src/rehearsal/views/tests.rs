@@ -95,15 +95,15 @@ fn the_mixes_of_a_task_end_with_it() {
     let lapsed = Arc::<Mutex<Vec<(u64, String)>>>::default();
     let told = Arc::clone(&lapsed);
     views.lapse_by(Arc::new(move |directory, name| {
-        lock(&told).push((directory, name.to_owned()));
+        told.lock().push((directory, name.to_owned()));
     }));
     views.lapse();
-    assert!(lock(&lapsed).is_empty());
+    assert!(lapsed.lock().is_empty());
     views.begin_task(0, true);
     views.begin_task(0, true);
     views.lapse();
     views.lapse();
-    let mut lapsed = std::mem::take(&mut *lock(&lapsed));
+    let mut lapsed = std::mem::take(&mut *lapsed.lock());
     lapsed.sort();
     let expected = ["epoch-1", "mix", "mix-0", "mix-7"].map(|name| (buffer(), name.to_owned()));
     assert_eq!(lapsed, expected);
