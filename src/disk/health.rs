@@ -118,9 +118,9 @@ impl Health {
         state.errors < DOWN && !state.gone
     }
 
-    /// Whether to try the disk. One that is down is so for one who asks, now and then: who has to try
-    /// it then, or nobody does.
-    pub(crate) fn is_usable(&self) -> bool {
+    /// Claims a try of the disk. If it is down, one who asks is let through now and then, and has to try
+    /// it.
+    pub(crate) fn claim_try(&self) -> bool {
         let mut state = self.lock();
         if state.errors < DOWN || state.gone {
             return !state.gone;
@@ -279,16 +279,16 @@ mod tests {
         let health = Health::new(0, 0);
         let error = Error::from_raw_os_error(libc::EIO);
         health.bad(&error);
-        assert!(health.words().starts_with("unstable") && health.is_usable());
+        assert!(health.words().starts_with("unstable") && health.claim_try());
         health.good();
         assert_eq!(health.words(), "normal");
         (0..5).for_each(|_| health.bad(&error));
-        assert!(health.words().starts_with("down") && !health.is_usable());
+        assert!(health.words().starts_with("down") && !health.claim_try());
         health.make_due();
-        assert!(!health.is_up() && health.is_usable(), "one is let through");
-        assert!(!health.is_usable(), "and no more for a while");
+        assert!(!health.is_up() && health.claim_try(), "one is let through");
+        assert!(!health.claim_try(), "and no more for a while");
         health.good();
-        assert!(health.words().starts_with("unstable") && health.is_usable());
+        assert!(health.words().starts_with("unstable") && health.claim_try());
         health.bad(&Error::from_raw_os_error(libc::ENOSPC));
         (0..5).for_each(|_| health.good());
         assert!(health.words().starts_with("full: others"));

@@ -97,9 +97,9 @@ impl Attempt {
             self.recent.pop_front();
         }
         let known = self.readers.iter().any(|reader| reader.number == open.reader);
-        let first = open.first && !known && self.has_room();
+        let first = open.first && !known && self.make_room();
         self.recent.push_back(Recent { first, ..open });
-        if !known && self.has_room() {
+        if !known && self.make_room() {
             let Recent { reader: number, sample: last, .. } = open;
             self.readers.push(Reader { number, samples: Vec::new(), last, gone: false });
         }
@@ -111,9 +111,9 @@ impl Attempt {
         }
     }
 
-    /// Whether there is room for another reader: at the cost of one that has ended, if need be.
-    /// Where too many are at work, those that came first are enough to go by.
-    fn has_room(&mut self) -> bool {
+    /// Makes room for another reader, at the cost of one that has ended if need be. There is none if too
+    /// many are at work: those that came first are enough to go by.
+    fn make_room(&mut self) -> bool {
         if self.readers.len() == READERS_MAX
             && let Some(gone) = self.readers.iter().position(|reader| reader.gone)
         {

@@ -149,10 +149,14 @@ impl Kept {
         self.journal.detach();
     }
 
-    /// Whether it is time to write it again.
-    pub(super) fn is_due(&mut self) -> bool {
+    /// Takes note of a writing that has ended.
+    pub(super) fn note_end(&mut self) {
         let ended = self.writing.take_if(|writing| writing.thread.is_finished());
         ended.into_iter().for_each(|writing| self.settle(writing));
+    }
+
+    /// Whether it is time to write it again.
+    pub(super) fn is_due(&self) -> bool {
         self.writing.is_none() && Instant::now() >= self.due
     }
 

@@ -128,7 +128,7 @@ pub struct Planner {
     warming: Warming,
     draws: Draws,
     parts: Parts,
-    /// Files that were lent; those that are not all there any more are taken out when that matters.
+    /// Files that were lent. Some may not be all there any more.
     lent: BTreeSet<FileId>,
     counters: Counters,
 }

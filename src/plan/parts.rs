@@ -160,7 +160,7 @@ impl Parts {
 impl Planner {
     /// A read has found nothing of a block, which is fetched whole: the next ones of its file are read in
     /// parts if it has jumped there.
-    pub(super) fn may_divide(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+    pub(super) fn divide_if_jumped(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let file = self.layout.file_of(block);
         let mut blocks = self.layout.blocks_of(file);
         let count = blocks.len() as u32;

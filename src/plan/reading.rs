@@ -251,7 +251,7 @@ impl Planner {
             self.refetch(block);
         } else {
             self.counters.demanded += 1;
-            self.may_divide(block, actions);
+            self.divide_if_jumped(block, actions);
             self.start_fetch(block, actions);
         }
         self.read_on(block, actions);

@@ -375,17 +375,10 @@ impl Planner {
         }
     }
 
-    /// Whether the kernel reads a file by itself.
-    fn is_lent(&mut self, file: FileId) -> bool {
-        if !self.lent.contains(&file) {
-            return false;
-        }
+    /// Whether the kernel reads a file by itself: it was lent, and a tier below has all of it still.
+    fn is_lent(&self, file: FileId) -> bool {
         let below = |block| self.residency.place(block).is_some();
-        let whole = self.layout.blocks_of(file).all(below);
-        if !whole {
-            self.lent.remove(&file);
-        }
-        whole
+        self.lent.contains(&file) && self.layout.blocks_of(file).all(below)
     }
 
     /// Fetches a block if RAM does not have it; false where it must wait for room.

@@ -138,7 +138,7 @@ impl Owner {
     pub(super) fn writable(&mut self, buffer: usize) -> Result<&mut Held> {
         let held = &mut self.places[buffer].held;
         let full = || Error::new(ErrorKind::Cache, FULL).hint("make room in the cache directory");
-        held.has_room().then_some(held).ok_or_else(full)
+        held.make_room().then_some(held).ok_or_else(full)
     }
 
     /// Offers files by name. Those that cannot be offered are named; the others are.

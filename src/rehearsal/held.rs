@@ -248,7 +248,7 @@ impl Held {
     /// A sample was shown again. That is not noted while the disk takes nothing.
     pub(super) fn shown(&mut self, sample: SampleId) {
         // One that is of an older epoch may be held no more.
-        if self.buffer().get(sample).is_some() && self.has_room() {
+        if self.buffer().get(sample).is_some() && self.make_room() {
             self.commit(Record::Shown { sample }, &[]);
         }
     }
@@ -282,7 +282,7 @@ impl Held {
 
     /// Begins the stream of an epoch with what is held, if anything is.
     fn begin_stream(&mut self, epoch: u64) -> Result<Option<Arc<Bindings>>> {
-        if !self.has_room() {
+        if !self.make_room() {
             return Err(Error::from(ErrorKind::StorageFull));
         }
         // A sample that does not last would leave its number to another one.
@@ -300,13 +300,13 @@ impl Held {
         }
     }
 
-    /// Whether something may happen: not where much waits for a disk that does not take it, or where
-    /// others need the space of that.
-    pub(super) fn has_room(&mut self) -> bool {
+    /// Makes room for what may happen next, by writing what waits. There is none if the disk does not
+    /// take that, or if others need the space of the disk.
+    pub(super) fn make_room(&mut self) -> bool {
         if self.journal.is_full() {
             let _ = self.write();
         }
-        let is_left = self.wear.has_room(&self.journal, 0);
+        let is_left = self.wear.check_room(&self.journal, 0);
         if self.is_left && !is_left {
             let name = &self.settings.name;
             tracing::warn!(
@@ -365,7 +365,7 @@ impl Held {
     /// Makes the journal last; where its disk has lost something of it, what is left begins anew.
     fn sync_journal(&mut self) -> Result<()> {
         match self.journal.sync() {
-            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.may_mend() => {
+            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.claim_mending() => {
                 self.rewrite()?;
                 self.journal.write()?;
                 self.journal.sync()

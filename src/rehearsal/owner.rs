@@ -48,10 +48,11 @@ impl Place {
         held.and(latent)
     }
 
-    /// Whether everything that happened has been written and lasts, and no offer waits for room.
-    fn is_settled(&mut self) -> bool {
+    /// Makes room for offers that wait. Says whether everything that happened has been written and lasts,
+    /// and no offer waits any more.
+    fn settle(&mut self) -> bool {
         let lasts = self.held.lasts() && self.latent.as_ref().is_none_or(Latent::lasts);
-        lasts && (self.queue.len() == 0 || self.held.has_room())
+        lasts && (self.queue.len() == 0 || self.held.make_room())
     }
 }
 
@@ -108,7 +109,7 @@ impl Owner {
                 self.places.iter_mut().for_each(|place| drop(place.sync()));
                 self.decide();
                 // What waits for the disk is tried again.
-                let settled = self.places.iter_mut().all(Place::is_settled);
+                let settled = self.places.iter_mut().all(Place::settle);
                 due = (!settled).then(|| Instant::now() + SYNC_EVERY);
             }
         }
@@ -218,7 +219,7 @@ impl Owner {
     pub(super) fn decide(&mut self) {
         for Place { held, queue, .. } in &mut self.places {
             let catalog = self.around.cache.catalog();
-            while held.has_room()
+            while held.make_room()
                 && let Some(offer) = queue.first()
             {
                 let bytes = match &offer.bytes {
@@ -275,7 +276,7 @@ fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
 /// Begins fetches of what the next decisions need.
 fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &Notes) {
     let mut asked_bytes = 0;
-    let may_fetch = held.has_room();
+    let may_fetch = held.make_room();
     let most = FETCHED_BYTES_MAX.min(cache.memory().capacity() as u64 / 8);
     for (ahead, offer) in queue.firsts().enumerate() {
         let Some(sample) = sample(cache.catalog(), held, offer) else { continue };

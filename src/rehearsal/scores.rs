@@ -124,7 +124,7 @@ impl Owner {
     /// Takes lines `path score`. A path, which may have spaces in it, is within the dataset or that
     /// of a file of a view.
     pub(super) fn score(&mut self, buffer: usize, lines: &str) -> Came {
-        let has_room = self.places.get_mut(buffer).is_some_and(|place| place.held.has_room());
+        let has_room = self.places.get_mut(buffer).is_some_and(|place| place.held.make_room());
         let mut came = Came { full: !has_room, ..Came::default() };
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let Some((path, score)) = line.rsplit_once(char::is_whitespace) else {

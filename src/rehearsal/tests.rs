@@ -241,7 +241,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     disk.fail_writes(Some(libc::ENOSPC));
     let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
     let large = vec![3; 300 << 10];
-    let kept = |n: &u32| held.has_room() && offer_one(&mut held, &path(*n), &large);
+    let kept = |n: &u32| held.make_room() && offer_one(&mut held, &path(*n), &large);
     assert_eq!((0..100).filter(kept).count(), 4);
     assert!(displays::all(&held).classes.is_empty() && !held.lasts());
     let stream = displays::stream(&mut held, 0);
@@ -250,7 +250,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     assert_eq!((frozen().count(), written()), (4, 0));
     disk.fail_writes(None);
     held.sync().unwrap();
-    assert!(held.lasts() && held.has_room());
+    assert!(held.lasts() && held.make_room());
     assert_eq!(written(), 4);
     let shown =
         |held: &Held| displays::all(held).classes.iter().map(|(_, f)| f.len()).sum::<usize>();
@@ -269,20 +269,20 @@ fn space_that_is_for_others_is_not_taken() {
         let settings = settings(&["policy=ring"]);
         Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
     };
-    assert!(open().has_room(), "the store gives way");
+    assert!(open().make_room(), "the store gives way");
     disk.set_space(room((3 << 28) - 1));
-    assert!(!open().has_room());
+    assert!(!open().make_room());
     disk.set_space(room(2 << 30));
     let mut held = open();
-    assert!(held.has_room());
+    assert!(held.make_room());
     disk.set_space(room(1 << 29));
     let large = vec![3; 16 << 20];
-    let taken = (0..20).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large));
+    let taken = (0..20).take_while(|n| held.make_room() && offer_one(&mut held, &path(*n), &large));
     let taken = taken.count();
     assert!(taken < 20, "it is looked again while it grows");
     let begun = std::time::Instant::now();
     disk.set_space(room(2 << 30));
-    while !held.has_room() {
+    while !held.make_room() {
         assert!(begun.elapsed().as_secs() < 300);
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
@@ -299,11 +299,11 @@ fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
     assert_eq!(offer(&mut held, 10..20), 10);
     disk.fail_syncs(Some(libc::EIO));
     held.sync().unwrap_err();
-    assert!(held.write().is_ok() && !held.has_room() && !held.lasts());
+    assert!(held.write().is_ok() && !held.make_room() && !held.lasts());
     disk.fail_syncs(None);
     disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
     held.sync().unwrap();
-    assert!(held.lasts() && held.has_room());
+    assert!(held.lasts() && held.make_room());
     assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
     assert_eq!(disk.names().unwrap().len(), 1);
     let mut random = ChaCha8Rng::seed_from_u64(1);
@@ -327,11 +327,11 @@ fn a_buffer_without_room_gives_back_what_is_dead() {
         let length = || disk.names().unwrap()[0].1;
         assert!(length() > 3 * large.len() as u64, "it is no longer than twice what is alive");
         disk.set_space(room(left));
-        (3..).take_while(|n| held.has_room() && offer_one(&mut held, &path(*n), &large)).count();
+        (3..).take_while(|n| held.make_room() && offer_one(&mut held, &path(*n), &large)).count();
         let _ = held.write();
         assert_eq!(length() < 2 * large.len() as u64, is_rewritten);
         let ops = disk.ops();
-        (0..3).for_each(|_| assert!(!held.has_room() && held.write().is_ok()));
+        (0..3).for_each(|_| assert!(!held.make_room() && held.write().is_ok()));
         assert_eq!(disk.ops(), ops, "it is left alone");
     }
 }

@@ -213,7 +213,7 @@ impl Store {
     /// Whether the sample is there, and its disk to be used.
     pub fn contains(&self, key: Key) -> bool {
         // A disk that is down is tried once in a while: by a read.
-        self.holds(key) && self.is_usable()
+        self.holds(key) && self.claim_try()
     }
 
     /// The sample's bytes. Blocks.
@@ -472,9 +472,9 @@ impl Store {
         is_well && !self.hangs() && self.unsynced() == 0
     }
 
-    /// Whether to try the disk.
-    pub(super) fn is_usable(&self) -> bool {
-        !self.reads_hang() && self.health.is_usable()
+    /// Claims a try of the disk, unless it hangs.
+    pub(super) fn claim_try(&self) -> bool {
+        !self.reads_hang() && self.health.claim_try()
     }
 
     /// `normal`, or what is wrong in words.

@@ -64,7 +64,7 @@ impl Store {
         let fits = self.used().saturating_add(bytes) <= self.budget();
         // One who may try a disk that is down does try it.
         let may = fits && !self.reads_hang() && self.health.has_room(&*self.disk, bytes);
-        if !may || !self.is_usable() {
+        if !may || !self.claim_try() {
             return false;
         }
         let mut writer = self.writer();

@@ -45,8 +45,8 @@ impl Wear {
         Wear { min_free, length_max, rewritten, tried, health, length, without, mended }
     }
 
-    /// Whether a journal may grow by so many bytes: not where others need the space of its disk.
-    pub fn has_room(&mut self, journal: &Journal, bytes: u64) -> bool {
+    /// Looks whether a journal may grow by so many bytes: it may not if others need the space of its disk.
+    pub fn check_room(&mut self, journal: &Journal, bytes: u64) -> bool {
         let length = journal.length();
         let added = length.saturating_sub(self.length.replace(length).unwrap_or(length));
         let has_room = self.health.has_room(&*journal.disk, bytes.saturating_add(added));
@@ -62,8 +62,8 @@ impl Wear {
         has_room
     }
 
-    /// Whether a journal of which the disk has lost something is to be rewritten for that now.
-    pub fn may_mend(&mut self) -> bool {
+    /// Claims the rewriting of a journal of which the disk has lost something. Whether that is due.
+    pub fn claim_mending(&mut self) -> bool {
         let due = self.mended.is_none_or(|since| since.elapsed() >= LOOK_EVERY);
         if due {
             self.mended = Some(Instant::now());

@@ -596,6 +596,7 @@ impl Owner {
             self.observe(Observation::Cached { all });
         }
         let has_news = self.learner.as_ref().is_some_and(|learner| learner.news() != self.heard);
+        self.kept.note_end();
         match self.kept.is_due() {
             true if has_news => self.remember(false),
             true if self.kept.is_behind() => self.kept.write(),

@@ -241,7 +241,7 @@ impl CodeStore {
         if count == 0 {
             return Ok(0);
         }
-        if !self.has_room(bytes.len() as u64) {
+        if !self.make_room(bytes.len() as u64) {
             return Err(Error::from_raw_os_error(libc::ENOSPC));
         }
         let mut record = Record::of(count, self.shelf.bytes);
@@ -263,12 +263,12 @@ impl CodeStore {
         Ok(count)
     }
 
-    /// Whether the journal may grow by so many bytes; dead ones are given back before it may not.
-    fn has_room(&mut self, bytes: u64) -> bool {
-        self.wear.has_room(&self.journal, bytes)
+    /// Makes room for so many bytes in the journal: dead ones are given back if others need the space.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        self.wear.check_room(&self.journal, bytes)
             || self.wear.is_due(&self.journal)
                 && self.leave_dead_bytes().is_ok()
-                && self.wear.has_room(&self.journal, bytes)
+                && self.wear.check_room(&self.journal, bytes)
     }
 
     /// Makes what was written last.
@@ -278,7 +278,7 @@ impl CodeStore {
     pub fn sync(&mut self) -> Result<()> {
         let synced = self.journal.sync();
         match &synced {
-            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.may_mend() => {
+            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.claim_mending() => {
                 self.rewrite()?;
                 self.journal.sync()
             }

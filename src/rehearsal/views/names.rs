@@ -91,7 +91,7 @@ impl Views {
     ) {
         if let Some(entry) = self.slot(buffer, class, name) {
             // The buffer goes on meanwhile: nobody waits for it.
-            if self.slots.lock().is_due(buffer) {
+            if self.slots.lock().claim_renewal(buffer) {
                 self.renew(buffer, |_| ());
             }
             return reply(Ok(entry));

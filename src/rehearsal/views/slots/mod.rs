@@ -73,8 +73,8 @@ impl Slots {
         self.decks.get(buffer).is_none_or(Deck::is_current)
     }
 
-    /// Whether what the buffer holds is to be looked at again, by the one who is told so.
-    pub(super) fn is_due(&mut self, buffer: usize) -> bool {
+    /// Claims the look at what the buffer holds now. Whether that is due, and nobody else has claimed it.
+    pub(super) fn claim_renewal(&mut self, buffer: usize) -> bool {
         let Some(deck) = self.decks.get_mut(buffer) else { return false };
         let due = deck.left == 0 && !deck.is_current();
         if due {
