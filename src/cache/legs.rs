@@ -218,7 +218,7 @@ impl Cache {
                 }
             }),
         };
-        self.catalog.source().read(vec![request]);
+        self.source.read(vec![request]);
     }
 
     /// The file seems to be another version than the catalog thinks, which looks at it again.

@@ -47,7 +47,7 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Alarm;
 use crate::ids::{BlockId, PageRange};
 use crate::plan::Event;
-use crate::source::{Crew, Pool, Urgency};
+use crate::source::{Crew, Pool, Source, Urgency};
 use crate::store::{Lent, Store};
 use crate::sync::{Mutex, MutexGuard};
 use care::Owed;
@@ -133,6 +133,7 @@ pub struct Traffic {
 
 /// The mover of bytes of one source.
 pub struct Cache {
+    source: Arc<dyn Source>,
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
     flights: Mutex<HashMap<Key, Flight>>,
@@ -164,9 +165,10 @@ const GEAR_PATIENCE: Duration = Duration::from_secs(2);
 const PUSH_THREADS: usize = 4;
 
 impl Cache {
-    /// A cache over the catalog's source that tells `inbox` what happens; the store, if there is
-    /// one, is the tier of this number.
+    /// A cache of the files of a source, which the catalog names. It tells `inbox` what happens; the
+    /// store, if there is one, is the tier of this number.
     pub fn new(
+        source: Arc<dyn Source>,
         catalog: Arc<Catalog>,
         inbox: Arc<Inbox>,
         store: Option<(usize, Arc<Store>)>,
@@ -177,6 +179,7 @@ impl Cache {
         store.iter().for_each(|(_, store)| store.ring(&alarm));
         let local = store.map(local);
         Arc::new(Cache {
+            source,
             catalog,
             inbox,
             flights: Mutex::default(),
@@ -194,6 +197,11 @@ impl Cache {
             traffic: Traffic::default(),
             alarm,
         })
+    }
+
+    /// Where the bytes come from.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        &self.source
     }
 
     /// What rings when there is something to look at that may come to hang.

@@ -121,7 +121,7 @@ impl Cache {
     fn whole_from_source(self: &Arc<Self>, first: &Located, length: u64, taken: Taken) {
         let (path, fingerprint) = (Arc::clone(&first.path), first.fingerprint);
         self.charge_whole(length, move |cache, charge| {
-            cache.catalog.source().read(vec![ReadRequest {
+            cache.source.read(vec![ReadRequest {
                 path,
                 fingerprint,
                 exact: cache.catalog.is_revalidated(),

@@ -297,11 +297,6 @@ impl Catalog {
         }
     }
 
-    /// The source behind the catalog.
-    pub fn source(&self) -> &Arc<dyn Source> {
-        &self.source
-    }
-
     fn read(&self) -> RwLockReadGuard<'_, Tree> {
         self.tree.read()
     }

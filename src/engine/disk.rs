@@ -169,7 +169,7 @@ impl Engine {
     /// called each [`LOOK_EVERY`], or each second where it [rests](Self::rests).
     pub fn rescue(&self) {
         self.cache.memory().look();
-        self.catalog.source().look();
+        self.cache.source().look();
         if let Some(disk) = &self.settings.cache.disk {
             self.cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }

@@ -133,17 +133,23 @@ impl Engine {
         let source: Arc<dyn Source> = Arc::new(source);
         let Opened { mut home, store, moved, fault } = disk::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
-        let catalog =
-            keeping::catalog(source, &settings.source, source_path, home.as_ref(), first)?;
+        let catalog = keeping::catalog(
+            Arc::clone(&source),
+            &settings.source,
+            source_path,
+            home.as_ref(),
+            first,
+        )?;
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
-        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), store);
+        let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
         let all_known = !matches!(catalog.state(), CatalogState::Checking | CatalogState::Scanning);
         cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
         let streams = Streams::default();
         let journal = home.as_ref().map(Home::journal);
-        let around = Surroundings::new(&catalog, &inbox, &streams, &published, journal);
+        let around =
+            Surroundings::new(&catalog, cache.source(), &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?;
         let budget = ram_budget(&settings, &cache);
         let memory = for_a_file(&budget, readings);
@@ -201,6 +207,11 @@ impl Engine {
     /// The files of the source.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// Where the bytes come from.
+    pub fn source(&self) -> &dyn Source {
+        self.cache.source().as_ref()
     }
 
     /// How samples reach their readers.

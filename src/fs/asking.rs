@@ -255,7 +255,7 @@ impl Dataset {
         let from_memory = move || Ok(last.get());
         let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
         self.ask_briefly_for(Place::Space, pending, |dataset| {
-            let space = dataset.catalog.source().space()?;
+            let space = dataset.source.space()?;
             dataset.space.set(space);
             Ok(space)
         });
@@ -269,7 +269,7 @@ impl Dataset {
         reply: impl FnOnce(Result<OsString, Errno>) + Send + 'static,
     ) {
         self.ask(self.place(node), task, reply, move |dataset| {
-            dataset.catalog.source().read_link(&dataset.catalog.path(node)?)
+            dataset.source.read_link(&dataset.catalog.path(node)?)
         });
     }
 
@@ -283,7 +283,7 @@ impl Dataset {
     ) {
         let name = name.to_os_string();
         self.ask(self.place(node), task, reply, move |dataset| {
-            dataset.catalog.source().xattr(&dataset.path(node)?, &name)
+            dataset.source.xattr(&dataset.path(node)?, &name)
         });
     }
 
@@ -295,7 +295,7 @@ impl Dataset {
         reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
     ) {
         self.ask(self.place(node), task, reply, move |dataset| {
-            dataset.catalog.source().list_xattrs(&dataset.path(node)?)
+            dataset.source.list_xattrs(&dataset.path(node)?)
         });
     }
 
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use crate::cache::{Cache, Inbox};
     use crate::catalog::Catalog;
-    use crate::source::PosixSource;
+    use crate::source::{PosixSource, Source};
 
     #[test]
     fn a_name_is_one_place_whether_it_is_asked_for_by_name_or_by_number() {
@@ -363,10 +363,10 @@ mod tests {
         for name in ["a", "b"] {
             std::fs::write(root.path().join("d").join(name), name).unwrap();
         }
-        let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
-        let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
+        let source: Arc<dyn Source> = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+        let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, None).unwrap());
         let inbox = Arc::new(Inbox::new(1));
-        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+        let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
         let find = |parent, name: &str| {
             catalog.lookup(parent, OsStr::new(name), true).unwrap().unwrap().node
         };

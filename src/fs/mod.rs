@@ -25,7 +25,7 @@ use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
-use crate::source::{Crew, Kind};
+use crate::source::{Crew, Kind, Source};
 use crate::store::Lent;
 pub use rights::{Access, Rights};
 use waiting::Waiting;
@@ -76,6 +76,7 @@ type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
 
 /// The read-only tree of one source, as one connection shows it.
 pub struct Dataset {
+    source: Arc<dyn Source>,
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
@@ -107,12 +108,14 @@ impl Dataset {
         on_changes: OnChanges,
         opens: bool,
     ) -> Arc<Self> {
-        let name_max = catalog.source().space().map_or(0, |space| space[6]) as usize;
+        let source = Arc::clone(cache.source());
+        let name_max = source.space().map_or(0, |space| space[6]) as usize;
         let name_max = if name_max == 0 { NAME_MAX } else { name_max };
         let waiting = Arc::new(Waiting::new(Arc::clone(cache.alarm())));
         let opens = AtomicBool::new(opens);
         let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Dataset {
+            source,
             catalog,
             cache,
             inbox,
@@ -132,6 +135,7 @@ impl Dataset {
     /// mounted inside.
     pub fn further(&self) -> Arc<Self> {
         Arc::new(Dataset {
+            source: Arc::clone(&self.source),
             catalog: Arc::clone(&self.catalog),
             cache: Arc::clone(&self.cache),
             inbox: Arc::clone(&self.inbox),

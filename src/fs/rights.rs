@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
     use crate::cache::{Cache, Inbox};
-    use crate::source::PosixSource;
+    use crate::source::{PosixSource, Source};
 
     /// Users and the groups that they are in.
     const USERS: [(u32, &[u32]); 8] = [
@@ -318,12 +318,12 @@ mod tests {
         fs::write(root.path().join("file"), "x").unwrap();
         for (period, left) in [(Some(Duration::ZERO), 0o400), (None, 0o440)] {
             set(0o640);
-            let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
-            let catalog = Arc::new(Catalog::scan(source, 1, period).unwrap());
+            let source: Arc<dyn Source> = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+            let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, period).unwrap());
             let owner = catalog.getattr(NodeId::ROOT).unwrap().stat;
             let kept = Access { mode: 0o440, uid: owner.uid, gid: owner.gid };
             let inbox = Arc::new(Inbox::new(8));
-            let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+            let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
             let rights = Rights::new(&Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false));
             let mode = || {
                 let (tell, told) = channel();

@@ -76,9 +76,10 @@ fn stand() -> Stand {
     let (held, directory) = (Held::default(), open());
     let holding = Arc::clone(&held);
     let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
-    let catalog = Arc::new(Catalog::scan(Arc::new(source), 1, None).unwrap());
+    let source: Arc<dyn Source> = Arc::new(source);
+    let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, None).unwrap());
     let inbox = Arc::new(Inbox::new(8));
-    let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+    let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
     let (sender, pushed) = channel();
     let lying = Lying::default();
     cache.connect(Arc::new(Told(sender, Arc::clone(&lying))), Box::new(|_, _, _| ()));
@@ -171,9 +172,10 @@ fn checked(period: Option<Duration>) -> Stand {
     let open = || PosixSource::open(stand.files.path(), 4).unwrap();
     let holding = Arc::clone(&stand.held);
     let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
-    let catalog = Arc::new(Catalog::scan(Arc::new(source), 1, period).unwrap());
+    let source: Arc<dyn Source> = Arc::new(source);
+    let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, period).unwrap());
     let inbox = Arc::new(Inbox::new(8));
-    let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+    let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
     let nothing = Arc::new(|_| ());
     stand.dataset = Dataset::new(catalog, Arc::clone(&cache), inbox, nothing, false);
     let dataset = Arc::clone(&stand.dataset);

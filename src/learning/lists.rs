@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use super::Note;
-use crate::catalog::Catalog;
+use super::{Note, Surroundings};
 use crate::ids::FileId;
 use crate::learn::Candidate;
 use crate::order::index::{Filter, Format, IndexOrder, Manifest, index_order};
@@ -81,10 +80,11 @@ impl Lists {
     pub(super) fn read(
         &mut self,
         file: FileId,
-        catalog: &Catalog,
+        around: &Surroundings,
         layout: &Layout,
         notes: &SyncSender<Note>,
     ) {
+        let Surroundings { source, catalog, .. } = around;
         if self.unread.is_empty() || self.asked >= LISTS_MAX {
             return;
         }
@@ -99,7 +99,7 @@ impl Lists {
         }
         self.asked += 1;
         let notes = notes.clone();
-        catalog.source().read(vec![ReadRequest {
+        source.read(vec![ReadRequest {
             path: first.path,
             fingerprint: first.fingerprint,
             exact: catalog.is_revalidated(),

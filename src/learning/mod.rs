@@ -42,6 +42,7 @@ use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, Record, SearchId};
 use crate::order::Order;
 use crate::plan::{Event, Published, StreamStatus};
+use crate::source::Source;
 use crate::sync::Mutex;
 use owner::Owner;
 pub(crate) use streams::{LEARNT, StreamInfo, Streams, learnt_stream, stream};
@@ -130,6 +131,7 @@ pub struct LoaderStatus {
 
 /// What the learner's thread works with.
 pub(crate) struct Surroundings {
+    pub(crate) source: Arc<dyn Source>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) streams: Streams,
@@ -141,12 +143,14 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     pub(crate) fn new(
         catalog: &Arc<Catalog>,
+        source: &Arc<dyn Source>,
         inbox: &Arc<Inbox>,
         streams: &Streams,
         published: &Arc<Mutex<Published>>,
         journal: Option<Anchored>,
     ) -> Self {
         Surroundings {
+            source: Arc::clone(source),
             catalog: Arc::clone(catalog),
             inbox: Arc::clone(inbox),
             streams: Arc::clone(streams),

@@ -18,6 +18,7 @@ use nix::libc;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::Source;
 
 /// What a mount for others says of what is never checked.
 pub(super) const UNSEEN: &str = "other users: modes and owners in the source are followed; access \
@@ -67,12 +68,12 @@ pub(super) fn check(source: &Path) -> Result<()> {
 }
 
 /// Refuses a tree with an access control list on one of its directories. Blocks.
-pub(super) fn check_directories(catalog: &Catalog, source: &Path) -> Result<()> {
+pub(super) fn check_directories(catalog: &Catalog, source: &dyn Source, top: &Path) -> Result<()> {
     let (directories, next, found) = (catalog.directories(), AtomicUsize::new(0), Mutex::new(None));
     let look = || {
         while let Some(path) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
             // One that we cannot ask about, nobody has been told to protect.
-            let names = catalog.source().list_xattrs(path).unwrap_or_default();
+            let names = source.list_xattrs(path).unwrap_or_default();
             let mut names = names.split(|byte| *byte == 0);
             if names.any(|name| LISTS.iter().any(|list| list.to_bytes() == name)) {
                 next.store(directories.len(), Ordering::Relaxed);
@@ -87,7 +88,7 @@ pub(super) fn check_directories(catalog: &Catalog, source: &Path) -> Result<()> 
         look();
     });
     let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.map_or(Ok(()), |path| Err(refuse_list(&source.join(path))))
+    found.map_or(Ok(()), |path| Err(refuse_list(&top.join(path))))
 }
 
 fn has_acl(path: &Path) -> bool {

@@ -91,7 +91,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let engine =
         Engine::start(settings, rendered, &plan.source, source, all, seen, &host::readings())?;
     let checked = match guarded {
-        true => access::check_directories(engine.catalog(), &plan.source),
+        true => access::check_directories(engine.catalog(), engine.source(), &plan.source),
         false => Ok(()),
     };
     let watcher = start_watcher();

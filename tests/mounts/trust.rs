@@ -14,7 +14,7 @@ use belady::catalog::{Catalog, NodeId};
 use belady::fs::Dataset;
 use belady::fuse::{Connection, MountSettings};
 use belady::ids::FileId;
-use belady::source::PosixSource;
+use belady::source::{PosixSource, Source};
 
 use crate::changes::{version, version_of};
 use crate::ground::{Ground, wait_until};
@@ -31,10 +31,11 @@ impl Stand {
     fn new(period: Option<Duration>) -> Self {
         let ground = Ground::new();
         ground.plant("file", &version(1, 10_000));
-        let source = Arc::new(PosixSource::open(&ground.path("source"), 4).unwrap());
-        let catalog = Arc::new(Catalog::scan(source, 1, period).unwrap());
+        let source: Arc<dyn Source> =
+            Arc::new(PosixSource::open(&ground.path("source"), 4).unwrap());
+        let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, period).unwrap());
         let inbox = Arc::new(Inbox::new(4));
-        let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), None);
+        let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
         let dataset = Dataset::new(catalog, Arc::clone(&cache), inbox, Arc::new(|_| ()), false);
         let settings = MountSettings {
             source_name: "trust".into(),

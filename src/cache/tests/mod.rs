@@ -128,12 +128,12 @@ fn stand_over(
 ) -> Stand {
     let stored = tempfile::tempdir().unwrap();
     let source = source(PosixSource::open(directory.path(), 4).unwrap());
-    let catalog = Catalog::scan(source, 1, period).unwrap();
+    let catalog = Catalog::scan(Arc::clone(&source), 1, period).unwrap();
     let inbox = Arc::new(Inbox::new(8));
     let disk = disk(disk::Directory::open(stored.path(), false).unwrap());
     let store = Store::open(disk, store::Limits::new(1 << 20, 0), 1).unwrap();
     let store = Some((TIER, Arc::new(store)));
-    let cache = Cache::new(Arc::new(catalog), Arc::clone(&inbox), store);
+    let cache = Cache::new(source, Arc::new(catalog), Arc::clone(&inbox), store);
     let node = cache.catalog.locate(BLOCK).unwrap().node;
     Stand { cache, inbox, node, directory, stored }
 }
@@ -265,11 +265,11 @@ fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, [7; LENGTH]).unwrap();
-    let source = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
-    let catalog = Arc::new(Catalog::scan(source, 1, None).unwrap());
+    let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
+    let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, None).unwrap());
     let (inbox, disk) = (Arc::new(Inbox::new(8)), Model::default());
     let store = Store::open(Arc::new(disk.clone()), store::Limits::new(4 << 20, 0), 1).unwrap();
-    let cache = Cache::new(catalog, inbox, Some((TIER, Arc::new(store))));
+    let cache = Cache::new(source, catalog, inbox, Some((TIER, Arc::new(store))));
     let store = cache.store().unwrap();
     let start = std::time::Instant::now();
     for block in [0, 1].map(BlockId) {

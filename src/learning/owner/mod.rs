@@ -342,7 +342,7 @@ impl Owner {
         }
         // What is in the page cache is read without being asked for.
         let Owner { around, layout, notes, .. } = self;
-        self.lists.read(FileId(sample), &around.catalog, layout, notes);
+        self.lists.read(FileId(sample), around, layout, notes);
     }
 
     /// The learner hears of tasks and processes that have ended.

@@ -52,12 +52,13 @@ impl Stand {
             std::fs::write(directory.path().join(format!("{number:04}")), b"bytes").unwrap();
         }
         let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 4).unwrap());
-        let catalog = Catalog::scan(source, 1, None).unwrap();
+        let catalog = Catalog::scan(Arc::clone(&source), 1, None).unwrap();
         let files = with_listing(&catalog, &[], None, |listing| {
             listing.entries().iter().map(|entry| entry.file).collect()
         });
         let (inbox, published) = (Arc::new(Inbox::new(8)), Arc::<Mutex<Published>>::default());
         let around = Surroundings {
+            source,
             catalog: Arc::new(catalog),
             inbox: Arc::clone(&inbox),
             streams: Arc::default(),

@@ -73,7 +73,7 @@ mod tests {
     use crate::disk::tests::gated::{Gated, Gates};
     use crate::fs::{Dataset, Rights};
     use crate::rehearsal::{CodeFile, CodeStore};
-    use crate::source::PosixSource;
+    use crate::source::{PosixSource, Source};
     use crate::store::{Limits, Store, fresh_secret};
 
     /// What only a broken program takes.
@@ -95,14 +95,15 @@ mod tests {
         fn new() -> Self {
             let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
             let [source, stored, beside] = directories.each_ref().map(tempfile::TempDir::path);
-            let catalog = Catalog::scan(Arc::new(PosixSource::open(source, 1).unwrap()), 1, None);
+            let source: Arc<dyn Source> = Arc::new(PosixSource::open(source, 1).unwrap());
+            let catalog = Catalog::scan(Arc::clone(&source), 1, None);
             let (catalog, inbox) = (Arc::new(catalog.unwrap()), Arc::new(Inbox::new(1)));
             let open = |path| Directory::open(path, false).unwrap();
             let store =
                 Store::open(Arc::new(open(stored)), Limits::new(1 << 20, 0), fresh_secret());
             let store = Arc::new(store.unwrap());
             let tier = Some((1, Arc::clone(&store)));
-            let cache = Cache::new(Arc::clone(&catalog), Arc::clone(&inbox), tier);
+            let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), tier);
             let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
             let gates = Gates::default();
             let disk = store.beside(Arc::new(Gated(open(beside), gates.clone())));
