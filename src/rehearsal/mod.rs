@@ -62,7 +62,7 @@ pub(crate) use numbered::Numbered;
 pub(crate) use offers::Offers;
 use owner::{Around, Owner, Place};
 use queue::Queue;
-use views::{Ask, BufferView, Views};
+use views::{BufferView, Views};
 
 /// Files at most whose bytes could not be had, until the planner's thread has heard of them.
 const FAILED_MAX: usize = 1 << 14;
@@ -180,7 +180,8 @@ impl Rehearsal {
         let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
         let ahead = Ahead::new(inbox);
-        let views = views(places.iter().map(view).collect(), &notes, &ahead);
+        let buffers = places.iter().map(view).collect();
+        let views = Views::new(buffers, notes.clone(), Arc::clone(&ahead));
         let (points, hidden) = <(Arc<Mutex<Vec<PathBuf>>>, Arc<OnceLock<String>>)>::default();
         let (failing, failed) = sync_channel(FAILED_MAX);
         let around = Around {
@@ -384,31 +385,4 @@ fn view(place: &Place) -> BufferView {
         drawn: place.held.drawn(),
         latent: place.latent.as_ref().map(|latent| Arc::clone(latent.shelf())),
     }
-}
-
-/// Views that leave notes for the owner. A request thread never waits; after the end of the mount its
-/// note is dropped, and with it the reply, which is an error then.
-fn views(buffers: Vec<BufferView>, notes: &Notes, ahead: &Arc<Ahead>) -> Arc<Views> {
-    let leave = || {
-        let notes = notes.clone();
-        move |note| drop(notes.send(note))
-    };
-    let (making, scoring, appending, syncing) = (leave(), leave(), leave(), leave());
-    let (showing, damaging, ahead) = (notes.clone(), notes.clone(), Arc::clone(ahead));
-    let ask = Ask {
-        make: Box::new(move |buffer, view, made| making(Note::Make { buffer, view, made })),
-        shown: Box::new(move |buffer, sample| {
-            showing.try_send(Note::Shown { buffer, sample });
-        }),
-        damaged: Box::new(move |buffer, sample| {
-            damaging.try_send(Note::Damaged { buffer, sample });
-        }),
-        drawn: Box::new(move |upcoming| ahead.drawn(upcoming)),
-        score: Box::new(move |buffer, lines, done| scoring(Note::Scored { buffer, lines, done })),
-        append: Box::new(move |buffer, bytes, done| {
-            appending(Note::Appended { buffer, bytes, done });
-        }),
-        sync: Box::new(move |buffer, done| syncing(Note::Sync { buffer, done })),
-    };
-    Views::new(buffers, ask)
 }

@@ -32,7 +32,7 @@ pub(super) fn views(notes: &Notes) -> Arc<Views> {
         drawn: 0,
         latent: None,
     };
-    super::views(vec![buffer], notes, &Ahead::new(&Arc::new(Inbox::new(1))))
+    Views::new(vec![buffer], notes.clone(), Ahead::new(&Arc::new(Inbox::new(1))))
 }
 
 fn settings(written: &[&str]) -> RehearsalSettings {

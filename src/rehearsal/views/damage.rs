@@ -1,6 +1,7 @@
 //! Samples whose bytes are not what was written.
 
 use super::{Place, Views};
+use crate::rehearsal::notes::Note;
 
 impl Views {
     /// The owner is told that a file's bytes are damaged.
@@ -16,7 +17,7 @@ impl Views {
             _ => None,
         };
         if let Some((buffer, sample)) = found {
-            (self.ask.damaged)(buffer, sample);
+            self.notes.try_send(Note::Damaged { buffer, sample });
         }
     }
 }

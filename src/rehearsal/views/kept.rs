@@ -146,7 +146,7 @@ impl Views {
         for (slot, stream) in over {
             stream.end();
             let (by, telling, next) = (streams::shown_by(slot), u64::MAX, Vec::new());
-            (self.ask.drawn)(Upcoming { by, telling, buffer, opened: None, next });
+            self.ahead.drawn(Upcoming { by, telling, buffer, opened: None, next });
         }
     }
 
@@ -156,7 +156,7 @@ impl Views {
         let found = self.state.lock().slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
         if let Some((buffer, Some(stream))) = found {
             let (by, (telling, next)) = (streams::shown_by(slot), stream.upcoming());
-            (self.ask.drawn)(Upcoming { by, telling, buffer, opened, next });
+            self.ahead.drawn(Upcoming { by, telling, buffer, opened, next });
         }
     }
 

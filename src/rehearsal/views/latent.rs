@@ -11,6 +11,7 @@ use nix::errno::Errno;
 
 use super::place::{LATENT, Place};
 use super::{Entry, EntryKind, Views};
+use crate::rehearsal::notes::Note;
 use crate::rehearsal::{CodeFile, Shelf};
 
 /// The names of the files beside those of single codes.
@@ -20,9 +21,6 @@ const APPEND: &str = "append";
 
 /// Takes what came of an append: how many codes, or why none.
 pub type Appended = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
-
-/// Takes codes for a buffer, each behind its number, and says when that is done.
-pub type Append = Box<dyn Fn(usize, Vec<u8>, Appended) + Send + Sync>;
 
 /// A file that the kernel knows.
 struct Known {
@@ -143,7 +141,7 @@ impl Views {
     /// Takes codes for the buffer whose file this is, and says when that is done.
     pub fn append(&self, node: u64, bytes: Vec<u8>, done: Appended) {
         match Place::of(node) {
-            Some(Place::Append(buffer)) => (self.ask.append)(buffer, bytes, done),
+            Some(Place::Append(buffer)) => self.tell(Note::Appended { buffer, bytes, done }),
             _ => done(Err(Errno::EBADF)),
         }
     }

@@ -39,6 +39,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::ahead::Ahead;
+use super::notes::{Note, Notes};
 use crate::buffer::SampleId;
 use crate::catalog::FOR_EVER;
 use crate::disk::journal::Pinned;
@@ -48,7 +50,7 @@ use crate::sync::Mutex;
 use display::STREAMS;
 pub use display::{Content, Display, Exhibit, Sample, View};
 use kept::State;
-pub use latent::{Append, Appended};
+pub use latent::Appended;
 use place::Place;
 pub use place::ROOT;
 pub use slots::BufferView;
@@ -58,29 +60,14 @@ pub use waits::Awaited;
 /// Takes a display; none where it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
 
-/// Makes a display of a buffer, by the buffer's place among the names.
-pub type Make = Box<dyn Fn(usize, View, Made) + Send + Sync>;
-
-/// Told of a sample: the buffer's place, and which.
-pub type Shown = Box<dyn Fn(usize, SampleId) + Send + Sync>;
-
 /// Takes why lines were refused, if any were.
 pub type Scored = Box<dyn FnOnce(Option<Errno>) + Send>;
-
-/// Takes lines `path score` for a buffer, and says when that is done.
-pub type Score = Box<dyn Fn(usize, Vec<u8>, Scored) + Send + Sync>;
 
 /// Has a name in the directory of this node looked up again. May block.
 pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
 
 /// Takes whether what was taken lasts.
 pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
-
-/// Has what was taken for a buffer last, and says when that is done.
-pub type Lasting = Box<dyn Fn(usize, Synced) + Send + Sync>;
-
-/// Told what comes next of samples that are shown one after the other.
-pub type Drawn = Box<dyn Fn(Upcoming) + Send + Sync>;
 
 /// Samples that are drawn ahead of their opens.
 pub struct Upcoming {
@@ -94,24 +81,6 @@ pub struct Upcoming {
     pub opened: Option<SampleId>,
     /// The next ones, the soonest first.
     pub next: Vec<Arc<Sample>>,
-}
-
-/// What the owner of the buffers is told and asked.
-pub struct Ask {
-    /// Makes a display.
-    pub make: Make,
-    /// Hears of each sample that is opened.
-    pub shown: Shown,
-    /// Hears of each sample whose bytes are not what was written.
-    pub damaged: Shown,
-    /// Hears of what slots and streams show next.
-    pub drawn: Drawn,
-    /// Takes scores.
-    pub score: Score,
-    /// Takes codes.
-    pub append: Append,
-    /// Has scores and codes last.
-    pub sync: Lasting,
 }
 
 /// A node, as it is told of.
@@ -155,7 +124,9 @@ pub struct Views {
     rights: OnceLock<Rights>,
     /// They wait for the disk.
     threads: Pool,
-    ask: Ask,
+    /// To the owner of the buffers.
+    notes: Notes,
+    ahead: Arc<Ahead>,
 }
 
 /// The file that takes scores.
@@ -173,12 +144,28 @@ fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
 }
 
 impl Views {
-    /// The views of these buffers.
-    pub fn new(buffers: Vec<BufferView>, ask: Ask) -> Arc<Views> {
+    /// The views of these buffers, whose owner finds the notes. What they show next is read `ahead`.
+    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes, ahead: Arc<Ahead>) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
         let (state, codes, dataset, lapse, rights) = Default::default();
         let threads = Pool::new("belady-view", 0, waits::THREADS);
-        Arc::new(Views { buffers, state, slots, codes, dataset, lapse, rights, threads, ask })
+        Arc::new(Views {
+            buffers,
+            state,
+            slots,
+            codes,
+            dataset,
+            lapse,
+            rights,
+            threads,
+            notes,
+            ahead,
+        })
+    }
+
+    /// Tells the owner. It may have ended: who waits for an answer gets none.
+    fn tell(&self, note: Note) {
+        let _ = self.notes.send(note);
     }
 
     /// Links lead below this directory: relative to a file of a display, or absolute. The first
@@ -288,12 +275,12 @@ impl Views {
             Some(Place::Dealt(node)) => {
                 let taken = self.slots.lock().take(node);
                 let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
-                upcoming.into_iter().for_each(&self.ask.drawn);
+                upcoming.into_iter().for_each(|upcoming| self.ahead.drawn(upcoming));
                 (buffer, sample)
             }
             _ => return Err(Errno::EISDIR),
         };
-        (self.ask.shown)(buffer, sample.id);
+        self.notes.try_send(Note::Shown { buffer, sample: sample.id });
         Ok(sample.pinned.clone())
     }
 
@@ -322,7 +309,7 @@ impl Views {
     /// Takes lines `path score` for the buffer whose file this is, and says when that is done.
     pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
         match Place::of(node) {
-            Some(Place::Scores(buffer)) => (self.ask.score)(buffer, lines, done),
+            Some(Place::Scores(buffer)) => self.tell(Note::Scored { buffer, lines, done }),
             _ => done(Some(Errno::EBADF)),
         }
     }
@@ -331,7 +318,9 @@ impl Views {
     /// done.
     pub fn sync(&self, node: u64, done: Synced) {
         match Place::of(node) {
-            Some(Place::Scores(buffer) | Place::Append(buffer)) => (self.ask.sync)(buffer, done),
+            Some(Place::Scores(buffer) | Place::Append(buffer)) => {
+                self.tell(Note::Sync { buffer, done });
+            }
             _ => done(Err(Errno::EBADF)),
         }
     }

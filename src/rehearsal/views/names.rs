@@ -12,6 +12,7 @@ use super::place::{self, Place};
 use super::slots::Class;
 use super::{Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory, sample, scores};
 use crate::fs::{Access, NAME_MAX, VIEWS_NAME};
+use crate::rehearsal::notes::Note;
 
 /// Names in the directory of a buffer that are no displays.
 const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
@@ -79,7 +80,7 @@ impl Views {
             let slot = display.map(|display| views.keep(buffer, view, display));
             reply.answer(slot.map(entry).ok_or(Errno::EIO));
         };
-        (self.ask.make)(buffer, view, Box::new(made));
+        self.tell(Note::Make { buffer, view, made: Box::new(made) });
     }
 
     fn lookup_slot(
@@ -113,7 +114,7 @@ impl Views {
             views.slots.lock().renew(buffer, changes, held.as_ref());
             then(&views);
         };
-        (self.ask.make)(buffer, View::Epoch(0), Box::new(made));
+        self.tell(Note::Make { buffer, view: View::Epoch(0), made: Box::new(made) });
     }
 
     fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {
@@ -130,7 +131,7 @@ impl Views {
         let entry = sample(node, &dealt.sample, false);
         let upcoming = slots.first_upcoming(buffer, class);
         drop(slots);
-        upcoming.into_iter().for_each(&self.ask.drawn);
+        upcoming.into_iter().for_each(|upcoming| self.ahead.drawn(upcoming));
         Some(entry)
     }
 

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::cache::Inbox;
 use crate::rehearsal::Shelf;
+use crate::rehearsal::notes::notes;
 
 /// Views of two buffers; who asks for a display gets one with as many classes as were made before.
 fn views() -> Arc<Views> {
@@ -13,19 +15,10 @@ fn views() -> Arc<Views> {
 
 /// The same with codes.
 pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
-    let made = std::sync::atomic::AtomicUsize::new(0);
-    let make = move |_, _, then: Made| {
-        let before = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        then(Some(display(before)));
-    };
-    let ask = Ask {
-        make: Box::new(make),
-        shown: Box::new(|_, _| ()),
-        damaged: Box::new(|_, _| ()),
-        drawn: Box::new(|_| ()),
-        score: Box::new(|_, _, done| done(None)),
-        append: Box::new(|_, _, done| done(Ok(0))),
-        sync: Box::new(|_, done| done(Ok(()))),
+    let mut made = 0;
+    let make = move || {
+        made += 1;
+        display(made - 1)
     };
     let buffer = |name: &str| BufferView {
         name: name.to_owned(),
@@ -36,7 +29,27 @@ pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
         drawn: 0,
         latent: codes.clone(),
     };
-    Views::new(vec![buffer("old"), buffer("new")], ask)
+    shown(vec![buffer("old"), buffer("new")], make)
+}
+
+/// Views whose owner makes such displays, and does nothing else.
+pub(super) fn shown(
+    buffers: Vec<BufferView>,
+    mut make: impl FnMut() -> Display + Send + 'static,
+) -> Arc<Views> {
+    let (notes, arriving) = notes();
+    std::thread::spawn(move || {
+        while let Ok(note) = arriving.next(Duration::from_secs(3600)) {
+            match note {
+                Note::Make { made, .. } => made(Some(make())),
+                Note::Scored { done, .. } => done(None),
+                Note::Appended { done, .. } => done(Ok(0)),
+                Note::Sync { done, .. } => done(Ok(())),
+                _ => {}
+            }
+        }
+    });
+    Views::new(buffers, notes, Ahead::new(&Arc::new(Inbox::new(1))))
 }
 
 fn display(classes: usize) -> Display {

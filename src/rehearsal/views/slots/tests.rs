@@ -2,13 +2,15 @@
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 
 use nix::errno::Errno;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::place::Place;
-use super::super::{Ask, Content, EntryKind, Exhibit, Made, Make, Views};
+use super::super::tests::shown;
+use super::super::{Content, Entry, EntryKind, Exhibit, Views};
 use super::*;
 use crate::buffer::SampleId;
 use crate::disk::journal::Journal;
@@ -109,10 +111,18 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
 }
 
+/// What a name stands for.
+fn look_up(views: &Arc<Views>, directory: u64, name: &str) -> Result<EntryKind, Errno> {
+    let (send, found) = channel();
+    let tell = move |entry: Result<Entry, Errno>| send.send(entry.map(|it| it.kind)).unwrap();
+    views.lookup(directory, OsStr::new(name), 1, tell);
+    found.recv().unwrap()
+}
+
 /// Samples without extension, of a class that is called like a slot.
 #[test]
 fn a_class_goes_before_the_slot_of_its_name() {
-    let make = |_, _, made: Made| {
+    let make = || {
         let Display { mut classes, .. } = holding(0..4);
         classes.truncate(1);
         let (class, files) = &mut classes[0];
@@ -121,37 +131,19 @@ fn a_class_goes_before_the_slot_of_its_name() {
             let Content::Held(sample) = content else { continue };
             Arc::make_mut(sample).source = "0001/sample".to_owned();
         }
-        made(Some(Display { classes, bindings: None }));
+        Display { classes, bindings: None }
     };
-    let changes = Arc::default();
-    let views = Views::new(vec![view(4, changes)], asking(Box::new(make)));
+    let views = shown(vec![view(4, Arc::default())], make);
     let slots = Place::Slots(0).node();
-    views.list(slots, 1, |listed| {
-        let listed = listed.unwrap();
-        assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
-        let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
-        assert!(kinds.eq((0..64).map(|slot| slot == 1)));
-    });
-    views.lookup(slots, OsStr::new("0001"), 1, |found| {
-        assert_eq!(found.unwrap().kind, EntryKind::Directory);
-    });
+    let (send, listed) = channel();
+    views.list(slots, 1, move |names| send.send(names.unwrap()).unwrap());
+    let listed = listed.recv().unwrap();
+    assert_eq!((listed.len(), &*listed[0].0, &*listed[63].0), (64, "0000", "0063"));
+    let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
+    assert!(kinds.eq((0..64).map(|slot| slot == 1)));
+    assert_eq!(look_up(&views, slots, "0001"), Ok(EntryKind::Directory));
     let class = Place::SlotClass(0, 0).node();
-    views.lookup(class, OsStr::new("0001"), 1, |found| {
-        assert!(matches!(found.unwrap().kind, EntryKind::File(..)));
-    });
-}
-
-/// What makes displays, and nobody who hears of anything.
-fn asking(make: Make) -> Ask {
-    Ask {
-        make,
-        shown: Box::new(|_, _| ()),
-        damaged: Box::new(|_, _| ()),
-        drawn: Box::new(|_| ()),
-        score: Box::new(|_, _, done| done(None)),
-        sync: Box::new(|_, done| done(Ok(()))),
-        append: Box::new(|_, _, done| done(Ok(0))),
-    }
+    assert!(matches!(look_up(&views, class, "0001"), Ok(EntryKind::File(..))));
 }
 
 /// Who tries names that are not there, again and again, makes the owner look at its buffer only
@@ -161,17 +153,15 @@ fn what_has_not_changed_is_not_looked_at_again() {
     let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
     let view = view(4, Arc::clone(&changes));
     let looking = Arc::clone(&looks);
-    let make = move |_, _, made: Made| {
+    let make = move || {
         looking.fetch_add(1, Ordering::Relaxed);
-        made(Some(Display::default()));
+        Display::default()
     };
-    let views = Views::new(vec![view], asking(Box::new(make)));
+    let views = shown(vec![view], make);
     let slots = Place::Slots(0).node();
     for change in 1..4 {
         for name in ["0000", "class", "no slot"] {
-            views.lookup(slots, OsStr::new(name), 1, |found| {
-                assert_eq!(found, Err(Errno::ENOENT));
-            });
+            assert_eq!(look_up(&views, slots, name), Err(Errno::ENOENT));
         }
         assert_eq!(looks.load(Ordering::Relaxed), change);
         changes.fetch_add(1, Ordering::Relaxed);
