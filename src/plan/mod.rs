@@ -37,7 +37,6 @@ mod crowd;
 mod draws;
 mod epoch;
 mod event;
-mod gear;
 mod late;
 mod layout;
 mod mapped;
@@ -51,6 +50,7 @@ mod staging;
 mod stream;
 mod task;
 mod unread;
+mod visibility;
 mod warm;
 mod window;
 
@@ -65,7 +65,6 @@ use crate::ids::{BlockId, FileId, StreamId};
 use crowd::Crowd;
 use draws::Draws;
 pub use event::{Accounts, Action, Counters, Draw, Drawn, Event, Place, Settings, Tier};
-use gear::Gear;
 pub use layout::Layout;
 use mapped::Mapped;
 use parts::Parts;
@@ -77,6 +76,7 @@ use stream::Stream;
 pub use stream::StreamStatus;
 use task::Task;
 use unread::Unread;
+use visibility::Visibility;
 pub use warm::Standing;
 use warm::Warming;
 use window::Window;
@@ -105,11 +105,7 @@ pub struct Planner {
     /// By task, where it was seen last: it holds that file open, as far as can be told.
     seen_at: BTreeMap<u32, FileId>,
     mapped: Mapped,
-    /// The gear of each file.
-    gears: Vec<Gear>,
-    /// By file, whether others have to see its opens.
-    withheld: Vec<bool>,
-    trusted_files: u64,
+    visibility: Visibility,
     /// Whether a stream is at the end of what is known of its order.
     ending: bool,
     unread: Unread,
@@ -147,9 +143,7 @@ impl Planner {
             crowd: Crowd::default(),
             seen_at: BTreeMap::new(),
             mapped: Mapped::default(),
-            gears: vec![Gear::default(); layout.files()],
-            withheld: vec![settings.withheld; layout.files()],
-            trusted_files: 0,
+            visibility: Visibility::new(&settings, layout.files()),
             ending: false,
             unread: Unread::new(layout.blocks()),
             blind: true,
@@ -323,7 +317,7 @@ impl Planner {
 
     /// Number of files in the trust gear.
     pub fn trusted_files(&self) -> u64 {
-        self.trusted_files
+        self.visibility.unseen()
     }
 
     /// Where each stream stands.
@@ -432,9 +426,7 @@ impl Planner {
         // Another change may be in this layout already, and its own event on the way.
         let moved = if later { self.layout.moved(&layout) } else { Vec::new() };
         for &file in files.iter().chain(&moved) {
-            if let Some(withheld) = self.withheld.get_mut(file.index()) {
-                *withheld = self.settings.withheld;
-            }
+            self.visibility.renew(file);
             self.join_parts(file, actions);
             for block in self.layout.blocks_of(file) {
                 self.void(block, actions);
@@ -445,8 +437,7 @@ impl Planner {
             self.size_tiers();
             self.residency.grow(self.layout.blocks());
             self.unread.grow(self.layout.blocks());
-            self.gears.resize(self.layout.files(), Gear::default());
-            self.withheld.resize(self.layout.files(), self.settings.withheld);
+            self.visibility.grow(self.layout.files());
         }
     }
 

@@ -1,7 +1,6 @@
 //! What readers do, and what that says about where they stand.
 
 use super::event::Action;
-use super::gear::Sight;
 use super::residency::RAM;
 use super::stream::Stream;
 use super::task::{Stray, Task};
@@ -137,7 +136,7 @@ impl Planner {
             && let Some((position, _)) = sighting(id.index())
             && let Some(stream) = self.streams[id.index()].as_mut()
         {
-            let sight = Sight { layout: &self.layout, gears: &self.gears };
+            let sight = self.visibility.sight(&self.layout);
             let distance = |from, to| stream.distance(from, to, sight);
             let known = (stream.len(), stream.workers());
             let again = reader.place(id).and_then(|last| stream.again_after(last, block));
@@ -168,7 +167,7 @@ impl Planner {
         }
         let mut changed = false;
         let mut over = Vec::new();
-        let sight = Sight { layout: &self.layout, gears: &self.gears };
+        let sight = self.visibility.sight(&self.layout);
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
             let strays = reader.stray.is_some_and(|stray| stray.concerns(index));
@@ -268,7 +267,7 @@ impl Planner {
         let mut over = Vec::new();
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
-            let sight = Sight { layout: &self.layout, gears: &self.gears };
+            let sight = self.visibility.sight(&self.layout);
             let Some((position, far)) = stream.sighting(block, sight) else { continue };
             let low = position - u64::from(far);
             for position in reader.reads(StreamId(index as u16), position, low) {
@@ -303,7 +302,7 @@ impl Planner {
 
     /// With a large file's first block all that follow it in an order have been read.
     fn finish_sample(&mut self, file: FileId) {
-        let sight = Sight { layout: &self.layout, gears: &self.gears };
+        let sight = self.visibility.sight(&self.layout);
         for stream in self.streams.iter_mut().flatten() {
             stream.finish_sample(self.layout.blocks_of(file), sight);
         }

@@ -4,8 +4,8 @@
 use super::{Stream, expand};
 use crate::ids::BlockId;
 use crate::plan::epoch::{HEAD, Head};
-use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
+use crate::plan::visibility::Sight;
 
 /// How many opens in a row may be strays before a stream's order is given up.
 const STRAYS_MAX: u32 = 64;

@@ -30,8 +30,8 @@ use std::sync::Arc;
 use crate::ids::BlockId;
 use crate::order::{EpochIter, Order, SampleTable};
 use crate::plan::epoch::{Epoch, Head};
-use crate::plan::gear::Sight;
 use crate::plan::layout::Layout;
+use crate::plan::visibility::Sight;
 use anchor::Stray;
 use runner::Runner;
 

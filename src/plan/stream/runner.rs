@@ -2,7 +2,7 @@
 
 use super::{SPAN_MIN, Stream};
 use crate::ids::BlockId;
-use crate::plan::gear::Sight;
+use crate::plan::visibility::Sight;
 
 /// How many runners are told apart: more workers than that stage in plain order.
 const RUNNERS_MAX: usize = 64;

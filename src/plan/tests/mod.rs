@@ -330,7 +330,7 @@ impl World {
         for file in &self.trusted {
             let there = |block| self.pages.contains(&block) || self.fetching.contains(&block);
             assert!(self.layout.blocks_of(*file).all(there), "{file:?} is trusted");
-            assert!(!self.planner.withheld[file.index()], "{file:?} is withheld");
+            assert!(!self.planner.visibility.is_withheld(*file), "{file:?} is withheld");
         }
         assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
         let capacity = self.planner.settings.tiers[RAM].capacity;

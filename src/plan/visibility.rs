@@ -16,7 +16,7 @@
 //! enough (`tests/tracker`), and what Python asks of each file that it opens makes it exact.
 
 use super::Planner;
-use super::event::Action;
+use super::event::{Action, Settings};
 use super::layout::Layout;
 use super::residency::RAM;
 use super::stream::Stream;
@@ -26,22 +26,81 @@ use crate::ids::{BlockId, FileId};
 /// Files of more blocks are watched: a request is nothing against reading them.
 const TRUSTED_BLOCKS_MAX: usize = 16;
 
-/// How a file is opened: the tick since which each open of it is seen, at the latest, [`TRUST`] where
-/// it is opened without asking.
-///
-/// [`TRUST`]: Gear::TRUST
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gear(u64);
+/// In place of a tick: opens of the file are not seen.
+const UNSEEN: u64 = u64::MAX;
 
-impl Gear {
-    pub(super) const TRUST: Gear = Gear(u64::MAX);
+/// How each file is opened.
+pub(super) struct Visibility {
+    /// Whether files can be opened without a request; else each open is seen.
+    is_chosen: bool,
+    /// By file, the tick since which each of its opens is seen, at the latest, or [`UNSEEN`].
+    since: Vec<u64>,
+    /// By file, whether others have to see its opens.
+    withheld: Vec<bool>,
+    /// Whether that is so of a file of which nothing was said.
+    withheld_at_first: bool,
+    /// How many files are opened without a request.
+    unseen: u64,
+}
+
+impl Visibility {
+    /// All opens of so many files are seen.
+    pub(super) fn new(settings: &Settings, files: usize) -> Self {
+        let (is_chosen, withheld_at_first) = (settings.gears, settings.withheld);
+        let (since, withheld) = (vec![0; files], vec![withheld_at_first; files]);
+        Visibility { is_chosen, since, withheld, withheld_at_first, unseen: 0 }
+    }
+
+    /// There are more files.
+    pub(super) fn grow(&mut self, files: usize) {
+        self.since.resize(files, 0);
+        self.withheld.resize(files, self.withheld_at_first);
+    }
+
+    /// A file has other content.
+    pub(super) fn renew(&mut self, file: FileId) {
+        self.withhold(file, self.withheld_at_first);
+    }
+
+    /// Others have to see a file's opens from now on, or need not any more.
+    pub(super) fn withhold(&mut self, file: FileId, on: bool) {
+        if let Some(withheld) = self.withheld.get_mut(file.index()) {
+            *withheld = on;
+        }
+    }
+
+    /// Whether others have to see a file's opens.
+    pub(super) fn is_withheld(&self, file: FileId) -> bool {
+        self.withheld.get(file.index()).is_none_or(|withheld| *withheld)
+    }
+
+    /// A file is to be opened so from this tick on. Says what the shell has to do if that is news.
+    fn show(&mut self, file: FileId, unseen: bool, tick: u64) -> Option<Action> {
+        let since = self.since.get_mut(file.index())?;
+        if (*since == UNSEEN) == unseen {
+            return None;
+        }
+        *since = if unseen { UNSEEN } else { tick };
+        self.unseen = self.unseen + u64::from(unseen) - u64::from(!unseen);
+        Some(if unseen { Action::Trust { file } } else { Action::Watch { file } })
+    }
+
+    /// How many files are opened without a request.
+    pub(super) fn unseen(&self) -> u64 {
+        self.unseen
+    }
+
+    /// What can be seen of readers of files that lie so.
+    pub(super) fn sight<'a>(&'a self, layout: &'a Layout) -> Sight<'a> {
+        Sight { layout, since: &self.since }
+    }
 }
 
 /// What the planner can see of its readers.
 #[derive(Clone, Copy)]
 pub(super) struct Sight<'a> {
     pub(super) layout: &'a Layout,
-    pub(super) gears: &'a [Gear],
+    since: &'a [u64],
 }
 
 impl Sight<'_> {
@@ -53,7 +112,8 @@ impl Sight<'_> {
 
     /// As [`misses`](Sight::misses), and a beacon may have been lit too late as well.
     pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
-        self.gears.get(self.layout.file_of(block).index()).is_some_and(|gear| gear.0 > since)
+        let file = self.layout.file_of(block);
+        self.since.get(file.index()).is_some_and(|seen_since| *seen_since > since)
     }
 }
 
@@ -64,30 +124,21 @@ fn is_beacon(file: FileId) -> bool {
 
 impl Planner {
     pub(super) fn sight(&self) -> Sight<'_> {
-        Sight { layout: &self.layout, gears: &self.gears }
+        self.visibility.sight(&self.layout)
     }
 
-    /// Puts a file into the gear that fits what is known now.
+    /// Has a file opened as fits what is known now.
     pub(super) fn regear(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        if !self.settings.gears {
-            return;
-        }
-        let trust = self.may_trust(file);
-        if let Some(gear) = self.gears.get_mut(file.index())
-            && (*gear == Gear::TRUST) != trust
-        {
-            *gear = if trust { Gear::TRUST } else { Gear(self.ticks + 1) };
-            self.trusted_files = self.trusted_files + u64::from(trust) - u64::from(!trust);
-            actions.push(if trust { Action::Trust { file } } else { Action::Watch { file } });
+        if self.visibility.is_chosen {
+            let unseen = self.may_trust(file);
+            actions.extend(self.visibility.show(file, unseen, self.ticks + 1));
         }
     }
 
     /// Others have to see a file's opens from now on, or need not any more.
     pub(super) fn withhold(&mut self, file: FileId, on: bool, actions: &mut Vec<Action>) {
-        if let Some(withheld) = self.withheld.get_mut(file.index()) {
-            *withheld = on;
-            self.regear(file, actions);
-        }
+        self.visibility.withhold(file, on);
+        self.regear(file, actions);
     }
 
     pub(super) fn regear_all(&mut self, actions: &mut Vec<Action>) {
@@ -98,8 +149,8 @@ impl Planner {
 
     fn may_trust(&self, file: FileId) -> bool {
         let blocks = self.layout.blocks_of(file);
-        let withheld = self.withheld.get(file.index()).is_none_or(|withheld| *withheld);
-        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || withheld {
+        let is_withheld = self.visibility.is_withheld(file);
+        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || is_withheld {
             return false;
         }
         let mut streams = self.streams.iter().flatten();
