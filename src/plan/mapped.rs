@@ -116,7 +116,7 @@ impl Mapped {
 impl Planner {
     /// A task reads pages of a file that the kernel does not have. It may have opened it long ago.
     pub(super) fn touched(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        if self.seen_at.get(&task) == Some(&file) {
+        if self.readers.place(task) == Some(file) {
             return;
         }
         let since = self.mapped.left.get(&file).map_or(0, |left| left.at);
@@ -126,7 +126,7 @@ impl Planner {
         let left = if is_seen { self.mapped.touched(file) } else { None };
         let Some(left) = left else { return self.seen(task, file, actions) };
         if left.there && is_small {
-            let runs = self.seen_at.contains_key(&left.task);
+            let runs = self.readers.place(left.task).is_some();
             self.mapped.shows(if runs { left.task } else { task }, self.ticks - left.at);
         }
         // It is open as long as the task is at it.
@@ -136,7 +136,7 @@ impl Planner {
             self.mapped.held.remove(at);
             self.read_at_last(file, actions);
         }
-        if let Some(before) = self.seen_at.insert(task, file) {
+        if let Some(before) = self.readers.come_to(task, file) {
             self.leave(task, before, actions);
         }
     }
@@ -150,7 +150,7 @@ impl Planner {
             let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
             self.mapped.leaves(file, Left { task, at: self.ticks, there });
         }
-        if self.mapped.lag() == 0 || self.seen_at.is_empty() {
+        if self.mapped.lag() == 0 || self.readers.are_none() {
             return self.closed(file, actions);
         }
         self.mapped.held.push_back((file, self.ticks));
@@ -168,7 +168,7 @@ impl Planner {
 
     /// Lets go of files that are held open for too long.
     pub(super) fn let_go(&mut self, actions: &mut Vec<Action>) {
-        if self.seen_at.is_empty() {
+        if self.readers.are_none() {
             // Others may come.
             for (file, _) in std::mem::take(&mut self.mapped).held {
                 self.read_at_last(file, actions);

@@ -43,6 +43,7 @@ mod mapped;
 mod parts;
 mod policy;
 mod published;
+mod readers;
 mod reading;
 mod residency;
 mod resize;
@@ -57,12 +58,11 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, StreamId};
-use crowd::Crowd;
 use draws::Draws;
 pub use event::{Accounts, Action, Counters, Draw, Drawn, Event, Place, Settings, Tier};
 pub use layout::Layout;
@@ -70,11 +70,11 @@ use mapped::Mapped;
 use parts::Parts;
 use policy::{Belady, Lru, Minio, NextUse, Policy};
 pub(crate) use published::Published;
+use readers::Readers;
 pub use residency::RAM;
 use residency::Residency;
 use stream::Stream;
 pub use stream::StreamStatus;
-use task::Task;
 use unread::Unread;
 use visibility::Visibility;
 pub use warm::Standing;
@@ -83,9 +83,6 @@ use window::Window;
 
 /// Within how many positions a second open of a file is taken for the read that the order has.
 const DUE: u32 = 8;
-
-/// How many tasks are remembered with the stream that they read for.
-const TASKS_MAX: usize = 4096;
 
 /// The owner of all decisions about one source's blocks.
 pub struct Planner {
@@ -96,14 +93,7 @@ pub struct Planner {
     /// What is kept, by tier, as the policy in force sees it.
     policies: Vec<Box<dyn Policy>>,
     policy: PolicyKind,
-    /// Open handles of each open file.
-    open: BTreeMap<FileId, u32>,
-    /// The stream that a task reads for, and its last few blocks.
-    tasks: BTreeMap<u32, Task>,
-    /// Tasks that are new, taken together.
-    crowd: Crowd,
-    /// By task, where it was seen last: it holds that file open, as far as can be told.
-    seen_at: BTreeMap<u32, FileId>,
+    readers: Readers,
     mapped: Mapped,
     visibility: Visibility,
     /// Whether a stream is at the end of what is known of its order.
@@ -138,10 +128,7 @@ impl Planner {
             streams: Vec::new(),
             policies: Vec::new(),
             policy: PolicyKind::None,
-            open: BTreeMap::new(),
-            tasks: BTreeMap::new(),
-            crowd: Crowd::default(),
-            seen_at: BTreeMap::new(),
+            readers: Readers::default(),
             mapped: Mapped::default(),
             visibility: Visibility::new(&settings, layout.files()),
             ending: false,
@@ -267,7 +254,7 @@ impl Planner {
         }
         for block in passed {
             self.passed(block);
-            if !self.open.contains_key(&self.layout.file_of(block)) {
+            if !self.readers.has_open(self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
         }
@@ -312,7 +299,7 @@ impl Planner {
 
     /// The tasks that hold a file open as far as can be told.
     pub fn tasks(&self) -> impl Iterator<Item = u32> + '_ {
-        self.seen_at.keys().copied()
+        self.readers.tasks()
     }
 
     /// Number of files in the trust gear.
@@ -346,10 +333,10 @@ impl Planner {
             }
             self.arrivals.push_back(block);
             self.make_room(actions);
-            if !self.open.contains_key(&self.layout.file_of(block)) {
+            if !self.readers.has_open(self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
-        } else if !self.open.contains_key(&self.layout.file_of(block)) {
+        } else if !self.readers.has_open(self.layout.file_of(block)) {
             self.touch(block);
         }
     }
@@ -502,7 +489,7 @@ impl Planner {
         for tier in 0..self.settings.tiers.len() {
             let kept: Vec<BlockId> = self.residency.kept_in(tier).collect();
             for block in kept {
-                if tier == RAM && self.open.contains_key(&self.layout.file_of(block)) {
+                if tier == RAM && self.readers.has_open(self.layout.file_of(block)) {
                     continue;
                 }
                 let next = self.next_use(block, false);

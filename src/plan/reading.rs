@@ -4,14 +4,14 @@ use super::event::Action;
 use super::residency::RAM;
 use super::stream::Stream;
 use super::task::{Stray, Task};
-use super::{DUE, Planner, TASKS_MAX};
+use super::{DUE, Planner};
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, StreamId};
 
 impl Planner {
     /// A task opens a file, unless it is just where it was seen before.
     pub(super) fn seen(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        let before = self.seen_at.insert(task, file);
+        let before = self.readers.come_to(task, file);
         if before == Some(file) {
             return;
         }
@@ -25,12 +25,11 @@ impl Planner {
 
     /// A task has ended.
     pub(super) fn left(&mut self, task: u32, actions: &mut Vec<Action>) {
-        self.tasks.remove(&task);
         self.mapped.ended(task);
         for stream in self.streams.iter_mut().flatten() {
             stream.leave(task);
         }
-        if let Some(file) = self.seen_at.remove(&task) {
+        if let Some(file) = self.readers.end(task) {
             self.leave(task, file, actions);
         }
     }
@@ -43,7 +42,7 @@ impl Planner {
         self.residency.mark_unread(block, false);
         self.count(block);
         // What is being read is no victim.
-        if !self.open.contains_key(&self.layout.file_of(block)) {
+        if !self.readers.has_open(self.layout.file_of(block)) {
             self.touch(block);
         }
     }
@@ -79,10 +78,7 @@ impl Planner {
         } else {
             self.counters.cold += 1;
         }
-        if self.tasks.len() > TASKS_MAX {
-            self.tasks.clear();
-        }
-        let mut reader = std::mem::take(self.tasks.entry(task).or_default());
+        let mut reader = self.readers.take(task);
         // A loader may open a file twice (to look at its header, say): one read all the same,
         // unless the order has the second one just here.
         let sight = self.sight();
@@ -100,12 +96,12 @@ impl Planner {
             }
             self.follow(task, &mut reader, block, actions);
         }
-        self.tasks.insert(task, reader);
+        self.readers.put(task, reader);
     }
 
     /// A file is open. What is being read is no victim, though its next use may well be the farthest.
     pub(super) fn hold(&mut self, file: FileId) {
-        *self.open.entry(file).or_default() += 1;
+        self.readers.open(file);
         for block in self.layout.blocks_of(file) {
             self.policies[RAM].remove(block);
             self.residency.mark_unread(block, false);
@@ -143,7 +139,7 @@ impl Planner {
             let position = again.unwrap_or(position);
             let mut positions = reader.sees(id, position, known, blocks, distance);
             if positions.is_empty() && reader.is_new() {
-                positions = self.crowd.sees(id, position, stream.len(), distance);
+                positions = self.readers.crowd.sees(id, position, stream.len(), distance);
             }
             // Of a task that has just been trusted the crowd may have counted some.
             positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
@@ -183,7 +179,7 @@ impl Planner {
         for block in over {
             self.residency.mark_unread(block, false);
             let file = self.layout.file_of(block);
-            if self.open.contains_key(&file) {
+            if self.readers.has_open(file) {
                 continue;
             }
             // Closed before its task was trusted: the rest of the sample is over too.
@@ -197,7 +193,7 @@ impl Planner {
     /// The last open of a task was that of a reader. If no order has it there, that is held against
     /// the orders, though not much if the task reads one directory after the other.
     pub(super) fn reads_for_sure(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        let Some(reader) = self.tasks.get_mut(&task) else { return };
+        let Some(reader) = self.readers.known(task) else { return };
         let of_file = |stray: &mut Stray| self.layout.file_of(stray.block) == file;
         let Some(stray) = reader.stray.take_if(of_file) else { return };
         let (mut changed, walking) = (false, reader.is_walking());
@@ -263,7 +259,7 @@ impl Planner {
         if self.layout.blocks_of(self.layout.file_of(block)).len() < 2 {
             return;
         }
-        let mut reader = std::mem::take(self.tasks.entry(task).or_default());
+        let mut reader = self.readers.take(task);
         let mut over = Vec::new();
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
@@ -275,23 +271,19 @@ impl Planner {
             }
             stream.take_over(&mut over);
         }
-        self.tasks.insert(task, reader);
+        self.readers.put(task, reader);
         for block in over {
             let file = self.layout.file_of(block);
-            if self.layout.blocks_of(file).len() > 1 || !self.open.contains_key(&file) {
+            if self.layout.blocks_of(file).len() > 1 || !self.readers.has_open(file) {
                 self.settle(block, actions);
             }
         }
     }
 
     pub(super) fn closed(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        match self.open.get_mut(&file) {
-            Some(handles) if *handles > 1 => {
-                *handles -= 1;
-                return;
-            }
-            _ => self.open.remove(&file),
-        };
+        if !self.readers.close(file) {
+            return;
+        }
         self.finish_sample(file);
         for block in self.layout.blocks_of(file) {
             self.settle(block, actions);

@@ -106,7 +106,7 @@ impl Planner {
     /// open, another block may be read.
     pub(super) fn can_go(&self, block: BlockId) -> bool {
         let file = self.layout.file_of(block);
-        let read = self.open.contains_key(&file) && self.layout.blocks_of(file).len() < 2;
+        let read = self.readers.has_open(file) && self.layout.blocks_of(file).len() < 2;
         self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
     }
 

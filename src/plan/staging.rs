@@ -28,8 +28,7 @@ impl Planner {
     /// they were staged for has changed.
     pub(super) fn sweep(&mut self, actions: &mut Vec<Action>) {
         for block in (0..self.layout.blocks() as u32).map(BlockId) {
-            if self.residency.is_staged(block)
-                && !self.open.contains_key(&self.layout.file_of(block))
+            if self.residency.is_staged(block) && !self.readers.has_open(self.layout.file_of(block))
             {
                 self.settle(block, actions);
             }
@@ -131,7 +130,7 @@ impl Planner {
                 continue;
             }
             // Of a large one that is open it may be what is read next, if no order says more.
-            let needed = self.open.contains_key(&file) && !self.is_foreseen(block);
+            let needed = self.readers.has_open(file) && !self.is_foreseen(block);
             if needed && self.window.widen() {
                 self.arrivals.push_front(block);
                 self.fit_kept(RAM, actions);
@@ -306,7 +305,7 @@ impl Planner {
             let Some(stream) = idle.filter(|_| self.residency.is_staged(block)) else { continue };
             if self.residency.is_fetching(block) {
                 self.early.push((index, block));
-            } else if !self.open.contains_key(&self.layout.file_of(block)) {
+            } else if !self.readers.has_open(self.layout.file_of(block)) {
                 stream.unstage(block);
                 self.settle(block, actions);
             }
@@ -358,7 +357,7 @@ impl Planner {
         }
         let any = !over.is_empty();
         for block in over {
-            if !self.open.contains_key(&self.layout.file_of(block)) {
+            if !self.readers.has_open(self.layout.file_of(block)) {
                 self.settle(block, actions);
             }
         }
@@ -414,7 +413,7 @@ impl Planner {
         self.counters.prefetched += 1;
         let from = self.nearest(block);
         // Of what is open nobody sees which blocks are read.
-        let seen = !self.open.contains_key(&self.layout.file_of(block));
+        let seen = !self.readers.has_open(self.layout.file_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
         actions.push(Action::Fetch { block, from });
     }

@@ -122,7 +122,7 @@ impl Planner {
             } else if self.residency.is_in(block, RAM) {
                 // Staged for a read, after which it would go.
                 self.residency.keep(block, self.layout.pages_bytes(block));
-                if !self.open.contains_key(&self.layout.file_of(block)) {
+                if !self.readers.has_open(self.layout.file_of(block)) {
                     self.touch(block);
                 }
                 self.regear(self.layout.file_of(block), actions);

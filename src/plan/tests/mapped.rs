@@ -106,9 +106,13 @@ fn an_order_is_staged_when_those_who_mapped_files_have_ended() {
     world.look_up(9, FileId(0));
     Loader::new().go_on(&mut world, &names, 300);
     assert!(world.planner.lags_too_far());
-    let held = world.planner.open.len();
+    let held = world.planner.readers.open_files();
     [MAPS, READS].into_iter().for_each(|task| world.leave(task));
-    assert_eq!((held > 100, world.planner.open.len()), (true, 1), "the others are not held");
+    assert_eq!(
+        (held > 100, world.planner.readers.open_files()),
+        (true, 1),
+        "the others are not held"
+    );
     tell(&mut world, &names);
     arrive_all(&mut world);
     for &file in &names[..500] {
