@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::answers::Refusals;
 use super::{Note, PATIENCE, Rehearsal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rehearsal::views::{Sample, View};
+use crate::rehearsal::views::Sample;
 
 impl Rehearsal {
     /// Copies the samples of a buffer to a directory that is made for them, as `CLASS/FILE`. Says
@@ -33,9 +33,7 @@ impl Rehearsal {
         // Who asked may be gone.
         let answer = Box::new(move |display| drop(send.send(display)));
         let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
-        self.notes
-            .send(Note::Make { buffer, view: View::Epoch(0), made: answer })
-            .map_err(|_| ended())?;
+        self.notes.send(Note::Show { buffer, shown: answer }).map_err(|_| ended())?;
         let display = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ended)?;
         let (mut copied, mut refused) = (0_u64, Refusals::default());
         for (class, exhibits) in &display.classes {

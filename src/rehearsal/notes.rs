@@ -30,6 +30,8 @@ pub(super) enum Note {
     Began { epoch: u32 },
     /// Somebody looks at a view that is not made yet.
     Make { buffer: usize, view: View, made: Made },
+    /// Somebody wants to know what a buffer holds now.
+    Show { buffer: usize, shown: Made },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
     /// The bytes of a sample of a view are not what was written.

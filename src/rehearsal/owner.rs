@@ -131,6 +131,10 @@ impl Owner {
                 self.decide();
                 made(self.display(buffer, view));
             }
+            Note::Show { buffer, shown } => {
+                self.decide();
+                shown(self.on_disk(buffer).map(|held| displays::all(held)));
+            }
             Note::Shown { buffer, sample } => {
                 if let Some(place) = self.places.get_mut(buffer) {
                     place.held.shown(sample);
@@ -173,18 +177,22 @@ impl Owner {
         }
     }
 
+    /// What a buffer holds, all of which is on the disk: what is shown is there before.
+    fn on_disk(&mut self, buffer: usize) -> Option<&mut Held> {
+        let held = &mut self.places.get_mut(buffer)?.held;
+        let _ = held.write();
+        Some(held)
+    }
+
     /// What a view of a buffer shows from now on.
     fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
-        let held = &mut self.places.get_mut(buffer)?.held;
-        // What is shown is on the disk before.
-        let _ = held.write();
+        let cache = Arc::clone(&self.around.cache);
+        let held = self.on_disk(buffer)?;
         match view {
             View::Epoch(_) => Some(displays::all(held)),
             View::Stream(epoch) => Some(displays::stream(held, epoch)),
-            View::Mix(epoch) => Some(displays::mix(held, self.around.cache.catalog(), epoch)),
-            View::TaskMix => {
-                Some(displays::mix(held, self.around.cache.catalog(), held.task().into()))
-            }
+            View::Mix(epoch) => Some(displays::mix(held, cache.catalog(), epoch)),
+            View::TaskMix => Some(displays::mix(held, cache.catalog(), held.task().into())),
             // They are there from the beginning.
             View::Sleep(_) => None,
         }

@@ -114,7 +114,7 @@ impl Views {
             views.slots.lock().renew(buffer, changes, held.as_ref());
             then(&views);
         };
-        self.tell(Note::Make { buffer, view: View::Epoch(0), made: Box::new(made) });
+        self.tell(Note::Show { buffer, shown: Box::new(made) });
     }
 
     fn slot(&self, buffer: usize, class: Class, name: &str) -> Option<Entry> {

@@ -41,7 +41,9 @@ pub(super) fn shown(
     std::thread::spawn(move || {
         while let Ok(note) = arriving.next(Duration::from_secs(3600)) {
             match note {
-                Note::Make { made, .. } => made(Some(make())),
+                Note::Make { made: show, .. } | Note::Show { shown: show, .. } => {
+                    show(Some(make()));
+                }
                 Note::Scored { done, .. } => done(None),
                 Note::Appended { done, .. } => done(Ok(0)),
                 Note::Sync { done, .. } => done(Ok(())),
