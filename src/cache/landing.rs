@@ -15,7 +15,7 @@ use super::care::InCare;
 use super::flight::{Fetching, Flight, Key};
 use super::memory::Arrival;
 use super::{Cache, ReadFailure};
-use crate::catalog::{Handed, Located, NodeId};
+use crate::catalog::{Handed, Located, NodeId, Received};
 use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, BlockId, PageRange};
 use crate::plan::{Event, Place};
@@ -71,6 +71,8 @@ struct Pushing {
     located: Located,
     bytes: Arc<Buffer>,
     from: Place,
+    /// Whether they are surely those of the version.
+    is_settled: bool,
 }
 
 impl Push {
@@ -101,12 +103,12 @@ impl Drop for Push {
 
 impl Pushing {
     fn push(self) {
-        self.cache.push(self.block, &self.located, &self.bytes, self.from);
+        self.cache.push(&self);
     }
 }
 
 impl Cache {
-    /// The bytes of a flight are here.
+    /// The bytes of a flight are here. A read of the source that brought them began at this tick.
     pub(super) fn arrived(
         self: &Arc<Self>,
         key: Key,
@@ -114,25 +116,26 @@ impl Cache {
         bytes: Buffer,
         from: Place,
         urgency: Urgency,
+        began: Option<u32>,
     ) {
         let (bytes, Key { block, node, pages }) = (Arc::new(bytes), key);
         let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let whole = pages.is_none() && is_file;
-        if !self.catalog.hand_out(node, Some(Handed { block, pages, bytes: &bytes })) {
+        let handed = Handed { block, pages, bytes: &bytes };
+        let Some(Received { is_settled }) = self.catalog.receive(node, &handed, began) else {
             return self.fail(key, ReadFailure::PastVersion);
-        }
+        };
         let Some(fetching) = self.take_off(key, &bytes) else { return };
         let at = pages.map_or(0, PageRange::offset);
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(self), Arc::clone(&bytes));
-            Arc::new(Push(Some(Pushing { cache, block, located, bytes, from })))
+            Arc::new(Push(Some(Pushing { cache, block, located, bytes, from, is_settled })))
         });
         for waiter in fetching.waiters {
             waiter(Ok(Landed { at, _push: push.clone(), ..Landed::from(Arc::clone(&bytes)) }));
         }
         if let (Some(local), Some(placed)) = (&self.local, fetching.placed) {
-            let settled = self.catalog.is_settled(node);
-            let arrival = settled.then(|| self.memory.arrival_to_store(node, &bytes));
+            let arrival = is_settled.then(|| self.memory.arrival_to_store(node, &bytes));
             local.put(block, arrival, placed);
         }
         if whole
@@ -144,7 +147,8 @@ impl Cache {
     }
 
     /// Puts a block into the page cache and ends its flight. Blocks.
-    fn push(&self, block: BlockId, located: &Located, bytes: &Arc<Buffer>, from: Place) {
+    fn push(&self, pushing: &Pushing) {
+        let Pushing { block, ref located, ref bytes, from, is_settled, .. } = *pushing;
         let pushed = match self.pages.get() {
             Some(pages) => pages.store(located, bytes),
             None => Err(Errno::ENOTCONN),
@@ -154,8 +158,7 @@ impl Cache {
             Ok(()) => {
                 self.checked.note(block, Instant::now());
                 // What comes from the store is not written to it.
-                let settled = || self.catalog.is_settled(located.node);
-                let new = self.local.is_some() && from == Place::Source && settled();
+                let new = self.local.is_some() && from == Place::Source && is_settled;
                 let arrival = new.then(|| self.memory.arrival(located.node, bytes)).flatten();
                 self.tell(located.node, Event::Arrived { block, from }, arrival);
             }

@@ -140,7 +140,8 @@ impl Cache {
                     Some(bytes) => {
                         let (bytes, from) =
                             (bytes.holding(charge.fetched()), Place::Tier(local.tier));
-                        cache.arrived(leg.key(), leg.located, bytes, from, leg.urgency);
+                        let (key, urgency) = (leg.key(), leg.urgency);
+                        cache.arrived(key, leg.located, bytes, from, urgency, None);
                     }
                     None => {
                         drop(charge);
@@ -200,10 +201,10 @@ impl Cache {
                 let _flight = flight.taken();
                 match result {
                     Ok(bytes) => {
-                        cache.catalog.seen(leg.located.node, asked);
                         let bytes = Buffer::from(bytes).holding(charge.fetched());
                         let (from, urgency) = (Place::Source, leg.urgency);
-                        cache.arrived(leg.key(), leg.located, bytes, from, urgency);
+                        let (key, began) = (leg.key(), Some(asked));
+                        cache.arrived(key, leg.located, bytes, from, urgency, began);
                     }
                     // The file may be there by another of its names.
                     Err(ReadError::Source(Errno::ENOENT))

@@ -269,7 +269,7 @@ impl Cache {
     /// itself. Never blocks.
     pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
         // The kernel may read the bytes of this version from then on.
-        self.local.as_ref()?.lent(node).filter(|_| self.catalog.hand_out(node, None))
+        self.local.as_ref()?.lent(node).filter(|_| self.catalog.hand_out_any(node))
     }
 
     /// The gear of each file.

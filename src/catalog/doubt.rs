@@ -291,7 +291,7 @@ mod tests {
             let block = catalog.layout().blocks_of(file).next().unwrap();
             let give = |node, bytes: u32| {
                 let bytes = &bytes.to_le_bytes();
-                catalog.hand_out(node, Some(Handed { block, pages: None, bytes }))
+                catalog.receive(node, &Handed { block, pages: None, bytes }, None).is_some()
             };
             let change = |text: &str, number: u64| {
                 write(root.path(), text, number);
@@ -299,7 +299,7 @@ mod tests {
             };
             let (second, third) = (change("other bytes!", 2), change("third bytes!", 3));
             for node in [before, second, third] {
-                assert_eq!(catalog.served(node).unwrap().0, third);
+                assert_eq!(catalog.served(node).unwrap().node, third);
                 assert_eq!(catalog.served_attr(node).unwrap().stat.size, 12);
             }
             assert!(!give(before, 1), "bytes that have come too late");
@@ -313,12 +313,12 @@ mod tests {
             // Only its time has changed, twice.
             let same = [5, 6].map(|number| change("fourth bytes", number))[1];
             for node in [fourth, same] {
-                assert_eq!(catalog.served(node).unwrap().0, same, "it may be the same");
+                assert_eq!(catalog.served(node).unwrap().node, same, "it may be the same");
             }
             assert!(give(same, 4));
-            assert_eq!(catalog.served(fourth).unwrap().0, same, "it is the same");
+            assert_eq!(catalog.served(fourth).unwrap().node, same, "it is the same");
             let other = change("other bytes!", 7);
-            assert_eq!(catalog.served(fourth).unwrap().0, other);
+            assert_eq!(catalog.served(fourth).unwrap().node, other);
             assert!(give(other, 5));
             for past in [fourth, same] {
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "it is another");
@@ -327,7 +327,7 @@ mod tests {
             for (number, text) in [(8, "one that has grown"), (9, "a short one")] {
                 let resized = change(text, number);
                 assert_eq!(catalog.served(past).err(), Some(Errno::ESTALE), "{text}");
-                assert_eq!(catalog.served(resized).unwrap().2, text.len() as u64);
+                assert_eq!(catalog.served(resized).unwrap().size, text.len() as u64);
                 past = resized;
             }
         }

@@ -54,7 +54,7 @@ pub use node::NodeId;
 use refresh::Turns;
 use scan::Progress;
 pub use scan::{ScanStatus, give_back, is_certain};
-pub use served::Handed;
+pub use served::{Handed, Received, Served};
 use tree::{Clock, Tables, Tree};
 
 /// A row as the kernel is told of it.

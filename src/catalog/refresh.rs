@@ -78,16 +78,6 @@ impl Catalog {
         self.valid(tree.checked(file)).is_none_or(|left| left < period / EARLY)
     }
 
-    /// A version has been seen at the source, by a read that began at this tick or later.
-    pub fn seen(&self, node: NodeId, began: u32) {
-        let tree = self.read();
-        if let Ok(file) = tree.resolve(node)
-            && !tree.is_unsettled(file)
-        {
-            tree.unchanged(file, began);
-        }
-    }
-
     /// Whether what was read of a version is surely what it has: not where the source counts its
     /// times in seconds and the file had been written in the last ones when it was looked at.
     pub fn is_settled(&self, node: NodeId) -> bool {

@@ -10,6 +10,8 @@
 //!
 //! Else it gives those of its own version as long as they can be had, and then `ESTALE`.
 
+use std::sync::Arc;
+
 use nix::errno::Errno;
 
 use super::node::NodeId;
@@ -17,6 +19,7 @@ use super::pages::Pages;
 use super::tree::Tree;
 use super::{Attr, Catalog};
 use crate::ids::{BlockId, FileId, PageRange};
+use crate::plan::Layout;
 
 /// So many blocks of a file are read again at most to find out whether they are the same: a gibibyte. A
 /// reader waits for it.
@@ -31,6 +34,27 @@ pub struct Handed<'b> {
     pub pages: Option<PageRange>,
     /// The bytes.
     pub bytes: &'b [u8],
+}
+
+/// What a node gives.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The node of the version whose bytes it gives.
+    pub node: NodeId,
+    /// The file.
+    pub file: FileId,
+    /// Bytes of the file.
+    pub size: u64,
+    /// The blocks that files are cut into.
+    pub layout: Arc<Layout>,
+}
+
+/// Bytes that may be handed out.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Whether they are surely what the version has: not where the source counts its times in seconds and
+    /// the file had been written in the last ones when it was looked at.
+    pub is_settled: bool,
 }
 
 /// The checksums of bytes that are handed out.
@@ -152,10 +176,15 @@ impl Catalog {
     ///
     /// # Errors
     /// `ESTALE` for a version that is past, and for a file that is gone.
-    pub fn served(&self, node: NodeId) -> Result<(NodeId, FileId, u64), Errno> {
+    pub fn served(&self, node: NodeId) -> Result<Served, Errno> {
         let tree = self.read();
         let file = tree.serve(node)?;
-        let there = tree.is_there(file).then(|| (tree.node(file), file, tree.stat(file).size));
+        let there = tree.is_there(file).then(|| Served {
+            node: tree.node(file),
+            file,
+            size: tree.stat(file).size,
+            layout: Arc::clone(&tree.layout),
+        });
         there.ok_or(Errno::ESTALE)
     }
 
@@ -166,34 +195,49 @@ impl Catalog {
         tree.resolve(node).map_or(Vec::new(), |file| tree.unproved_of(file).collect())
     }
 
-    /// Notes that bytes of a node are handed out: from then on it gives no others. None stands for any
-    /// bytes of it. Says whether these may be handed out, which they may not if the node gives those of a
-    /// later version already.
-    pub fn hand_out(&self, node: NodeId, handed: Option<Handed<'_>>) -> bool {
-        let summed = handed.map(|handed| (handed.block, handed.summed()));
-        if let (Some(handed), Some((_, summed))) = (&handed, &summed) {
-            self.prove(node, handed, summed);
+    /// Bytes of a node have come and are handed out: from then on it gives no others. If they are the
+    /// source's, its read began at this tick or later, and has seen the version. None if they may not be
+    /// handed out, since the node gives those of a later version already.
+    pub fn receive(
+        &self,
+        node: NodeId,
+        handed: &Handed<'_>,
+        began: Option<u32>,
+    ) -> Option<Received> {
+        let summed = handed.summed();
+        let mut tree = self.read();
+        if tree.resolve(node).is_ok() && tree.unproved.contains(&handed.block) {
+            drop(tree);
+            self.prove(node, handed, &summed);
+            tree = self.read();
         }
+        let Ok(file) = tree.resolve(node) else {
+            let is_settled = self.period.is_none();
+            return tree.serve(node).is_err().then_some(Received { is_settled });
+        };
+        tree.note(file, handed.block, &summed);
+        let is_unsettled = tree.is_unsettled(file);
+        if let Some(began) = began.filter(|_| !is_unsettled) {
+            tree.unchanged(file, began);
+        }
+        Some(Received { is_settled: self.period.is_none() || !is_unsettled })
+    }
+
+    /// Any bytes of a node may be handed out from now on. Says whether they may, as
+    /// [`receive`](Self::receive) does.
+    pub fn hand_out_any(&self, node: NodeId) -> bool {
         let tree = self.read();
-        match (tree.resolve(node), tree.serve(node)) {
-            (Ok(file), _) => {
-                match &summed {
-                    Some((block, summed)) => tree.note(file, *block, summed),
-                    None => _ = tree.unsummed.set(file, true),
-                }
+        match tree.resolve(node) {
+            Ok(file) => {
+                tree.unsummed.set(file, true);
                 true
             }
-            (Err(_), served) => served.is_err(),
+            Err(_) => tree.serve(node).is_err(),
         }
     }
 
+    /// The present version of a file may be another one than before, of which a block was handed out.
     fn prove(&self, node: NodeId, handed: &Handed<'_>, summed: &Summed) {
-        let block = handed.block;
-        let is_unproved =
-            |tree: &Tree| tree.resolve(node).is_ok() && tree.unproved.contains(&block);
-        if !is_unproved(&self.read()) {
-            return;
-        }
         let pages = handed.by_page();
         let whole = match summed {
             Summed::Block(sum) => Some(*sum),
@@ -201,7 +245,7 @@ impl Catalog {
         };
         let mut tree = self.write();
         if let Ok(file) = tree.resolve(node) {
-            tree.prove(file, block, whole, &pages);
+            tree.prove(file, handed.block, whole, &pages);
         }
     }
 
@@ -260,7 +304,7 @@ mod tests {
         /// Hands a block out, or pages of it, with these bytes.
         fn give(&self, node: NodeId, block: BlockId, pages: Option<PageRange>, bytes: u32) {
             let bytes = &bytes.to_le_bytes();
-            assert!(self.1.hand_out(node, Some(Handed { block, pages, bytes })));
+            assert!(self.1.receive(node, &Handed { block, pages, bytes }, None).is_some());
         }
 
         /// Hands so many blocks out, which all have these bytes.
@@ -293,7 +337,7 @@ mod tests {
         stand.hand_out(first, 3, 7);
         let second = stand.touch(1);
         stand.hand_out(second, 2, 7);
-        assert_eq!(catalog.served(first).unwrap().0, second, "nothing speaks against it");
+        assert_eq!(catalog.served(first).unwrap().node, second, "nothing speaks against it");
         let third = stand.touch(2);
         assert_eq!(catalog.unproved(third).len(), 3);
         stand.hand_out(third, 1, 8);
@@ -304,7 +348,7 @@ mod tests {
         let fourth = stand.touch(3);
         assert_eq!(catalog.unproved(fourth).len(), 1, "of what was handed out of the third");
         stand.hand_out(fourth, 1, 8);
-        assert_eq!(catalog.served(third).unwrap().0, fourth);
+        assert_eq!(catalog.served(third).unwrap().node, fourth);
     }
 
     #[test]
@@ -312,12 +356,12 @@ mod tests {
         let stand = Stand::new();
         let first = node_of(&stand.1, "file");
         stand.hand_out(first, 1, 7);
-        assert!(stand.1.hand_out(first, None));
+        assert!(stand.1.hand_out_any(first));
         let second = stand.touch(1);
         assert_eq!(stand.1.served(first).err(), Some(Errno::ESTALE));
         stand.hand_out(second, 1, 7);
         let third = stand.touch(2);
-        assert_eq!(stand.1.served(second).unwrap().0, third);
+        assert_eq!(stand.1.served(second).unwrap().node, third);
     }
     const FIRST: Option<PageRange> = Some(PageRange { first: 0, count: 1 });
     const SECOND: Option<PageRange> = Some(PageRange { first: 1, count: 1 });
@@ -337,13 +381,13 @@ mod tests {
         assert_eq!(catalog.unproved(second), [block]);
         stand.give(second, block, None, 7);
         assert!(catalog.unproved(second).is_empty());
-        assert_eq!(catalog.served(first).unwrap().0, second);
+        assert_eq!(catalog.served(first).unwrap().node, second);
         // Of a block that is known whole no pages need to be noted.
         stand.give(second, block, SECOND, 8);
         assert!(!catalog.read().pages.has(block));
         let third = stand.touch(2);
         stand.give(third, block, None, 7);
-        assert_eq!(catalog.served(first).unwrap().0, third);
+        assert_eq!(catalog.served(first).unwrap().node, third);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use asking::{LastSpace, Place};
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox};
-use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, is_certain};
+use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
 use crate::source::{Crew, Kind, Source};
@@ -194,8 +194,8 @@ impl Dataset {
     }
 
     /// A reader reads a file, which he has opened some time ago.
-    fn touched(&self, node: NodeId, task: u32) {
-        if let Some(file) = self.unseen(node) {
+    fn touched(&self, file: FileId, task: u32) {
+        if !self.sees_opens() {
             self.inbox.put(Event::Touched { task, file }, None);
         }
     }
@@ -205,7 +205,7 @@ impl Dataset {
         if self.sees_opens() {
             return None;
         }
-        self.catalog.served(node).ok().map(|(_, file, _)| file)
+        self.catalog.served(node).ok().map(|served| served.file)
     }
 
     /// Whether a file may be opened without a lookup: no open of it needs to be seen, or its read
@@ -395,7 +395,7 @@ impl Dataset {
     /// `ESTALE` for a version that is past, also where the present one may turn out to be the same: the
     /// kernel looks the name up again then, and opens the present one.
     pub fn open(&self, node: NodeId, task: u32) -> Result<(), Errno> {
-        let (present, file, _) = self.catalog.served(node)?;
+        let Served { node: present, file, .. } = self.catalog.served(node)?;
         if present != node && !self.catalog.unproved(present).is_empty() {
             return Err(Errno::ESTALE);
         }

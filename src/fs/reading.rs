@@ -14,9 +14,10 @@ use super::join::Join;
 use super::waiting::Pending;
 use super::{Dataset, ReadReply};
 use crate::cache::{Landed, ReadFailure, Waiter};
-use crate::catalog::NodeId;
+use crate::catalog::{NodeId, Served};
 use crate::disk::Buffer;
 use crate::ids::{BlockId, FileId, PageRange};
+use crate::plan::Layout;
 use crate::source::Urgency;
 
 /// How often a read begins anew because its file has changed meanwhile.
@@ -53,6 +54,7 @@ impl Reader {
 struct Part {
     node: NodeId,
     file: FileId,
+    layout: Arc<Layout>,
     range: Range<u64>,
 }
 
@@ -67,18 +69,24 @@ impl Dataset {
         size: u32,
         reply: ReadReply,
     ) {
-        self.touched(node, task);
+        let served = self.catalog.served(node);
+        served.iter().for_each(|served| self.touched(served.file, task));
         let reply = self.waiting.enter(Some(task), None, reply, |reply| reply(Err(Errno::EINTR)));
-        self.begin(Reader { node, task, offset, size, retries: RETRIES, reply });
+        self.serve(served, Reader { node, task, offset, size, retries: RETRIES, reply });
     }
 
     fn begin(self: &Arc<Self>, reader: Reader) {
-        let (node, file, length) = match self.catalog.served(reader.node) {
-            Ok(found) => found,
+        self.serve(self.catalog.served(reader.node), reader);
+    }
+
+    /// Has a reader get the bytes of a version.
+    fn serve(self: &Arc<Self>, served: Result<Served, Errno>, reader: Reader) {
+        let Served { node, file, size, layout } = match served {
+            Ok(served) => served,
             Err(errno) => return reader.answer(Err(errno)),
         };
-        let end = reader.offset.saturating_add(u64::from(reader.size)).min(length);
-        let part = Part { node, file, range: reader.offset..end };
+        let end = reader.offset.saturating_add(u64::from(reader.size)).min(size);
+        let part = Part { node, file, layout, range: reader.offset..end };
         if part.range.is_empty() {
             return reader.answer(Ok(&[]));
         }
@@ -109,8 +117,7 @@ impl Dataset {
     fn beside(&self, part: &Part, mut unproved: Vec<BlockId>) -> Vec<BlockId> {
         if !self.is_in_parts(part.node) {
             let length = part.range.end - part.range.start;
-            let layout = self.catalog.layout();
-            let asked = layout.blocks_in(part.file, part.range.start, length);
+            let asked = part.layout.blocks_in(part.file, part.range.start, length);
             unproved.retain(|block| asked.clone().all(|read| read != *block));
         }
         unproved
@@ -142,8 +149,7 @@ impl Dataset {
 
     /// A task reads bytes that the kernel has no pages of.
     fn missed(self: &Arc<Self>, part: Part, reader: Reader) {
-        let Part { node, file, range } = part;
-        let layout = self.catalog.layout();
+        let Part { node, file, layout, range } = part;
         let asked: Vec<(BlockId, Range<u64>)> = layout
             .blocks_in(file, range.start, range.end - range.start)
             .map(|block| {

@@ -9,7 +9,7 @@ use std::time::{Instant, UNIX_EPOCH};
 use super::reading::RETRIES;
 use super::*;
 use crate::cache::{Looked, Pages};
-use crate::catalog::Located;
+use crate::catalog::{Located, Served};
 use crate::ids::BLOCK_BYTES;
 use crate::source::instead::Instead;
 use crate::source::{PosixSource, ReadError, ReadRequest, Source};
@@ -304,7 +304,7 @@ fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
     stand.rewrite(1);
     let catalog = stand.dataset.catalog();
     catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
-    let (present, file, _) = catalog.served(stand.node).unwrap();
+    let Served { node: present, file, .. } = catalog.served(stand.node).unwrap();
     stand.dataset.cache.gears().divide(file, true);
     let parts = read(&stand.dataset, present, 0..10);
     stand.answer(0, None);

@@ -252,7 +252,11 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         let written = catalog.getattr(node).unwrap().stat.ctime_ns;
         found_at(&mut catalog, written, node);
         assert_eq!(catalog.is_settled(node), !coarse);
-        catalog.seen(node, catalog.now());
+        let (file, _) = catalog.file(node).unwrap();
+        let block = catalog.layout().blocks_of(file).next().unwrap();
+        let handed = Handed { block, pages: None, bytes: b"bytes" };
+        let received = catalog.receive(node, &handed, Some(catalog.now())).unwrap();
+        assert_eq!(received.is_settled, !coarse);
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
         let changes = catalog.refresh(NodeId::ROOT, name).unwrap();
         assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");
