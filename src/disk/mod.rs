@@ -1,4 +1,11 @@
-//! What the store asks of a disk, and a directory that answers.
+//! A directory of a local disk: what its users ask of it, and what becomes of it.
+//!
+//! 1. A [`Disk`] is a directory of files, a [`Blob`] one of them; [`Directory`] is the real one. The store
+//!    and the buffers of rehearsal write to such directories.
+//! 2. `health` counts errors and looks at the free space: a disk that fails or is full is left alone for a
+//!    while.
+//! 3. `calls` notes each call until it is answered, and so knows a disk that hangs.
+//! 4. [`journal`] is a log that is only appended to; [`Anchored`] is a file that is replaced as a whole.
 //!
 //! The other disk is the model of the tests, which knows what a crash may leave of what was
 //! written. Both promise the same, and no more: what was written is there for later reads at once,

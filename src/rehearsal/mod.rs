@@ -9,7 +9,12 @@
 //! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
 //! 4. Views and commands ask the owner; their answers follow, and no request thread waits. What takes
 //!    long and needs no owner, copies (`export`) and features (`features`), whoever asks does.
-//! 5. What slots and streams show next is read when the planner says so (`ahead`).
+//! 5. What a buffer holds is shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. The
+//!    numbers that a stream's samples have been given are remembered (`bindings`), and what a trainer
+//!    makes of samples is kept beside them (`codes`).
+//! 6. What slots and streams show next is read when the planner says so (`ahead`).
+//!
+//! The rules by which samples are kept and drawn are [`buffer`](crate::buffer)'s.
 
 mod ahead;
 mod answers;
