@@ -2,11 +2,11 @@
 //!
 //! 1. A [`Buffer`] is offered samples one by one, as they are read or as somebody lists them. Its
 //!    [`Policy`] says whether a sample is kept, and which must go for it.
-//! 2. What the trainer finds out about samples comes back as scores ([`Buffer::score`]) or as
-//!    features, of which [`scores`] are made, and counts when the next sample must go.
-//! 3. [`Draws`] of an epoch are known ahead: what is shown again is fetched like everything else
-//!    whose order is known. [`Mix`] spreads them among new samples, [`sleep_set`] chooses many at
-//!    once, a [`Supply`] has one for whoever asks, [`Ordinals`] show each once as it is ready.
+//! 2. A trainer gives scores of samples back ([`Buffer::score`]), or features, of which [`scores`]
+//!    are made. They count when the next sample must go.
+//! 3. [`Draws`] of an epoch are known ahead, so they are fetched like all samples whose order is
+//!    known. [`Mix`] spreads them among new samples. [`sleep_set`] chooses many at once. A
+//!    [`Supply`] has one for each reader that asks. [`Ordinals`] show each sample once it is ready.
 //!
 //! All chance is a function of the seed and of what is decided (`luck.rs`), never of when or how
 //! often it is asked: the same seed and the same offers give the same buffer.

@@ -384,6 +384,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_checked_is_found_across_words() {
+        let mut epoch = Epoch::new((0..200).collect(), 200);
+        let mut due = Vec::new();
+        epoch.check(60..70, &mut due);
+        epoch.check(0..130, &mut due);
+        epoch.check(0..500, &mut due);
+        let expected = (60..70).chain(0..60).chain(70..200).map(BlockId);
+        assert!(due.into_iter().eq(expected));
+    }
+
+    #[test]
+    fn a_head_has_the_first_position_of_a_block_whatever_has_been_read() {
+        let mut epoch = Epoch::new(vec![5, 3, 5, 1], 6);
+        epoch.reach(0);
+        let found = [5, 3, 1, 0, 9].map(|block| epoch.head().position(BlockId(block)));
+        assert_eq!(found, [Some(0), Some(1), Some(3), None, None]);
+        let long = Epoch::new((0..5000).collect(), 5000);
+        let found = [4095, 4096].map(|block| long.head().position(BlockId(block)));
+        assert_eq!(found, [Some(4095), None]);
+    }
+
+    #[test]
     fn repeats_are_found_in_turn() {
         let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1], 3);
         assert_eq!(epoch.next(BlockId(2)), Some(0));
