@@ -59,7 +59,7 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("glob::", &["engine"]),
     ("tokio::", &["control", "mount"]),
     ("toml::", &["config"]),
-    ("lru::", &["fuse", "plan", "source"]),
+    ("lru::", &["fuse", "plan", "rehearsal", "source"]),
     ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),
 ];
 
@@ -171,6 +171,15 @@ fn wings_are_named_where_an_engine_is_composed() {
                 name.starts_with("engine/") && code(&text).contains(&format!("crate::{wing}::"));
             assert!(!named || places.contains(&name), "{name} names {wing}");
         }
+    }
+}
+
+/// Rehearsal is a wing: who decides of orders, fetches and places knows nothing of its buffers.
+#[test]
+fn the_planner_and_the_learner_know_no_buffer() {
+    for (room, path, text) in source_files() {
+        let knows = code(&text).contains("crate::buffer");
+        assert!(!knows || !["plan", "learn", "sim"].contains(&room.as_str()), "{}", path.display());
     }
 }
 

@@ -83,16 +83,14 @@ impl Inbox {
     /// Leaves an event.
     pub fn put(&self, event: Event, arrival: Option<Arrival>) {
         let mut queue = self.lock();
-        let is_observation = match &event {
+        let is_observation = matches!(
+            event,
             Event::Missed { .. }
-            | Event::Joined { .. }
-            | Event::Part { .. }
-            | Event::Seen { .. }
-            | Event::Touched { .. } => true,
-            // After the end of a list nothing more is said of it.
-            Event::Drawn { drawn } => !drawn.next.is_empty(),
-            _ => false,
-        };
+                | Event::Joined { .. }
+                | Event::Part { .. }
+                | Event::Seen { .. }
+                | Event::Touched { .. }
+        );
         if is_observation && queue.messages.len() >= EVENTS_MAX {
             return;
         }
@@ -158,9 +156,7 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     use super::*;
-    use crate::buffer::SampleId;
     use crate::ids::{BlockId, FileId};
-    use crate::plan::{Draw, Drawn};
 
     const FOR_LONG: Duration = Duration::from_secs(60);
 
@@ -232,19 +228,13 @@ mod tests {
         assert_eq!(inbox.lock().messages.len(), 2);
     }
 
-    /// Of what somebody shows next some may be missed, but not that he shows nothing any more.
     #[test]
-    fn the_end_of_a_list_is_never_dropped() {
+    fn observations_beyond_a_number_are_dropped_and_what_accounts_need_is_not() {
         let inbox = Inbox::new(32);
-        (0..EVENTS_MAX).for_each(|_| seen(&inbox));
-        let draw = Draw { buffer: 0, sample: SampleId(0) };
-        for next in [vec![(draw, 1)], Vec::new()] {
-            let drawn = Box::new(Drawn { by: 1, opened: None, next });
-            inbox.put(Event::Drawn { drawn }, None);
-        }
+        (0..EVENTS_MAX + 1).for_each(|_| seen(&inbox));
+        assert_eq!(inbox.lock().messages.len(), EVENTS_MAX);
+        inbox.put(Event::Dropped { block: BlockId(0) }, None);
         let messages = &inbox.lock().messages;
         assert_eq!(messages.len(), EVENTS_MAX + 1);
-        let last = messages.last().map(|message| &message.event);
-        assert!(matches!(last, Some(Event::Drawn { drawn }) if drawn.next.is_empty()));
     }
 }

@@ -73,13 +73,6 @@ fn prometheus(status: &Status) -> String {
         ("{found=\"cold\"}", status.counters.cold),
     ];
     metric("opens_total", "counter", "Opens of files, by where their first block was.", &opens);
-    let draws = [
-        ("{found=\"ready\"}", status.counters.draws_ready),
-        ("{found=\"on_the_way\"}", status.counters.draws_late),
-        ("{found=\"cold\"}", status.counters.draws_cold),
-    ];
-    let help = "Opens of rehearsed samples in slots and streams, by whether they were read ahead.";
-    metric("draws_total", "counter", help, &draws);
     let fetched = [
         ("{from=\"source\"}", status.counters.source_bytes),
         ("{from=\"disk\"}", status.counters.tier_bytes),

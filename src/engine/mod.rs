@@ -153,7 +153,7 @@ impl Engine {
         let learning = learn(&settings, around)?;
         let budget = ram_budget(&settings, &cache);
         let memory = for_a_file(&budget, readings);
-        let rehearsal = rehearse(&settings, memory, &owner, &cache, &inbox)?;
+        let rehearsal = rehearse(&settings, memory, &owner, &cache)?;
         let plan = planner_settings(&settings, rehearsal.is_some());
         let planner = Planner::new(plan, catalog.layout());
         let mut observers: Vec<Box<dyn Observer>> = Vec::new();
@@ -363,7 +363,6 @@ fn rehearse(
     memory: usize,
     owner: &Owner,
     cache: &Arc<Cache>,
-    inbox: &Arc<Inbox>,
 ) -> Result<Option<Rehearsal>> {
     let Some(disk) = settings.cache.disk.as_ref().filter(|_| !settings.rehearsal.is_empty()) else {
         return Ok(None);
@@ -374,7 +373,7 @@ fn rehearse(
         Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()?, memory })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
-    Rehearsal::start(buffers, cache, inbox, disk).map(Some)
+    Rehearsal::start(buffers, cache, disk).map(Some)
 }
 
 /// For how long dropping a changed name may take, which is a matter of microseconds.

@@ -140,7 +140,7 @@ fn act(
             Action::Fetch { block, .. } => cache.prefetch(block),
             Action::Trust { file } => cache.turn(file, true),
             Action::Watch { file } => cache.turn(file, false),
-            Action::Began { .. } | Action::Ready { .. } => {
+            Action::Began { .. } => {
                 observers.iter_mut().for_each(|observer| observer.heed(&action));
             }
             Action::Check { block } => cache.check(block, Instant::now()),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::layout::Layout;
-use crate::buffer::SampleId;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::order::Order;
@@ -53,26 +52,6 @@ pub enum Place {
     Source,
     /// A tier below RAM.
     Tier(usize),
-}
-
-/// A sample of a rehearsal buffer that is shown again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Draw {
-    /// The buffer's place among the buffers.
-    pub buffer: usize,
-    /// Which of its samples.
-    pub sample: SampleId,
-}
-
-/// What slots or a stream of a rehearsal buffer show.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// Who shows it; each has a number of its own.
-    pub by: u64,
-    /// The draw that was opened, if one was.
-    pub opened: Option<Draw>,
-    /// The next ones with their bytes, the soonest first, in place of those told of before.
-    pub next: Vec<(Draw, u64)>,
 }
 
 /// What happened.
@@ -215,18 +194,6 @@ pub enum Event {
         /// The blocks.
         blocks: Vec<BlockId>,
     },
-    /// Samples of a rehearsal buffer are drawn for the coming opens.
-    Drawn {
-        /// Which.
-        drawn: Box<Drawn>,
-    },
-    /// A draw has been read ahead, or cannot be.
-    Readied {
-        /// The draw.
-        draw: Draw,
-        /// Whether its bytes are in the page cache; none where nobody shows it any more.
-        done: Option<bool>,
-    },
     /// A file's opens are to be seen, whatever its orders say, until it is released.
     Withheld {
         /// The file.
@@ -338,11 +305,6 @@ pub enum Action {
         /// The tier.
         tier: usize,
     },
-    /// Have the bytes of a draw in the page cache before it is opened. Ends with [`Event::Readied`].
-    Ready {
-        /// The draw.
-        draw: Draw,
-    },
     /// Give up a block's copy in a tier below RAM.
     Displace {
         /// The block.
@@ -388,14 +350,6 @@ pub struct Counters {
     /// Bytes that came from the source ahead of a read that did not come while they were there:
     /// what wrong guesses and orders that were left have cost.
     pub wasted_bytes: u64,
-    /// Samples of rehearsal buffers read ahead of the open that they were drawn for.
-    pub draws_ahead: u64,
-    /// Opens of drawn samples that found them read.
-    pub draws_ready: u64,
-    /// The same that found them being read.
-    pub draws_late: u64,
-    /// The same that found them only on the disk.
-    pub draws_cold: u64,
 }
 
 /// Bytes that are charged.

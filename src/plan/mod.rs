@@ -23,7 +23,6 @@
 //!    say), what this epoch has not read yet is fetched in place of what it has, in no particular
 //!    order (`unread`).
 //! 7. Of a large file that is read at random only what is asked for is fetched (`parts`).
-//! 8. What rehearsal shows next is read ahead in the same window (`draws`).
 //!
 //! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
 //! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
@@ -34,7 +33,6 @@
 //! accounts true.
 
 mod crowd;
-mod draws;
 mod epoch;
 mod event;
 mod late;
@@ -63,8 +61,7 @@ use std::sync::Arc;
 
 pub use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, StreamId};
-use draws::Draws;
-pub use event::{Accounts, Action, Counters, Draw, Drawn, Event, Place, Settings, Tier};
+pub use event::{Accounts, Action, Counters, Event, Place, Settings, Tier};
 pub use layout::Layout;
 use mapped::Mapped;
 use parts::Parts;
@@ -112,7 +109,6 @@ pub struct Planner {
     mirrored: bool,
     ticks: u64,
     warming: Warming,
-    draws: Draws,
     parts: Parts,
     /// Files that were lent. Some may not be all there any more.
     lent: BTreeSet<FileId>,
@@ -141,7 +137,6 @@ impl Planner {
             mirrored: false,
             ticks: 0,
             warming: Warming::default(),
-            draws: Draws::default(),
             parts: Parts::default(),
             lent: BTreeSet::new(),
             counters: Counters::default(),
@@ -203,8 +198,6 @@ impl Planner {
             Event::Lent { file } => self.lent(file, actions),
             Event::Wanted { blocks } => self.wanted(&blocks),
             Event::Unwanted { blocks } => self.unwanted(&blocks, actions),
-            Event::Drawn { drawn } => self.drawn(&drawn),
-            Event::Readied { draw, done } => self.readied(draw, done),
             Event::Withheld { file } => self.withhold(file, true, actions),
             Event::Released { file } => self.withhold(file, false, actions),
             Event::Resized { tier, capacity } => self.resized(tier, capacity, actions),
@@ -212,8 +205,6 @@ impl Planner {
         }
         self.let_go(actions);
         self.follow_up(actions);
-        // They have a part of the window only.
-        self.stage_draws(actions);
         self.stage(actions);
         self.warm(actions);
         self.fit_parts(actions);

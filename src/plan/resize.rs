@@ -21,7 +21,6 @@ impl Planner {
         self.size_tiers();
         self.fit_kept(tier, actions);
         if tier == RAM {
-            self.give_up_draws();
             self.unstage(actions);
         }
     }

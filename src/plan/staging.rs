@@ -394,8 +394,7 @@ impl Planner {
         }
         let keep = self.can_be_kept(block);
         let window = self.window.bytes();
-        let beside = self.draws.reserved(window);
-        let taken = self.residency.staged + self.residency.dropping + beside;
+        let taken = self.residency.staged + self.residency.dropping;
         if !keep && taken + bytes > window {
             // What can never fit is left to its reader.
             return bytes > window;

@@ -1,147 +1,155 @@
 //! Samples that slots and streams show next, read ahead of their opens.
 //!
-//! The planner hears which they are, and says when each is to be read: its bytes come into the page
-//! cache, where its reader finds them and compares them with their checksum.
+//! 1. A slot or a stream says which samples it shows next, each time that one of them is opened.
+//! 2. Those that were not asked for yet are read from the cache disk into the page cache. The reader
+//!    finds them there, and compares them with their checksum.
+//! 3. At most [`BYTES_MAX`] are read ahead of their opens. If there are more, the slot or stream that
+//!    was silent for longest is forgotten. Its pages stay until the kernel takes them back.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 
-use crate::cache::Inbox;
-use crate::plan::{Draw, Drawn, Event};
-use crate::rehearsal::views::{Sample, Upcoming};
+use lru::LruCache;
+
+use crate::buffer::SampleId;
+use crate::rehearsal::views::Upcoming;
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 
 /// Threads that read.
 const READERS: usize = 2;
 
-/// What was told last.
-#[derive(Default)]
-struct Told {
-    /// By who shows samples, the number of the last telling and what comes next.
-    by: HashMap<u64, (u64, Vec<Draw>)>,
-    samples: HashMap<Draw, Next>,
-}
+/// Bytes that are read ahead at most.
+const BYTES_MAX: u64 = 32 << 20;
 
-/// A sample that comes next.
-struct Next {
-    /// Of how many who show samples.
-    of: usize,
-    /// As long as they have it: they keep their journal's file.
-    sample: Weak<Sample>,
-}
+/// Bytes that one slot or stream may have of them.
+const BYTES_OF_ONE_MAX: u64 = BYTES_MAX / 4;
 
-impl Told {
-    /// Takes what somebody shows next. Says whether it is news: another thread may have been faster
-    /// with what came after.
-    fn take(&mut self, by: u64, telling: u64, next: Vec<(Draw, Weak<Sample>)>) -> bool {
-        let (last, before) = self.by.entry(by).or_default();
-        if telling <= *last {
-            return false;
-        }
-        *last = telling;
-        let draws = next.iter().map(|(draw, _)| *draw).collect();
-        let before = std::mem::replace(before, draws);
-        for (draw, sample) in next {
-            let of = self.samples.get(&draw).map_or(0, |next| next.of) + 1;
-            self.samples.insert(draw, Next { of, sample });
-        }
-        for draw in before {
-            if let Some(next) = self.samples.get_mut(&draw) {
-                next.of -= 1;
-                if next.of == 0 {
-                    self.samples.remove(&draw);
-                }
-            }
-        }
-        true
-    }
-}
+/// Slots and streams that are remembered at most.
+const SHOWING_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
 
-/// Reads ahead what the planner says.
+/// Reads ahead what comes next.
 pub(super) struct Ahead {
-    inbox: Arc<Inbox>,
-    told: Mutex<Told>,
+    asked: Mutex<Asked>,
     readers: Pool,
 }
 
 impl Ahead {
-    pub(super) fn new(inbox: &Arc<Inbox>) -> Arc<Self> {
-        let readers = Pool::new("belady-draws", READERS, 0);
-        Arc::new(Ahead { inbox: Arc::clone(inbox), told: Mutex::default(), readers })
+    pub(super) fn new() -> Self {
+        let readers = Pool::new("belady-ahead", READERS, 0);
+        Ahead { asked: Mutex::new(Asked::default()), readers }
     }
 
-    /// Tells the planner what comes next. Never waits.
-    pub(super) fn drawn(&self, upcoming: Upcoming) {
-        let Upcoming { by, telling, buffer, opened, next } = upcoming;
-        let draw = |sample| Draw { buffer, sample };
-        let listed = next.iter().map(|of| (draw(of.id), u64::from(of.pinned.length()))).collect();
-        let known = next.iter().map(|of| (draw(of.id), Arc::downgrade(of))).collect();
-        let drawn = Box::new(Drawn { by, opened: opened.map(draw), next: listed });
-        // The planner hears of them in their order, too.
-        let mut told = self.told.lock();
-        if told.take(by, telling, known) {
-            self.inbox.put(Event::Drawn { drawn }, None);
+    /// Reads ahead what a slot or a stream shows next. Never waits for the disk.
+    pub(super) fn read(&self, upcoming: &Upcoming) {
+        let next = upcoming.next.iter();
+        let next = next.map(|sample| (sample.id, u64::from(sample.pinned.length())));
+        let new = self.asked.lock().take(upcoming.by, next);
+        for sample in upcoming.next.iter().filter(|sample| new.contains(&sample.id)) {
+            let sample = Arc::downgrade(sample);
+            // If it cannot be read, its reader is told why.
+            self.readers.submit(Urgency::Prefetch, move || {
+                sample.upgrade().map(|sample| sample.pinned.warm());
+            });
         }
     }
 
-    /// A sample that comes next.
-    fn sample(&self, draw: Draw) -> Option<Arc<Sample>> {
-        self.told.lock().samples.get(&draw)?.sample.upgrade()
+    /// Forgets a stream that is over.
+    pub(super) fn end(&self, by: u64) {
+        self.asked.lock().forget(by);
+    }
+}
+
+/// What was asked for, by slot or stream.
+struct Asked {
+    by: LruCache<u64, Vec<(SampleId, u64)>>,
+    bytes: u64,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Asked { by: LruCache::new(SHOWING_MAX), bytes: 0 }
+    }
+}
+
+impl Asked {
+    /// Takes what is shown next with its bytes, the soonest first. Returns what is to be read.
+    fn take(&mut self, by: u64, next: impl Iterator<Item = (SampleId, u64)>) -> Vec<SampleId> {
+        let before = self.forget(by);
+        let mut sum = 0;
+        let next = next.take_while(|(_, bytes)| {
+            sum += bytes;
+            sum <= BYTES_OF_ONE_MAX
+        });
+        let next: Vec<_> = next.collect();
+        let new = next.iter().filter(|sample| !before.contains(sample));
+        let new = new.map(|(sample, _)| *sample).collect();
+        self.bytes += bytes_of(&next);
+        if let Some((_, silent)) = self.by.push(by, next) {
+            self.bytes -= bytes_of(&silent);
+        }
+        while self.bytes > BYTES_MAX
+            && let Some((_, silent)) = self.by.pop_lru()
+        {
+            self.bytes -= bytes_of(&silent);
+        }
+        new
     }
 
-    /// Reads a sample, and says when that is done.
-    pub(super) fn ready(&self, draw: Draw) {
-        let (inbox, sample) = (Arc::clone(&self.inbox), self.sample(draw));
-        self.readers.submit(Urgency::Prefetch, move || {
-            // Why it cannot be read is for its reader.
-            let done = sample.map(|sample| sample.pinned.warm().is_ok());
-            inbox.put(Event::Readied { draw, done }, None);
-        });
+    fn forget(&mut self, by: u64) -> Vec<(SampleId, u64)> {
+        let before = self.by.pop(&by).unwrap_or_default();
+        self.bytes -= bytes_of(&before);
+        before
     }
+}
+
+fn bytes_of(samples: &[(SampleId, u64)]) -> u64 {
+    samples.iter().map(|(_, bytes)| bytes).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::buffer::SampleId;
 
-    #[test]
-    fn who_is_overtaken_is_not_heard() {
-        let inbox = Arc::new(Inbox::new(1));
-        let ahead = Ahead::new(&inbox);
-        // By another one it is another count.
-        for (by, telling) in [(1, 1), (1, 3), (1, 2), (2, 1), (1, u64::MAX), (1, 4)] {
-            let opened = Some(SampleId(telling as u32));
-            ahead.drawn(Upcoming { by, telling, buffer: 0, opened, next: Vec::new() });
-        }
-        let mut messages = Vec::new();
-        inbox.take(&mut messages, &mut Vec::new(), Duration::ZERO);
-        let heard = messages.iter().filter_map(|message| match &message.event {
-            Event::Drawn { drawn } => Some((drawn.by, drawn.opened?.sample.0)),
-            _ => None,
-        });
-        assert_eq!(heard.collect::<Vec<_>>(), [(1, 1), (1, 3), (2, 1), (1, u32::MAX)]);
+    /// Samples of these numbers, each of so many bytes.
+    fn of(bytes: u64, samples: std::ops::Range<u32>) -> impl Iterator<Item = (SampleId, u64)> {
+        samples.map(move |sample| (SampleId(sample), bytes))
+    }
+
+    fn ids(samples: std::ops::Range<u32>) -> Vec<SampleId> {
+        samples.map(SampleId).collect()
     }
 
     #[test]
-    fn a_sample_is_known_as_long_as_somebody_shows_it_next() {
-        let mut told = Told::default();
-        let draw = |sample| Draw { buffer: 0, sample: SampleId(sample) };
-        let mut tell = |by, telling, samples: &[u32]| {
-            let next = samples.iter().map(|sample| (draw(*sample), Weak::new())).collect();
-            told.take(by, telling, next);
-            let mut known: Vec<u32> = told.samples.keys().map(|of| of.sample.0).collect();
-            known.sort_unstable();
-            known
-        };
-        assert_eq!(tell(1, 1, &[4, 5, 4]), [4, 5]);
-        assert_eq!(tell(2, 1, &[5, 6]), [4, 5, 6]);
-        assert_eq!(tell(1, 2, &[4]), [4, 5, 6]);
-        assert_eq!(tell(2, 2, &[]), [4]);
-        assert_eq!(tell(1, 1, &[9]), [4], "it was overtaken");
-        assert!(tell(1, 3, &[]).is_empty());
+    fn each_sample_is_read_once_while_it_is_shown_next() {
+        let mut asked = Asked::default();
+        assert_eq!(asked.take(1, of(10, 0..4)), ids(0..4));
+        assert_eq!(asked.take(1, of(10, 1..6)), ids(4..6));
+        assert_eq!(asked.take(2, of(10, 5..6)), ids(5..6), "another one shows it");
+        assert_eq!(asked.take(1, of(10, 0..1)), ids(0..1), "it comes once more");
+        assert_eq!(asked.bytes, 20);
+        asked.forget(1);
+        asked.forget(2);
+        assert_eq!(asked.bytes, 0);
+    }
+
+    #[test]
+    fn one_has_its_part_and_all_have_the_whole() {
+        let mut asked = Asked::default();
+        assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4));
+        assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX + 1, 9..12)), ids(0..0), "it never fits");
+        for by in 0..8 {
+            asked.take(by, of(BYTES_OF_ONE_MAX / 4, 0..9));
+            assert!(asked.bytes <= BYTES_MAX);
+        }
+        assert_eq!(asked.take(7, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..0), "it is remembered");
+        assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4), "it was silent");
+    }
+
+    #[test]
+    fn so_many_are_remembered() {
+        let mut asked = Asked::default();
+        (0..2 * SHOWING_MAX.get() as u64).for_each(|by| _ = asked.take(by, of(1, 0..2)));
+        assert_eq!(asked.bytes, 2 * SHOWING_MAX.get() as u64);
     }
 }

@@ -12,7 +12,7 @@
 //! 5. What a buffer holds is shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. The
 //!    numbers that a stream's samples have been given are remembered (`bindings`), and what a trainer
 //!    makes of samples is kept beside them (`codes`).
-//! 6. What slots and streams show next is read when the planner says so (`ahead`).
+//! 6. Samples that slots and streams show next are read ahead of their opens (`ahead`).
 //!
 //! The rules by which samples are kept and drawn are [`buffer`](crate::buffer)'s.
 
@@ -50,7 +50,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::buffer::{Classes, Labels, SleepSet};
-use crate::cache::{Cache, Inbox};
+use crate::cache::Cache;
 use crate::catalog::NodeId;
 use crate::config::{DiskSettings, RehearsalSettings, hangs};
 use crate::disk::{Directory, Disk, STOP_PATIENCE, ends, unless_it_hangs};
@@ -160,7 +160,6 @@ pub(crate) struct Rehearsal {
     cache: Arc<Cache>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
-    ahead: Arc<Ahead>,
     /// For the one that tells of what was read.
     failed: Mutex<Option<Receiver<NodeId>>>,
     /// Where the dataset is seen at: trainers know their samples by absolute paths.
@@ -178,15 +177,13 @@ impl Rehearsal {
     pub(crate) fn start(
         buffers: Vec<Opening>,
         cache: &Arc<Cache>,
-        inbox: &Arc<Inbox>,
         disk: &DiskSettings,
     ) -> Result<Self> {
         let places = open_all(buffers, cache, disk)?;
         let (notes, arriving) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
-        let ahead = Ahead::new(inbox);
         let buffers = places.iter().map(view).collect();
-        let views = Views::new(buffers, notes.clone(), Arc::clone(&ahead));
+        let views = Views::new(buffers, notes.clone(), Ahead::new());
         let (points, hidden) = <(Arc<Mutex<Vec<PathBuf>>>, Arc<OnceLock<String>>)>::default();
         let (failing, failed) = sync_channel(FAILED_MAX);
         let around = Around {
@@ -206,7 +203,6 @@ impl Rehearsal {
             cache: Arc::clone(cache),
             closed,
             views,
-            ahead,
             failed,
             points,
             hidden,
@@ -217,8 +213,7 @@ impl Rehearsal {
     /// What tells the owner of files that were read; there is one.
     pub(crate) fn offers(&self) -> Option<Offers> {
         let failed = self.failed.lock().take()?;
-        let (cache, ahead) = (Arc::clone(&self.cache), Arc::clone(&self.ahead));
-        Some(Offers::new(self.notes.clone(), cache, failed, ahead))
+        Some(Offers::new(self.notes.clone(), Arc::clone(&self.cache), failed))
     }
 
     /// The dataset is seen at these places: paths below them are its own.

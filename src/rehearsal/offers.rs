@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::ahead::Ahead;
 use super::notes::{Note, Notes};
 use crate::cache::{Arrival, Cache, Observer};
 use crate::catalog::{Located, NodeId};
@@ -76,7 +75,6 @@ pub(crate) struct Offers {
     cache: Arc<Cache>,
     /// Files whose bytes could not be had after all.
     failed: Receiver<NodeId>,
-    ahead: Arc<Ahead>,
     all: Arc<AtomicU64>,
     started: Instant,
     stages: Vec<Stage>,
@@ -85,14 +83,9 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    pub(super) fn new(
-        notes: Notes,
-        cache: Arc<Cache>,
-        failed: Receiver<NodeId>,
-        ahead: Arc<Ahead>,
-    ) -> Self {
+    pub(super) fn new(notes: Notes, cache: Arc<Cache>, failed: Receiver<NodeId>) -> Self {
         let (stages, waiting, all) = (Vec::new(), HashMap::new(), Arc::default());
-        Offers { notes, cache, failed, ahead, all, started: Instant::now(), stages, waiting }
+        Offers { notes, cache, failed, all, started: Instant::now(), stages, waiting }
     }
 
     fn stage(&mut self, file: FileId) -> &mut Stage {
@@ -213,11 +206,9 @@ impl Observer for Offers {
     }
 
     fn heed(&mut self, action: &Action) {
-        match *action {
+        if let Action::Began { epoch } = *action {
             // All that was read so far was read before. The owner may have ended.
-            Action::Began { epoch } => _ = self.notes.send(Note::Began { epoch }),
-            Action::Ready { draw } => self.ahead.ready(draw),
-            _ => {}
+            _ = self.notes.send(Note::Began { epoch });
         }
     }
 }

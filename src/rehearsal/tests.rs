@@ -14,7 +14,6 @@ use super::notes::{Notes, notes};
 use super::record::Origin;
 use super::{answering, lapse_beside};
 use crate::buffer::Labels;
-use crate::cache::Inbox;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::disk::tests::model::Model;
 use crate::disk::{Directory, Disk, Space};
@@ -32,7 +31,7 @@ pub(super) fn views(notes: &Notes) -> Arc<Views> {
         drawn: 0,
         latent: None,
     };
-    Views::new(vec![buffer], notes.clone(), Ahead::new(&Arc::new(Inbox::new(1))))
+    Views::new(vec![buffer], notes.clone(), Ahead::new())
 }
 
 fn settings(written: &[&str]) -> RehearsalSettings {

@@ -161,8 +161,7 @@ impl<'a> World<'a> {
                 | Action::InParts { .. }
                 | Action::DropParts { .. }
                 | Action::Began { .. }
-                | Action::Load { .. }
-                | Action::Ready { .. } => {}
+                | Action::Load { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

@@ -1,6 +1,5 @@
 //! The planner against a model of the world, under any sequence of events.
 
-mod draws;
 mod large;
 mod mapped;
 mod parts;
@@ -16,7 +15,6 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::buffer::SampleId;
 use crate::ids::{BLOCK_BYTES, PAGE_BYTES, PageRange};
 use crate::order::Order;
 use crate::order::SampleTable;
@@ -76,8 +74,6 @@ struct World {
     trusted: BTreeSet<FileId>,
     began: Vec<u32>,
     fetched: u64,
-    /// Draws that are being read.
-    readying: Vec<Draw>,
 }
 
 impl World {
@@ -98,7 +94,6 @@ impl World {
             trusted: BTreeSet::new(),
             began: Vec::new(),
             fetched: 0,
-            readying: Vec::new(),
         }
     }
 
@@ -141,7 +136,6 @@ impl World {
                     self.placing.push((block, tier));
                 }
                 Action::Began { epoch } => self.began.push(epoch),
-                Action::Ready { draw } => self.readying.push(draw),
                 Action::Displace { .. } => {}
             }
         }
@@ -296,23 +290,6 @@ impl World {
         }
     }
 
-    /// A draw that is being read is there, or cannot be read.
-    fn ready(&mut self, done: bool) {
-        if !self.readying.is_empty() {
-            let draw = self.readying.remove(0);
-            self.tell(Event::Readied { draw, done: Some(done) });
-        }
-    }
-
-    /// So many samples from `first` on are shown next, and the first of those before was opened.
-    fn draw(&mut self, by: u64, first: u32, count: u32) {
-        let draw = |sample| Draw { buffer: 0, sample: SampleId(sample) };
-        let next = (first..first + count).map(|n| (draw(n), 500 + 3000 * u64::from(n % 5)));
-        let opened = first.checked_sub(1).map(draw);
-        let drawn = Box::new(Drawn { by, opened, next: next.collect() });
-        self.tell(Event::Drawn { drawn });
-    }
-
     /// The ledger knows exactly what the world holds.
     fn check(&self) {
         let accounts = self.planner.accounts();
@@ -320,11 +297,9 @@ impl World {
             blocks.map(|block| self.layout.pages_bytes(block)).sum()
         };
         let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
-        let drawn = self.planner.draws.bytes;
         let parts: usize = self.parts.values().map(BTreeSet::len).sum();
         assert_eq!(accounts.parts, parts as u64 * PAGE_BYTES);
-        assert_eq!(accounts.kept[RAM] + accounts.staged, held + drawn);
-        assert!(drawn <= accounts.window || drawn == 0, "{drawn} of {}", accounts.window);
+        assert_eq!(accounts.kept[RAM] + accounts.staged, held);
         assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
         assert_eq!(accounts.fetching as usize, self.fetching.len());
         for file in &self.trusted {
@@ -350,7 +325,6 @@ impl World {
         for _ in 0..10_000 {
             self.arrive(0, false);
             self.finish(true);
-            self.ready(true);
             if self.fetching.is_empty() && self.dropping.is_empty() && self.placing.is_empty() {
                 return;
             }
@@ -380,10 +354,8 @@ enum Step {
     Want(u32),
     Unwant(u32),
     Withhold(u32, bool),
-    Draw(u64, u32, u32),
     Jump(u32, u32),
     Part(u32, u32, u16, u16),
-    Ready(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -407,8 +379,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..FILES).prop_map(Step::Want),
         1 => (0..FILES).prop_map(Step::Unwant),
         4 => (0..FILES, any::<bool>()).prop_map(|(file, on)| Step::Withhold(file, on)),
-        4 => (0..20u64, 0..12u32, 0..12u32).prop_map(|(by, n, count)| Step::Draw(by, n, count)),
-        4 => prop::bool::weighted(0.8).prop_map(Step::Ready),
         2 => (0..4u32, 0..3u32).prop_map(|(task, nth)| Step::Jump(task, nth)),
         6 => (0..4u32, 0..3u32, 0..250u16, 1..256u16)
             .prop_map(|(task, nth, first, count)| Step::Part(task, nth, first, count.min(256 - first))),
@@ -481,8 +451,6 @@ proptest! {
                 Step::Withhold(file, false) => {
                     world.tell(Event::Released { file: FileId(file) });
                 }
-                Step::Draw(by, first, count) => world.draw(by, first, count),
-                Step::Ready(done) => world.ready(done),
                 Step::Jump(task, nth) => {
                     let block = world.layout.blocks_of(LARGE).nth(nth as usize);
                     if let Some(block) = block.filter(|block| !world.pages.contains(block)) {

@@ -13,7 +13,6 @@ use super::display::STREAMS;
 use super::place::Place;
 use super::streams::{self, Stream};
 use super::{Display, Lapse, Upcoming, View, Views};
-use crate::buffer::SampleId;
 
 /// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
 const DISPLAYS_MAX: usize = 8;
@@ -136,27 +135,25 @@ impl Views {
             places.retain(|_, place| *place != oldest);
         }
         drop(state);
-        self.tell_over(buffer, over);
-        self.tell_stream(slot, None);
+        self.tell_over(over);
+        self.tell_stream(slot);
         slot
     }
 
-    /// Ends these streams, and says so. Waits for who lists one, so not under the lock of all.
-    fn tell_over(&self, buffer: usize, over: Over) {
+    /// Ends these streams. Waits for who lists one, so not under the lock of all.
+    fn tell_over(&self, over: Over) {
         for (slot, stream) in over {
             stream.end();
-            let (by, telling, next) = (streams::shown_by(slot), u64::MAX, Vec::new());
-            self.ahead.drawn(Upcoming { by, telling, buffer, opened: None, next });
+            self.ahead.end(streams::shown_by(slot));
         }
     }
 
-    /// Says what a stream shows next, where the display is one's; a sample of it may just have got its
-    /// ordinal.
-    pub(super) fn tell_stream(&self, slot: usize, opened: Option<SampleId>) {
-        let found = self.state.lock().slots.get(slot).map(|of| (of.buffer, of.stream.clone()));
-        if let Some((buffer, Some(stream))) = found {
-            let (by, (telling, next)) = (streams::shown_by(slot), stream.upcoming());
-            self.ahead.drawn(Upcoming { by, telling, buffer, opened, next });
+    /// Has what a stream shows next read ahead, if the display is a stream's.
+    pub(super) fn tell_stream(&self, slot: usize) {
+        let stream = self.state.lock().slots.get(slot).and_then(|of| of.stream.clone());
+        if let Some(stream) = stream {
+            let (by, next) = (streams::shown_by(slot), stream.upcoming());
+            self.ahead.read(&Upcoming { by, next });
         }
     }
 
@@ -214,7 +211,7 @@ impl Views {
             });
             end(slots, buffer, &ending)
         };
-        self.tell_over(buffer, over);
+        self.tell_over(over);
     }
 
     /// Has names that lapse looked up again like this. The last one counts.

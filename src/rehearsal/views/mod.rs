@@ -41,7 +41,6 @@ use nix::errno::Errno;
 
 use super::ahead::Ahead;
 use super::notes::{Note, Notes};
-use crate::buffer::SampleId;
 use crate::catalog::FOR_EVER;
 use crate::disk::journal::Pinned;
 use crate::fs::{Access, Rights};
@@ -69,17 +68,11 @@ pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
 /// Takes whether what was taken lasts.
 pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// Samples that are drawn ahead of their opens.
+/// Samples that a stream shows next, or the slots of a buffer or class.
 pub struct Upcoming {
-    /// Who shows them: each stream, and the slots of each buffer and class, have a number of their own.
+    /// The number of the stream or the slots: each has another one.
     pub by: u64,
-    /// Which telling of theirs it is: of two, the greater one is the later.
-    pub telling: u64,
-    /// The buffer's place.
-    pub buffer: usize,
-    /// The sample that was opened, if one was.
-    pub opened: Option<SampleId>,
-    /// The next ones, the soonest first.
+    /// The samples, the soonest first.
     pub next: Vec<Arc<Sample>>,
 }
 
@@ -126,7 +119,7 @@ pub struct Views {
     threads: Pool,
     /// To the owner of the buffers.
     notes: Notes,
-    ahead: Arc<Ahead>,
+    ahead: Ahead,
 }
 
 /// The file that takes scores.
@@ -145,7 +138,7 @@ fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
 
 impl Views {
     /// The views of these buffers, whose owner finds the notes. What they show next is read `ahead`.
-    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes, ahead: Arc<Ahead>) -> Arc<Views> {
+    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes, ahead: Ahead) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
         let (state, codes, dataset, lapse, rights) = Default::default();
         let threads = Pool::new("belady-view", 0, waits::THREADS);
@@ -275,7 +268,7 @@ impl Views {
             Some(Place::Dealt(node)) => {
                 let taken = self.slots.lock().take(node);
                 let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
-                upcoming.into_iter().for_each(|upcoming| self.ahead.drawn(upcoming));
+                upcoming.iter().for_each(|upcoming| self.ahead.read(upcoming));
                 (buffer, sample)
             }
             _ => return Err(Errno::EISDIR),

@@ -131,7 +131,7 @@ impl Views {
         let entry = sample(node, &dealt.sample, false);
         let upcoming = slots.first_upcoming(buffer, class);
         drop(slots);
-        upcoming.into_iter().for_each(|upcoming| self.ahead.drawn(upcoming));
+        upcoming.iter().for_each(|upcoming| self.ahead.read(upcoming));
         Some(entry)
     }
 
@@ -148,8 +148,8 @@ impl Views {
             Place::Display(slot) => {
                 if let Some(stream) = self.stream(slot) {
                     let (file, bound) = stream.lookup(slot, name)?;
-                    if bound.is_some() {
-                        self.tell_stream(slot, bound);
+                    if bound {
+                        self.tell_stream(slot);
                     }
                     return self.entry(file.node());
                 }

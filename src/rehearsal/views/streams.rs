@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 
@@ -32,7 +32,6 @@ pub(super) fn shown_by(slot: usize) -> u64 {
 pub(super) struct Stream {
     ordinals: Mutex<Ordinals>,
     /// How often it was told what comes next; changes under the lock of the ordinals.
-    tellings: AtomicU64,
     /// Whether nothing is bound any more; changes under the same lock.
     over: AtomicBool,
     /// It was said that the disk does not take what is bound.
@@ -61,8 +60,8 @@ impl Stream {
             None => (places.keys().copied().collect(), Vec::new()),
         };
         let ordinals = Mutex::new(Ordinals::new(seed, epoch, set, pairs, held));
-        let (tellings, over, warned) = Default::default();
-        Stream { ordinals, tellings, over, warned, display: Arc::clone(display), places }
+        let (over, warned) = Default::default();
+        Stream { ordinals, over, warned, display: Arc::clone(display), places }
     }
 
     /// A sample, once it can be read.
@@ -72,14 +71,12 @@ impl Stream {
         files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
     }
 
-    /// What gets an ordinal next, as far as it can be read; and the number of this telling, from 1 on.
-    pub(super) fn upcoming(&self) -> (u64, Vec<Arc<Sample>>) {
+    /// What gets an ordinal next, as far as it can be read.
+    pub(super) fn upcoming(&self) -> Vec<Arc<Sample>> {
         let ordinals = self.ordinals.lock();
-        let telling = self.tellings.fetch_add(1, Ordering::Relaxed) + 1;
         // Of many that have not been written only the first are looked at.
         let due = ordinals.upcoming().take(2 * AHEAD);
-        let next = due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect();
-        (telling, next)
+        due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect()
     }
 
     /// The file of a sample in the display's slot.
@@ -87,17 +84,13 @@ impl Stream {
         self.places.get(&sample).map(|(class, file)| Place::File(slot, *class, *file))
     }
 
-    /// The file that an ordinal leads to, which is bound from now on; and its sample, where it was not
-    /// before. Waits for the disk.
+    /// The file that an ordinal leads to, which is bound from now on; and whether it was bound
+    /// just now. Waits for the disk.
     ///
     /// # Errors
     /// `ENOENT` where there is no such ordinal or nothing is left for it, `EAGAIN` as long as nothing of
     /// what is left has been written, and `ESTALE` where the stream is over.
-    pub(super) fn lookup(
-        &self,
-        slot: usize,
-        name: &str,
-    ) -> Result<(Place, Option<SampleId>), Errno> {
+    pub(super) fn lookup(&self, slot: usize, name: &str) -> Result<(Place, bool), Errno> {
         let (sample, is_new) = self.bind(name)?;
         if let Some(bindings) = &self.display.bindings
             && let Err(error) = bindings.write_pairs()
@@ -106,7 +99,7 @@ impl Stream {
             tracing::warn!(%error, "what a stream binds is not kept for the next mount as long as this lasts");
         }
         let file = self.file(slot, sample).ok_or(Errno::ENOENT)?;
-        Ok((file, is_new.then_some(sample)))
+        Ok((file, is_new))
     }
 
     /// The sample of an ordinal, which is bound from now on, and whether it was not before.

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::cache::Inbox;
 use crate::rehearsal::Shelf;
 use crate::rehearsal::notes::notes;
 
@@ -51,7 +50,7 @@ pub(super) fn shown(
             }
         }
     });
-    Views::new(buffers, notes, Ahead::new(&Arc::new(Inbox::new(1))))
+    Views::new(buffers, notes, Ahead::new())
 }
 
 fn display(classes: usize) -> Display {

@@ -48,8 +48,6 @@ pub(super) struct Deck {
     pub(super) extension: String,
     /// Those of whose supplies others know what comes next.
     pub(super) told: HashSet<Class>,
-    /// How often it was told what comes next.
-    tellings: u64,
     /// Samples that may be dealt before it is looked again what is held.
     pub(super) left: usize,
     /// How many changes there had been when it was looked last.
@@ -69,20 +67,8 @@ impl Deck {
     pub(super) fn new(view: BufferView) -> Deck {
         let any = Supply::new(view.seed, number(&view, ANY), view.distance);
         let (classes, places, by_class, samples, extension) = Default::default();
-        let (told, tellings, left, changes) = Default::default();
-        Deck {
-            view,
-            classes,
-            places,
-            by_class,
-            any,
-            samples,
-            extension,
-            told,
-            tellings,
-            left,
-            changes,
-        }
+        let (told, left, changes) = Default::default();
+        Deck { view, classes, places, by_class, any, samples, extension, told, left, changes }
     }
 
     pub(super) fn is_current(&self) -> bool {
@@ -135,20 +121,13 @@ impl Deck {
         self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
     }
 
-    /// What comes next of a supply, of which a sample was opened perhaps.
-    pub(super) fn upcoming(
-        &mut self,
-        buffer: usize,
-        class: Class,
-        opened: Option<SampleId>,
-    ) -> Option<Upcoming> {
-        self.tellings += 1;
-        let telling = self.tellings;
+    /// What comes next of a supply.
+    pub(super) fn upcoming(&self, buffer: usize, class: Class) -> Option<Upcoming> {
         let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
         let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
         let next = supply.upcoming().filter_map(sample).collect();
         let by = (buffer as u64) << CLASS_BITS | class.map_or(ANY, |class| class as u64);
-        Some(Upcoming { by, telling, buffer, opened, next })
+        Some(Upcoming { by, next })
     }
 
     pub(super) fn supply(&mut self, class: Class) -> Option<&mut Supply> {

@@ -173,7 +173,7 @@ impl Slots {
     /// What comes next of a supply, where nobody has been told of it.
     pub(super) fn first_upcoming(&mut self, buffer: usize, class: Class) -> Option<Upcoming> {
         let deck = self.decks.get_mut(buffer)?;
-        deck.told.insert(class).then(|| deck.upcoming(buffer, class, None)).flatten()
+        deck.told.insert(class).then(|| deck.upcoming(buffer, class)).flatten()
     }
 
     /// Takes the sample behind a node: its buffer, the sample, and what comes next; none where it has
@@ -192,7 +192,7 @@ impl Slots {
             }
             supply.take(dealt.deal);
             dealt.stage = Stage::Taken;
-            upcoming = deck.upcoming(buffer, class, Some(sample.id));
+            upcoming = deck.upcoming(buffer, class);
         }
         Some((buffer, sample, upcoming))
     }
