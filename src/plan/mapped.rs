@@ -15,9 +15,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::Planner;
-use super::event::Action;
-use super::residency::RAM;
 use crate::ids::FileId;
 
 /// So many touches show a lag: a few pages get lost, or are read ahead by the kernel, when their reader
@@ -32,13 +29,13 @@ type Touches = [u32; LAGS];
 
 /// A file that was left.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+pub(super) struct Left {
     /// The task that was at it.
-    task: u32,
+    pub(super) task: u32,
     /// The planner's tick then.
-    at: u64,
+    pub(super) at: u64,
     /// Whether RAM had it, so that nothing was to be read of it but by touching it.
-    there: bool,
+    pub(super) there: bool,
 }
 
 /// What was opened and may not have been read.
@@ -79,21 +76,26 @@ impl Mapped {
     }
 
     /// A file is left.
-    fn leaves(&mut self, file: FileId, left: Left) {
+    pub(super) fn leaves(&mut self, file: FileId, left: Left) {
         self.left.insert(file, left);
         if self.left.len() > 2 << LAGS {
             self.left.retain(|_, other| other.at + (1 << LAGS) > left.at);
         }
     }
 
+    /// The tick at which a file was left, if it was.
+    pub(super) fn left_at(&self, file: FileId) -> Option<u64> {
+        self.left.get(&file).map(|left| left.at)
+    }
+
     /// A file is touched. Says how it was left, if it was opened before.
-    fn touched(&mut self, file: FileId) -> Option<Left> {
+    pub(super) fn touched(&mut self, file: FileId) -> Option<Left> {
         let known = self.lag() > 0;
         self.left.remove(&file).filter(|left| left.there || known)
     }
 
     /// A file that a task had opened is read so many opens after it was left.
-    fn shows(&mut self, task: u32, lag: u64) {
+    pub(super) fn shows(&mut self, task: u32, lag: u64) {
         if lag < 1 << LAGS {
             let power = lag.max(1).next_power_of_two().trailing_zeros() as usize;
             let power = power.min(LAGS - 1);
@@ -103,6 +105,44 @@ impl Mapped {
         }
     }
 
+    /// A file is being touched: it is open as long as its task is at it. Says whether it was held.
+    pub(super) fn begin_touch(&mut self, file: FileId) -> bool {
+        self.touching.insert(file);
+        let held = self.held.iter().position(|(held, _)| *held == file);
+        held.is_some_and(|at| self.held.remove(at).is_some())
+    }
+
+    /// A task is done with touching a file, if it did. Says whether it did.
+    pub(super) fn end_touch(&mut self, file: FileId) -> bool {
+        self.touching.remove(&file)
+    }
+
+    /// Holds a file open that was left at this tick.
+    pub(super) fn hold(&mut self, file: FileId, at: u64) {
+        self.held.push_back((file, at));
+    }
+
+    /// Lets go of the file that has been held longest, if that is too long at this tick.
+    pub(super) fn let_oldest_go(&mut self, now: u64) -> Option<FileId> {
+        let &(file, at) = self.held.front()?;
+        if self.lag > 0 && at + self.lag >= now {
+            return None;
+        }
+        self.held.pop_front();
+        Some(file)
+    }
+
+    /// Lets go of the file that has been held longest of those that are so.
+    pub(super) fn let_go(&mut self, is_so: impl Fn(FileId) -> bool) -> Option<FileId> {
+        let at = self.held.iter().position(|(file, _)| is_so(*file))?;
+        self.held.remove(at).map(|(file, _)| file)
+    }
+
+    /// No task is left: others may come. Gives the files that were held.
+    pub(super) fn forget(&mut self) -> impl Iterator<Item = FileId> + use<> {
+        std::mem::take(self).held.into_iter().map(|(file, _)| file)
+    }
+
     /// A task has ended.
     pub(super) fn ended(&mut self, task: u32) {
         let shown = self.shown_by.remove(&task).unwrap_or_default();
@@ -110,92 +150,6 @@ impl Mapped {
             *touches -= shown;
         }
         self.find_lag();
-    }
-}
-
-impl Planner {
-    /// A task reads pages of a file that the kernel does not have. It may have opened it long ago.
-    pub(super) fn touched(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        if self.readers.place(task) == Some(file) {
-            return;
-        }
-        let since = self.mapped.left.get(&file).map_or(0, |left| left.at);
-        let mut blocks = self.layout.blocks_of(file);
-        let is_small = blocks.len() == 1;
-        let is_seen = blocks.next().is_some_and(|block| !self.sight().may_miss(block, since));
-        let left = if is_seen { self.mapped.touched(file) } else { None };
-        let Some(left) = left else { return self.seen(task, file, actions) };
-        if left.there && is_small {
-            let runs = self.readers.place(left.task).is_some();
-            self.mapped.shows(if runs { left.task } else { task }, self.ticks - left.at);
-        }
-        // It is open as long as the task is at it.
-        self.hold(file);
-        self.mapped.touching.insert(file);
-        if let Some(at) = self.mapped.held.iter().position(|(held, _)| *held == file) {
-            self.mapped.held.remove(at);
-            self.read_at_last(file, actions);
-        }
-        if let Some(before) = self.readers.come_to(task, file) {
-            self.leave(task, before, actions);
-        }
-    }
-
-    /// A task is done with a file, or seems to be.
-    pub(super) fn leave(&mut self, task: u32, file: FileId, actions: &mut Vec<Action>) {
-        if self.mapped.touching.remove(&file) {
-            return self.closed(file, actions);
-        }
-        if let Some(block) = self.layout.blocks_of(file).next() {
-            let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
-            self.mapped.leaves(file, Left { task, at: self.ticks, there });
-        }
-        if self.mapped.lag() == 0 || self.readers.are_none() {
-            return self.closed(file, actions);
-        }
-        self.mapped.held.push_back((file, self.ticks));
-    }
-
-    /// A file that was held open is read, or will not be any more.
-    fn read_at_last(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        if let Some(block) = self.layout.blocks_of(file).next()
-            && !self.parts.has(file)
-        {
-            self.count(block);
-        }
-        self.closed(file, actions);
-    }
-
-    /// Lets go of files that are held open for too long.
-    pub(super) fn let_go(&mut self, actions: &mut Vec<Action>) {
-        if self.readers.are_none() {
-            // Others may come.
-            for (file, _) in std::mem::take(&mut self.mapped).held {
-                self.read_at_last(file, actions);
-            }
-            return;
-        }
-        let lag = self.mapped.lag();
-        while let Some(&(file, at)) = self.mapped.held.front()
-            && (lag == 0 || at + lag < self.ticks)
-        {
-            self.mapped.held.pop_front();
-            self.read_at_last(file, actions);
-        }
-        let is_staged = |planner: &Self, file: FileId| {
-            planner.layout.blocks_of(file).any(|block| planner.residency.is_staged(block))
-        };
-        while self.residency.staged > self.window.bytes()
-            && let Some(at) = self.mapped.held.iter().position(|(file, _)| is_staged(self, *file))
-            && let Some((file, _)) = self.mapped.held.remove(at)
-        {
-            self.read_at_last(file, actions);
-        }
-    }
-
-    /// Whether what is staged for orders would be dropped before it is read.
-    pub(super) fn lags_too_far(&self) -> bool {
-        self.mapped.lag().saturating_mul(self.layout.mean_pages_bytes()) > self.window.bytes()
     }
 }
 

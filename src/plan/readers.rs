@@ -1,96 +1,399 @@
-//! Who is at which file: the tasks, and what each holds open as far as can be told.
+//! What readers do, and what that says about where they stand.
+//!
+//! 1. A task is seen at a file. The file counts as open until the task is seen at another one, or longer
+//!    if its files are read long after they were opened (`mapped`).
+//! 2. The open moves the stream that it belongs to, once the task is trusted to read for it (`task`,
+//!    `crowd`). An open that no order has there is held against the orders.
+//! 3. Of a large file it is the reads that find nothing which show where its task stands. If they jump, the
+//!    file is read in parts (`divided`).
 
-use std::collections::BTreeMap;
+use super::divided::Divided;
+use super::event::Action;
+use super::ledger::Ledger;
+use super::mapped::{Left, Mapped};
+use super::residency::RAM;
+use super::staging::Stager;
+use super::stream::Stream;
+use super::task::{Stray, Task};
+use super::tasks::Tasks;
+use super::visibility::Visibility;
+use super::warm::Warming;
+use crate::ids::{BlockId, FileId, PageRange, StreamId};
 
-use super::crowd::Crowd;
-use super::task::Task;
-use crate::ids::FileId;
+/// Within how many positions a second open of a file is taken for the read that the order has.
+pub(super) const DUE: u32 = 8;
 
-/// How many tasks are remembered with the stream that they read for.
-const TASKS_MAX: usize = 4096;
-
-/// The tasks that read, and the files that are open.
+/// The readers of the files, as far as they are seen.
 #[derive(Default)]
 pub(super) struct Readers {
-    /// Open handles of each open file.
-    open: BTreeMap<FileId, u32>,
-    /// By task, where it was seen last: it holds that file open, as far as can be told.
-    seen_at: BTreeMap<u32, FileId>,
-    /// The stream that a task reads for, and its last few blocks.
-    tasks: BTreeMap<u32, Task>,
-    /// Tasks that are new, taken together.
-    pub(super) crowd: Crowd,
+    pub(super) tasks: Tasks,
+    mapped: Mapped,
+    pub(super) divided: Divided,
+}
+
+/// The planner's other parts, and what is to be done.
+pub(super) struct Context<'a> {
+    pub(super) stager: &'a mut Stager,
+    pub(super) visibility: &'a Visibility,
+    pub(super) actions: &'a mut Vec<Action>,
 }
 
 impl Readers {
-    /// Whether a file is open.
-    pub(super) fn has_open(&self, file: FileId) -> bool {
-        self.open.contains_key(&file)
+    /// A task opens a file.
+    pub(super) fn opened(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        self.looked_up(task, file, at);
+        self.reads_for_sure(task, file, at);
     }
 
-    /// A file is opened once more.
-    pub(super) fn open(&mut self, file: FileId) {
-        *self.open.entry(file).or_default() += 1;
-    }
-
-    /// One handle of a file is closed. Says whether it was the last one.
-    pub(super) fn close(&mut self, file: FileId) -> bool {
-        let is_last = self.open.get(&file).is_none_or(|handles| *handles == 1);
-        if is_last {
-            self.open.remove(&file);
-        } else if let Some(handles) = self.open.get_mut(&file) {
-            *handles -= 1;
+    /// A task opens a file, unless it is just where it was seen before.
+    pub(super) fn seen(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        let before = self.tasks.come_to(task, file);
+        if before == Some(file) {
+            return;
         }
-        is_last
-    }
-
-    /// How many files are open.
-    #[cfg(test)]
-    pub(super) fn open_files(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Where a task was seen last.
-    pub(super) fn place(&self, task: u32) -> Option<FileId> {
-        self.seen_at.get(&task).copied()
-    }
-
-    /// A task is seen at a file. Gives where it was before.
-    pub(super) fn come_to(&mut self, task: u32, file: FileId) -> Option<FileId> {
-        self.seen_at.insert(task, file)
-    }
-
-    /// A task has ended. Gives where it was.
-    pub(super) fn end(&mut self, task: u32) -> Option<FileId> {
-        self.tasks.remove(&task);
-        self.seen_at.remove(&task)
-    }
-
-    /// The tasks that hold a file open.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = u32> + '_ {
-        self.seen_at.keys().copied()
-    }
-
-    /// Whether no task holds a file open.
-    pub(super) fn are_none(&self) -> bool {
-        self.seen_at.is_empty()
-    }
-
-    /// Takes out what is known of a task, which is to be [put back](Self::put).
-    pub(super) fn take(&mut self, task: u32) -> Task {
-        if self.tasks.len() > TASKS_MAX {
-            self.tasks.clear();
+        // In this order, so that what is being opened does not make room for what is closed.
+        self.mapped.opened(file);
+        self.looked_up(task, file, at);
+        if let Some(before) = before {
+            self.leave(task, before, at);
         }
-        std::mem::take(self.tasks.entry(task).or_default())
     }
 
-    /// What is known of a task now.
-    pub(super) fn put(&mut self, task: u32, known: Task) {
-        self.tasks.insert(task, known);
+    /// A task reads pages of a file that the kernel does not have. It may have opened it long ago.
+    pub(super) fn touched(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        if self.tasks.place(task) == Some(file) {
+            return;
+        }
+        let ledger = &at.stager.ledger;
+        let mut blocks = ledger.layout.blocks_of(file);
+        let is_small = blocks.len() == 1;
+        let since = self.mapped.left_at(file).unwrap_or_default();
+        let sight = at.visibility.sight(&ledger.layout);
+        let is_seen = blocks.next().is_some_and(|block| !sight.may_miss(block, since));
+        let left = if is_seen { self.mapped.touched(file) } else { None };
+        let Some(left) = left else { return self.seen(task, file, at) };
+        if left.there && is_small {
+            let runs = self.tasks.place(left.task).is_some();
+            let lag = at.stager.forecast.ticks - left.at;
+            self.mapped.shows(if runs { left.task } else { task }, lag);
+        }
+        at.stager.ledger.open(file);
+        if self.mapped.begin_touch(file) {
+            self.read_at_last(file, at);
+        }
+        if let Some(before) = self.tasks.come_to(task, file) {
+            self.leave(task, before, at);
+        }
     }
 
-    /// What is known of a task, if it has opened something.
-    pub(super) fn known(&mut self, task: u32) -> Option<&mut Task> {
-        self.tasks.get_mut(&task)
+    /// A task has ended.
+    pub(super) fn left(&mut self, task: u32, at: &mut Context<'_>) {
+        self.mapped.ended(task);
+        at.stager.forecast.streams_mut().for_each(|stream| stream.leave(task));
+        if let Some(file) = self.tasks.end(task) {
+            self.leave(task, file, at);
+        }
+    }
+
+    /// A task is done with a file, or seems to be.
+    fn leave(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        if self.mapped.end_touch(file) {
+            return self.closed(file, at);
+        }
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        if let Some(block) = ledger.layout.blocks_of(file).next() {
+            let there = ledger.is_here(block);
+            self.mapped.leaves(file, Left { task, at: forecast.ticks, there });
+        }
+        if self.mapped.lag() == 0 || self.tasks.are_none() {
+            return self.closed(file, at);
+        }
+        self.mapped.hold(file, forecast.ticks);
+    }
+
+    /// A file that was held open is read, or will not be any more.
+    fn read_at_last(&mut self, file: FileId, at: &mut Context<'_>) {
+        if let Some(block) = at.stager.ledger.layout.blocks_of(file).next()
+            && !self.divided.has(file)
+        {
+            at.stager.count(block);
+        }
+        self.closed(file, at);
+    }
+
+    /// Lets go of files that are held open for too long.
+    pub(super) fn let_go(&mut self, at: &mut Context<'_>) {
+        if self.tasks.are_none() {
+            for file in self.mapped.forget() {
+                self.read_at_last(file, at);
+            }
+            return;
+        }
+        while let Some(file) = self.mapped.let_oldest_go(at.stager.forecast.ticks) {
+            self.read_at_last(file, at);
+        }
+        let next = |readers: &mut Self, Ledger { residency, layout, window, .. }: &Ledger| {
+            let is_staged = |file| layout.blocks_of(file).any(|block| residency.is_staged(block));
+            let over = residency.staged > window.bytes();
+            if over { readers.mapped.let_go(is_staged) } else { None }
+        };
+        while let Some(file) = next(self, &at.stager.ledger) {
+            self.read_at_last(file, at);
+        }
+    }
+
+    /// Whether what is staged for orders would be dropped before it is read.
+    pub(super) fn lag_too_far(&self, ledger: &Ledger) -> bool {
+        let bytes = ledger.layout.mean_pages_bytes();
+        self.mapped.lag().saturating_mul(bytes) > ledger.window.bytes()
+    }
+
+    /// A task opens a file, or only asks for its attributes.
+    fn looked_up(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        ledger.open(file);
+        let Some(block) = ledger.layout.blocks_of(file).next() else { return };
+        forecast.ticks += 1;
+        // To open a file that is read in parts says nothing of what is read of it.
+        let in_parts = self.divided.has(file);
+        // Else it is seen after all.
+        if !in_parts && !forecast.streams().any(|stream| stream.has_assumed(block)) {
+            count_open(block, ledger);
+        }
+        let mut reader = self.tasks.take(task);
+        // A loader may open a file twice (to look at its header, say): one read all the same,
+        // unless the order has the second one just here.
+        let sight = at.visibility.sight(&ledger.layout);
+        let again = reader.opens(block);
+        let due = |(id, stream): (StreamId, &Stream)| {
+            let sighting = stream.sighting(block, sight);
+            sighting.is_some_and(|(position, far)| far < DUE || reader.is_near(id, position))
+        };
+        if !again || forecast.numbered().any(due) {
+            // What may be read later counts then.
+            if !in_parts && self.mapped.lag() == 0 {
+                at.stager.count(block);
+            }
+            self.follow(task, &mut reader, block, at);
+        }
+        self.tasks.put(task, reader);
+    }
+
+    /// Moves the stream that the open belongs to.
+    fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, at: &mut Context<'_>) {
+        let Stager { ledger, forecast, .. } = &*at.stager;
+        let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
+        let blocks = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() as u64;
+        // Opening a large file does not say which range of it will be read.
+        if blocks > 1 && forecast.streams().any(ranged) {
+            return;
+        }
+        let expected = expecting(reader, block, at);
+        let reached = expected.and_then(|id| self.reach(id, task, reader, (block, blocks), at));
+        if expected.is_none() {
+            reader.strays();
+        }
+        reader.stray = reached.is_none().then_some(Stray { block, expected });
+        if let Some(starting) = reached {
+            // So many reads further a wider window would have reached.
+            let helps = !starting && at.stager.would_have_helped(block);
+            at.stager.foreseen(helps, at.actions);
+        }
+        let (mut changed, mut over) = (false, Vec::new());
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        let sight = at.visibility.sight(&ledger.layout);
+        for (id, stream) in forecast.numbered_mut() {
+            let strays = reader.stray.is_some_and(|stray| stray.concerns(id));
+            if strays && stream.contains(block) {
+                changed |= stream.stray(block, sight);
+            }
+            stream.take_over(&mut over);
+        }
+        if changed {
+            at.stager.look_anew(at.actions);
+        }
+        over.into_iter().for_each(|block| finish(block, at));
+    }
+
+    /// Counts an open as a read of the order of a stream, and opens before it that it explains, if the
+    /// task is trusted. Says then whether the stream was just starting. The block's file has so many.
+    fn reach(
+        &mut self,
+        id: StreamId,
+        task: u32,
+        reader: &mut Task,
+        (block, blocks): (BlockId, u64),
+        at: &mut Context<'_>,
+    ) -> Option<bool> {
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        let (sight, ticks) = (at.visibility.sight(&ledger.layout), forecast.ticks);
+        let stream = forecast.stream_mut(id)?;
+        let (position, _) = stream.sighting(block, sight)?;
+        let distance = |from, to| stream.distance(from, to, sight);
+        let known = (stream.len(), stream.workers());
+        let again = reader.place(id).and_then(|last| stream.again_after(last, block));
+        let position = again.unwrap_or(position);
+        let mut positions = reader.sees(id, position, known, blocks, distance);
+        if positions.is_empty() && reader.is_new() {
+            positions = self.tasks.crowd.sees(id, position, stream.len(), distance);
+        }
+        // Of a task that has just been trusted the crowd may have counted some.
+        positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
+        stream.explain(positions.len().saturating_sub(1));
+        let starting = stream.is_starting();
+        for position in &positions {
+            stream.reach(*position, task, ticks, sight);
+        }
+        (!positions.is_empty()).then_some(starting)
+    }
+
+    /// The last open of a task was that of a reader. If no order has it there, that is held against
+    /// the orders, though not much if the task reads one directory after the other.
+    fn reads_for_sure(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
+        let Some(reader) = self.tasks.known(task) else { return };
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        let of_file = |stray: &mut Stray| ledger.layout.file_of(stray.block) == file;
+        let Some(stray) = reader.stray.take_if(of_file) else { return };
+        let (mut changed, walking) = (false, reader.is_walking());
+        for (id, stream) in forecast.numbered_mut() {
+            if stray.concerns(id) && stream.contains(stray.block) {
+                changed |= stream.mistrust(task, walking);
+            }
+        }
+        if changed {
+            at.stager.look_anew(at.actions);
+        }
+    }
+
+    /// A read waits for a block that is on its way.
+    pub(super) fn joined(&mut self, block: BlockId, at: &mut Context<'_>) {
+        if !at.stager.forecast.is_foreseen(block) {
+            at.stager.read_on(block, at.actions);
+        }
+    }
+
+    /// A read found nothing of a block, which the shell fetches.
+    pub(super) fn missed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
+        self.pass(block, task, at);
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        forecast.unread.missed(block);
+        ledger.residency.mark_unread(block, false);
+        if ledger.residency.is_fetching(block) {
+            return self.joined(block, at);
+        }
+        if ledger.residency.is_in(block, RAM) {
+            ledger.counters.lost += 1;
+            ledger.refetch(block);
+        } else {
+            ledger.counters.demanded += 1;
+            self.divided.divide_if_jumped(block, at.stager, at.actions);
+            at.stager.ledger.start_fetch(block, &at.stager.forecast);
+        }
+        at.stager.read_on(block, at.actions);
+    }
+
+    /// A part of a block has been asked for.
+    pub(super) fn part(
+        &mut self,
+        block: BlockId,
+        task: u32,
+        pages: PageRange,
+        warming: &mut Warming,
+        at: &mut Context<'_>,
+    ) {
+        self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
+        self.pass(block, task, at);
+        self.divided.read(block, pages, at.stager, warming, at.actions);
+    }
+
+    /// A large file's descriptor may be opened once and read all over: there it is the reads that
+    /// find nothing which show where their task stands. What the order has between two of them has
+    /// been read without being seen.
+    fn pass(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        let Stager { ledger, forecast, .. } = &mut *at.stager;
+        if ledger.layout.blocks_of(ledger.layout.file_of(block)).len() < 2 {
+            return;
+        }
+        let (mut reader, mut over) = (self.tasks.take(task), Vec::new());
+        let (sight, ticks) = (at.visibility.sight(&ledger.layout), forecast.ticks);
+        for (id, stream) in forecast.numbered_mut() {
+            let Some((position, far)) = stream.sighting(block, sight) else { continue };
+            let low = position - u64::from(far);
+            for position in reader.reads(id, position, low) {
+                stream.reach(position, task, ticks, sight);
+            }
+            stream.take_over(&mut over);
+        }
+        self.tasks.put(task, reader);
+        for block in over {
+            let Ledger { layout, .. } = &at.stager.ledger;
+            let file = layout.file_of(block);
+            if layout.blocks_of(file).len() > 1 || !at.stager.ledger.has_open(file) {
+                at.stager.settle(block, at.actions);
+            }
+        }
+    }
+
+    /// A handle of a file is closed.
+    pub(super) fn closed(&mut self, file: FileId, at: &mut Context<'_>) {
+        if !at.stager.ledger.close(file) {
+            return;
+        }
+        finish_sample(file, at);
+        for block in at.stager.ledger.layout.blocks_of(file) {
+            at.stager.settle(block, at.actions);
+            at.stager.ledger.touch(block, &at.stager.forecast);
+        }
+        at.stager.ledger.note_moved(file);
+    }
+}
+
+/// Counts an open by where its first block is.
+fn count_open(block: BlockId, ledger: &mut Ledger) {
+    ledger.counters.opens += 1;
+    if ledger.residency.is_in(block, RAM) {
+        ledger.counters.hits += 1;
+    } else if ledger.residency.is_fetching(block) {
+        ledger.counters.late += 1;
+    } else {
+        ledger.counters.cold += 1;
+    }
+}
+
+/// The stream that an open belongs to: the task's own where it can be, else the one that expects the
+/// block soonest.
+fn expecting(reader: &Task, block: BlockId, at: &Context<'_>) -> Option<StreamId> {
+    let Stager { ledger, forecast, .. } = &*at.stager;
+    let sight = at.visibility.sight(&ledger.layout);
+    let sighting = |stream: &Stream| stream.sighting(block, sight);
+    let is_own = |id: &StreamId| forecast.stream(*id).and_then(sighting).is_some();
+    reader.stream.filter(is_own).or_else(|| {
+        let far = |(id, stream)| Some((sighting(stream)?.1, id));
+        forecast.numbered().filter_map(far).min().map(|(_, id)| id)
+    })
+}
+
+/// The read that a block was staged for is over.
+fn finish(block: BlockId, at: &mut Context<'_>) {
+    let ledger = &mut at.stager.ledger;
+    ledger.residency.mark_unread(block, false);
+    let file = ledger.layout.file_of(block);
+    if ledger.has_open(file) {
+        return;
+    }
+    // Closed before its task was trusted: the rest of the sample is over too.
+    finish_sample(file, at);
+    for block in at.stager.ledger.layout.blocks_of(file) {
+        at.stager.settle(block, at.actions);
+    }
+}
+
+/// With a large file's first block all that follow it in an order have been read.
+fn finish_sample(file: FileId, at: &mut Context<'_>) {
+    let Stager { ledger, forecast, .. } = &mut *at.stager;
+    let sight = at.visibility.sight(&ledger.layout);
+    for stream in forecast.streams_mut() {
+        stream.finish_sample(ledger.layout.blocks_of(file), sight);
     }
 }

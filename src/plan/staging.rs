@@ -3,56 +3,264 @@
 //! Of all streams the block that is read soonest is staged next. A stream that nobody reads at the
 //! moment, as of a validation loader, is taken to begin when those that are read end their epochs:
 //! until then it has no part in the window that others need.
+//!
+//! A tier that may hold less from now on, or a window that has been widened, has blocks go:
+//!
+//! 1. The window takes its part first, as at the start.
+//! 2. What is kept goes by the policy, as if a block that is read at this moment came in; then
+//!    whatever is left, where the policy names nothing (it keeps what came first, say).
+//! 3. What is staged goes too, farthest read first, as long as RAM is over its capacity.
+//!
+//! What is on its way or being read cannot go now. It is charged as staged instead, and its
+//! arrival or its close settles it.
 
-use super::Planner;
-use super::event::{Action, Place};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::event::{Action, Place, Settings};
+use super::forecast::Forecast;
+use super::layout::Layout;
+use super::ledger::Ledger;
 use super::policy::NextUse;
 use super::residency::RAM;
-use crate::config::PolicyKind;
-use crate::ids::{BlockId, FileId};
+use super::stream::Stream;
+use crate::ids::{BlockId, FileId, StreamId};
 
 /// How many blocks are fetched ahead inside a file that is read from its start to its end: where the file
 /// is left after two of its blocks, twice what was read is fetched for nothing.
 const SEQUENTIAL_AHEAD: u32 = 4;
 
-/// Bytes that wait to be written to tiers below RAM, beyond which nothing more is: a disk that is slower
-/// than the source must not fill memory.
-const PLACING_MAX: u64 = 96 << 20;
+/// Brings blocks into RAM ahead of their reads, and decides what becomes of them after these.
+pub(super) struct Stager {
+    pub(super) ledger: Ledger,
+    pub(super) forecast: Forecast,
+    prefetch: bool,
+    start_at_open: bool,
+    /// At which tick a fetch last waited for room in the window, and that for readers.
+    full_at: Option<u64>,
+    /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
+    arrivals: VecDeque<BlockId>,
+    /// What was staged for streams that nobody read then, and for which.
+    early: Vec<(StreamId, BlockId)>,
+    /// Each file's opens are to be looked at again: whether they need to be seen.
+    pub(super) all_moved: bool,
+}
 
-/// Bytes that wait or are on their way to, beyond which nothing is fetched ahead where all is to be
-/// stored. Well below the others: what readers fetch meanwhile is stored, too.
-const HOLD_AT: u64 = 64 << 20;
+impl Stager {
+    /// Nothing is staged of files that lie so.
+    pub(super) fn new(settings: &Settings, layout: &Arc<Layout>) -> Self {
+        let mut stager = Stager {
+            ledger: Ledger::new(settings, layout),
+            forecast: Forecast::new(settings.policy, layout),
+            prefetch: settings.prefetch,
+            start_at_open: settings.start_at_open,
+            full_at: None,
+            arrivals: VecDeque::new(),
+            early: Vec::new(),
+            all_moved: false,
+        };
+        stager.choose_policy();
+        stager
+    }
 
-impl Planner {
-    /// Settles every staged block that nobody holds open, and puts every file into its gear: what
-    /// they were staged for has changed.
-    pub(super) fn sweep(&mut self, actions: &mut Vec<Action>) {
-        for block in (0..self.layout.blocks() as u32).map(BlockId) {
-            if self.residency.is_staged(block) && !self.readers.has_open(self.layout.file_of(block))
-            {
-                self.settle(block, actions);
+    /// Files lie otherwise from now on.
+    pub(super) fn lay_out(&mut self, layout: &Arc<Layout>) {
+        self.ledger.lay_out(layout);
+        self.forecast.lay_out(layout);
+    }
+
+    /// A stream has an order, which may be told anew, with more epochs, while it is being read. The new
+    /// stream expects what is staged already, as far as it would soon stage that itself. Its first samples
+    /// may have been read.
+    pub(super) fn follow(&mut self, id: StreamId, mut stream: Stream, actions: &mut Vec<Action>) {
+        let (ledger, mut taken) = (&self.ledger, 0);
+        stream.expect_staged(|block| {
+            let is_staged = ledger.residency.is_staged(block);
+            if is_staged || !ledger.residency.is_in(block, RAM) {
+                taken += ledger.layout.pages_bytes(block);
+            }
+            (is_staged, taken > 2 * ledger.window.bytes())
+        });
+        self.forecast.set(id, Some(stream));
+        self.look_anew(actions);
+    }
+
+    /// A stream has no order any more.
+    pub(super) fn withdraw(&mut self, id: StreamId, actions: &mut Vec<Action>) {
+        self.forecast.set(id, None);
+        self.look_anew(actions);
+    }
+
+    /// Orders have come or gone: what is kept is weighed anew, and what was staged may have been staged for
+    /// nothing.
+    pub(super) fn look_anew(&mut self, actions: &mut Vec<Action>) {
+        self.choose_policy();
+        for block in self.ledger.blocks() {
+            self.settle_closed(block, actions);
+        }
+        self.all_moved = true;
+    }
+
+    fn choose_policy(&mut self) {
+        self.forecast.choose_policy();
+        self.ledger.weigh_anew(&self.forecast);
+    }
+
+    /// Counts a read for the epoch.
+    pub(super) fn count(&mut self, block: BlockId) {
+        if self.forecast.count(block) {
+            self.choose_policy();
+        }
+    }
+
+    /// A block has been read without being seen, as the opens about it show.
+    pub(super) fn passed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        self.ledger.counters.opens += 1;
+        self.ledger.counters.hits += 1;
+        self.forecast.ticks += 1;
+        self.ledger.residency.mark_unread(block, false);
+        self.count(block);
+        // What is being read is no victim.
+        self.ledger.touch_closed(block, &self.forecast);
+        self.settle_closed(block, actions);
+    }
+
+    /// A read was where an order had it. `late`: it found nothing, which a wider window might have helped.
+    pub(super) fn foreseen(&mut self, late: bool, actions: &mut Vec<Action>) {
+        let before = self.ledger.window.bytes();
+        self.ledger.window.read(late);
+        if self.ledger.window.bytes() > before {
+            self.fit_kept(RAM, actions);
+        }
+    }
+
+    /// Whether a wider window would have had a block that is read now: the window was full as many reads
+    /// ago as it may be wide, while more fetches could have been under way.
+    pub(super) fn would_have_helped(&self, block: BlockId) -> bool {
+        let reach = self.ledger.window.most() / self.ledger.layout.mean_file_bytes();
+        let was_full = self.full_at.is_some_and(|at| self.forecast.ticks - at <= reach);
+        was_full && self.ledger.fetches_left() > 0 && !self.ledger.residency.is_in(block, RAM)
+    }
+
+    /// A block has come.
+    pub(super) fn arrived(&mut self, block: BlockId, from: Place, actions: &mut Vec<Action>) {
+        let ledger = &mut self.ledger;
+        let bytes = ledger.layout.range(block).1;
+        match from {
+            Place::Source => ledger.counters.source_bytes += bytes,
+            Place::Tier(_) => ledger.counters.tier_bytes += bytes,
+        }
+        if !ledger.residency.is_fetching(block) {
+            return;
+        }
+        ledger.residency.finish_fetch(block);
+        if from == Place::Source && ledger.is_to_be_placed(block) {
+            ledger.place(block, &self.forecast, actions);
+        }
+        if !ledger.residency.is_staged(block) {
+            return ledger.touch_closed(block, &self.forecast);
+        }
+        while self.arrivals.front().is_some_and(|&first| !ledger.residency.is_staged(first)) {
+            self.arrivals.pop_front();
+        }
+        self.arrivals.push_back(block);
+        self.make_room(actions);
+        self.settle_closed(block, actions);
+    }
+
+    /// Where files that are held open have been read past the budget, has the window take more of it, or
+    /// drops what was staged first.
+    fn make_room(&mut self, actions: &mut Vec<Action>) {
+        self.ledger.fit_parts(&self.forecast, actions);
+        let over = |ledger: &Ledger| {
+            let used = ledger.residency.kept[RAM] + ledger.residency.staged;
+            used > ledger.capacity(RAM).max(ledger.window.bytes())
+        };
+        while over(&self.ledger)
+            && let Some(block) = self.arrivals.pop_front()
+        {
+            let Ledger { residency, layout, .. } = &self.ledger;
+            let file = layout.file_of(block);
+            let small = layout.blocks_of(file).len() < 2;
+            // A small file is being read at this moment; its close settles it.
+            if small || !residency.is_staged(block) || !residency.is_in(block, RAM) {
+                continue;
+            }
+            // Of a large one that is open it may be what is read next, if no order says more.
+            let needed = self.ledger.has_open(file) && !self.forecast.is_foreseen(block);
+            if needed && self.ledger.window.widen() {
+                self.arrivals.push_front(block);
+                self.fit_kept(RAM, actions);
+            } else {
+                self.ledger.drop_pages(block, actions);
             }
         }
-        self.regear_all(actions);
+    }
+
+    /// Settles a block if nobody holds it open.
+    pub(super) fn settle_closed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if self.ledger.residency.is_staged(block)
+            && !self.ledger.has_open(self.ledger.layout.file_of(block))
+        {
+            self.settle(block, actions);
+        }
+    }
+
+    /// Decides about a staged block that nobody holds open: it waits for the reads it was staged
+    /// for, stays, or goes.
+    pub(super) fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let Stager { ledger, forecast, .. } = self;
+        let residency = &ledger.residency;
+        if !residency.is_in(block, RAM) || !residency.is_staged(block) {
+            return;
+        }
+        // The budget is hard: readers may have fetched more than the window has room for.
+        let within = residency.kept[RAM] + residency.staged <= ledger.capacity(RAM);
+        if within && forecast.streams().any(|stream| stream.is_pending(block)) {
+            return;
+        }
+        let next = forecast.next_use(block, false);
+        if ledger.may_stay(block) && ledger.make_way(block, next, forecast, actions) {
+            ledger.keep(block);
+            ledger.touch(block, forecast);
+        } else {
+            ledger.drop_pages(block, actions);
+        }
+    }
+
+    /// Fetches a block if RAM does not have it; false where it must wait for room.
+    pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
+        let Stager { ledger, forecast, .. } = self;
+        if ledger.residency.is_dropping(block) {
+            return false;
+        }
+        let bytes = ledger.layout.pages_bytes(block);
+        if ledger.is_here(block) || bytes == 0 || ledger.is_lent(ledger.layout.file_of(block)) {
+            return true;
+        }
+        let keep = ledger.can_be_kept(block, forecast);
+        let window = ledger.window.bytes();
+        let taken = ledger.residency.staged + ledger.residency.dropping;
+        if !keep && taken + bytes > window {
+            // What can never fit is left to its reader.
+            return bytes > window;
+        }
+        ledger.fetch_ahead(block, keep, actions);
+        true
     }
 
     /// A large file that is read from its start to its end has its next blocks fetched, and what
     /// lies behind is done with.
     pub(super) fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let file = self.layout.file_of(block);
-        let blocks = self.layout.blocks_of(file);
+        let blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
         let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
-        if blocks.len() < 2 || nth == 0 {
-            return;
-        }
-        let behind = BlockId(block.0 - 1);
-        if !self.residency.is_in(behind, RAM) && !self.residency.is_fetching(behind) {
+        if blocks.len() < 2 || nth == 0 || !self.ledger.is_here(BlockId(block.0 - 1)) {
             return;
         }
         for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
             self.settle(BlockId(block.0 - back), actions);
         }
-        if self.settings.prefetch {
+        if self.prefetch {
             for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
                 self.stage_next(ahead, actions);
             }
@@ -62,358 +270,218 @@ impl Planner {
     /// Fetches a block that a reader is about to come to. If there is no room for it, and hardly an order
     /// is followed, it is kept in place of what this epoch has read.
     fn stage_next(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let replaces = !self.try_stage(block, actions)
-            && self.policy == PolicyKind::UnreadFirst
-            && self.blind
-            && self.may_fetch_more()
-            && self.may_stay(block)
-            && !self.residency.is_dropping(block);
-        if replaces && self.make_way(block, NextUse::At(self.unread.now()), actions) {
-            self.fetch_ahead(block, true, actions);
-        }
-    }
-
-    /// Offers a block that will not stay in RAM to the tiers below.
-    pub(super) fn place(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let bytes = self.layout.stored_bytes(block);
-        if self.residency.placing_bytes + bytes > PLACING_MAX {
+        if self.try_stage(block, actions) {
             return;
         }
-        if self.residency.place(block).is_some() || self.residency.is_placing(block) {
+        let Stager { ledger, forecast, .. } = self;
+        let replaces = forecast.is_unread_first()
+            && ledger.may_fetch_more()
+            && ledger.may_stay(block)
+            && !ledger.residency.is_dropping(block);
+        let next = NextUse::At(forecast.unread.now());
+        if replaces && ledger.make_way(block, next, forecast, actions) {
+            ledger.fetch_ahead(block, true, actions);
+        }
+    }
+
+    /// Fetches the block of a file that follows one which is read in parts, one after the other.
+    pub(super) fn stage_following(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let mut blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
+        let next = blocks.find(|next| next.0 == block.0 + 1);
+        if let Some(next) = next.filter(|_| self.prefetch) {
+            self.try_stage(next, actions);
+        }
+    }
+
+    /// Whether the rest of a block that has come in parts may be brought.
+    pub(super) fn may_complete(&self, block: BlockId) -> bool {
+        let ledger = &self.ledger;
+        self.prefetch && ledger.residency.place(block).is_none() && ledger.has_room_below(block)
+    }
+
+    /// Fetches ahead until the fetches under way or the window are at their limit. What orders have is
+    /// staged only if it comes `in_time`.
+    pub(super) fn stage(&mut self, in_time: bool, actions: &mut Vec<Action>) {
+        let waits = self.start_at_open && self.ledger.counters.opens == 0;
+        if !self.prefetch || waits {
             return;
         }
-        let next = self.next_use(block, true);
-        if let Some(tier) = self.room_below(block, next, actions) {
-            self.residency.start_place(block, tier, bytes);
-            actions.push(Action::Place { block, tier });
-        }
-    }
-
-    /// The first tier below RAM that has room for a block which is read next then, or makes some.
-    pub(super) fn room_below(
-        &mut self,
-        block: BlockId,
-        next: NextUse,
-        actions: &mut Vec<Action>,
-    ) -> Option<usize> {
-        let bytes = self.layout.stored_bytes(block);
-        for tier in RAM + 1..self.settings.tiers.len() {
-            let capacity = self.settings.tiers[tier].capacity;
-            if bytes > capacity || !self.is_worth_it(tier) {
-                continue;
-            }
-            if self.residency.kept[tier] + bytes > capacity {
-                let Some(victim) = self.policies[tier].victim(next) else { continue };
-                self.policies[tier].remove(victim);
-                self.residency.displace(victim, tier, self.layout.stored_bytes(victim));
-                actions.push(Action::Displace { block: victim, tier });
-            }
-            if self.residency.kept[tier] + bytes <= capacity {
-                return Some(tier);
-            }
-        }
-        None
-    }
-
-    /// Where files that are held open have been read past the budget, has the window take more of it, or
-    /// drops what was staged first.
-    pub(super) fn make_room(&mut self, actions: &mut Vec<Action>) {
-        self.fit_parts(actions);
-        let capacity = self.settings.tiers[RAM].capacity;
-        while self.residency.kept[RAM] + self.residency.staged > capacity.max(self.window.bytes())
-            && let Some(block) = self.arrivals.pop_front()
-        {
-            let file = self.layout.file_of(block);
-            let small = self.layout.blocks_of(file).len() < 2;
-            // A small file is being read at this moment; its close settles it.
-            if small || !self.residency.is_staged(block) || !self.residency.is_in(block, RAM) {
-                continue;
-            }
-            // Of a large one that is open it may be what is read next, if no order says more.
-            let needed = self.readers.has_open(file) && !self.is_foreseen(block);
-            if needed && self.window.widen() {
-                self.arrivals.push_front(block);
-                self.fit_kept(RAM, actions);
-            } else {
-                self.drop_pages(block, actions);
-            }
-        }
-    }
-
-    /// Decides about a staged block that nobody holds open: it waits for the reads it was staged
-    /// for, stays, or goes.
-    pub(super) fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        if !self.residency.is_in(block, RAM) || !self.residency.is_staged(block) {
-            return;
-        }
-        // The budget is hard: readers may have fetched more than the window has room for.
-        let within =
-            self.residency.kept[RAM] + self.residency.staged <= self.settings.tiers[RAM].capacity;
-        if within && self.streams.iter().flatten().any(|stream| stream.is_pending(block)) {
-            return;
-        }
-        let bytes = self.layout.pages_bytes(block);
-        let next = self.next_use(block, false);
-        if self.may_stay(block) && self.make_way(block, next, actions) {
-            self.residency.keep(block, bytes);
-            self.policies[RAM].touch(block, next);
-            self.regear(self.layout.file_of(block), actions);
-        } else {
-            self.drop_pages(block, actions);
-        }
-    }
-
-    /// Has RAM keep a block that is expected at `next`, in place of others as the policy says.
-    /// Says whether there is room.
-    fn make_way(&mut self, block: BlockId, next: NextUse, actions: &mut Vec<Action>) -> bool {
-        while !self.has_room(block, self.residency.kept[RAM])
-            && self.has_room(block, 0)
-            && let Some(victim) = self.policies[RAM].victim(next)
-        {
-            self.policies[RAM].remove(victim);
-            self.drop_pages(victim, actions);
-        }
-        self.has_room(block, self.residency.kept[RAM])
-    }
-
-    pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        self.counters.dropped += 1;
-        if self.residency.is_unread(block) {
-            let below = self.residency.place(block).is_some() || self.residency.is_placing(block);
-            self.counters.wasted_bytes += if below { 0 } else { self.layout.range(block).1 };
-            self.residency.mark_unread(block, false);
-        }
-        self.residency.start_drop(block, self.layout.pages_bytes(block));
-        // Seen again before its pages are gone.
-        self.regear(self.layout.file_of(block), actions);
-        actions.push(Action::Drop { block });
-    }
-
-    /// Whether RAM can keep the block beside so much that it keeps already.
-    fn has_room(&self, block: BlockId, kept: u64) -> bool {
-        let bytes = self.layout.pages_bytes(block);
-        let own = if self.residency.is_staged(block) { bytes } else { 0 };
-        // Readers may have had more staged than the window has room for.
-        let beside = self.window.bytes().max(self.residency.staged - own);
-        self.policy != PolicyKind::None
-            && kept + bytes + beside + self.parts_used() <= self.settings.tiers[RAM].capacity
-    }
-
-    /// Whether RAM would keep a block that is fetched now.
-    pub(super) fn can_be_kept(&self, block: BlockId) -> bool {
-        self.may_stay(block) && self.has_room(block, self.residency.kept[RAM])
-    }
-
-    /// Charges a block whose fetch begins, as kept if RAM has room for it.
-    pub(super) fn start_fetch(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let bytes = self.layout.pages_bytes(block);
-        let keep = self.can_be_kept(block);
-        self.parts.forget(block);
-        self.residency.start_fetch(block, bytes, !keep);
-        self.regear(self.layout.file_of(block), actions);
-    }
-
-    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
-    pub(super) fn may_stay(&self, block: BlockId) -> bool {
-        let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
-        self.mirrored || !below
-    }
-
-    /// Whether a block takes less time from a tier below RAM than from the source.
-    pub(super) fn is_worth_it(&self, tier: usize) -> bool {
-        let block_us = self.settings.tiers[tier].block_us;
-        self.settings.source_us.is_none_or(|source_us| block_us < source_us)
-    }
-
-    /// Where a block is fetched from.
-    pub(super) fn nearest(&self, block: BlockId) -> Place {
-        let tier = self.residency.place(block).filter(|tier| self.is_worth_it(*tier));
-        tier.map_or(Place::Source, Place::Tier)
-    }
-
-    /// Fetches ahead until the fetches under way or the window are at their limit.
-    pub(super) fn stage(&mut self, actions: &mut Vec<Action>) {
-        if !self.settings.prefetch || self.settings.start_at_open && self.counters.opens == 0 {
-            return;
-        }
-        let in_time = !self.lags_too_far();
-        while self.may_fetch_more() {
-            let wait = self.left_to_readers();
-            let nearest = self
-                .streams
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(index, stream)| {
-                    let stream = stream.as_mut().filter(|_| in_time)?;
-                    let (block, distance) = stream.candidate()?;
-                    let wait = if stream.is_read() { 0 } else { wait };
-                    Some((distance + wait, index, block))
-                })
-                .min();
-            let Some((distance, index, block)) = nearest else {
+        while self.ledger.may_fetch_more() {
+            let wait = self.forecast.left_to_readers();
+            let candidates = self.forecast.numbered_mut().filter(|_| in_time);
+            let nearest = candidates.filter_map(|(id, stream)| {
+                let (block, distance) = stream.candidate()?;
+                Some((distance + if stream.is_read() { 0 } else { wait }, id, block))
+            });
+            let Some((distance, id, block)) = nearest.min() else {
                 return self.stage_unread(actions);
             };
-            if !self.try_stage(block, actions) {
-                if self.give_up_behind(actions) {
-                    continue;
-                }
-                if distance < wait {
-                    self.take_back_early(actions);
-                }
-                if !self.residency.is_dropping(block) && self.waits_for_readers() {
-                    self.full_at = Some(self.ticks);
-                }
-                return;
-            }
-            if let Some(stream) = self.streams[index].as_mut() {
-                stream.advance();
-                if !stream.is_read() && self.residency.is_staged(block) {
-                    self.note_early(index, block);
-                }
+            if self.try_stage(block, actions) {
+                self.staged(id, block);
+            } else if !self.give_up_behind(actions) {
+                return self.wait(block, distance < wait, actions);
             }
         }
     }
 
-    /// Whether most of what is staged has arrived and is not read yet, so that the source could do more.
-    fn waits_for_readers(&self) -> bool {
-        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
-        2 * coming < self.window.bytes()
-    }
-
-    /// How many reads it takes until the streams that are read are at the end of their epochs: others,
-    /// a validation loader's say, begin then, as far as can be told.
-    fn left_to_readers(&self) -> u64 {
-        let read = self.streams.iter().flatten().filter(|stream| stream.is_read());
-        read.map(|stream| u64::from(stream.left())).max().unwrap_or_default()
-    }
-
-    fn note_early(&mut self, index: usize, block: BlockId) {
+    /// A stream's next block is on its way, or here.
+    fn staged(&mut self, id: StreamId, block: BlockId) {
+        let Some(stream) = self.forecast.stream_mut(id) else { return };
+        stream.advance();
+        if stream.is_read() || !self.ledger.residency.is_staged(block) {
+            return;
+        }
         // What has been read or given up since is no longer of interest.
         if self.early.len() == self.early.capacity() {
-            let idle = |index: usize| self.streams[index].as_ref().is_some_and(|s| !s.is_read());
-            let residency = &self.residency;
-            self.early.retain(|&(index, block)| residency.is_staged(block) && idle(index));
+            let (forecast, residency) = (&self.forecast, &self.ledger.residency);
+            let idle = |id| forecast.stream(id).is_some_and(|stream| !stream.is_read());
+            self.early.retain(|&(id, block)| residency.is_staged(block) && idle(id));
         }
-        self.early.push((index, block));
+        self.early.push((id, block));
+    }
+
+    /// A block has to wait for room in the window. `soon`: it is read before what was staged for streams
+    /// that nobody reads.
+    fn wait(&mut self, block: BlockId, soon: bool, actions: &mut Vec<Action>) {
+        if soon {
+            self.take_back_early(actions);
+        }
+        if !self.ledger.residency.is_dropping(block) && self.ledger.waits_for_readers() {
+            self.full_at = Some(self.forecast.ticks);
+        }
     }
 
     /// The window is full, and what is read sooner has no room in it: what was staged for streams that
     /// nobody reads even now goes, and is a candidate again.
     fn take_back_early(&mut self, actions: &mut Vec<Action>) {
-        for (index, block) in std::mem::take(&mut self.early) {
-            let idle = self.streams[index].as_mut().filter(|stream| !stream.is_read());
-            let Some(stream) = idle.filter(|_| self.residency.is_staged(block)) else { continue };
-            if self.residency.is_fetching(block) {
-                self.early.push((index, block));
-            } else if !self.readers.has_open(self.layout.file_of(block)) {
+        for (id, block) in std::mem::take(&mut self.early) {
+            let Ledger { residency, layout, .. } = &self.ledger;
+            let idle = self.forecast.stream_mut(id).filter(|stream| !stream.is_read());
+            let Some(stream) = idle.filter(|_| residency.is_staged(block)) else { continue };
+            if residency.is_fetching(block) {
+                self.early.push((id, block));
+            } else if !self.ledger.has_open(layout.file_of(block)) {
                 stream.unstage(block);
                 self.settle(block, actions);
             }
         }
     }
 
-    /// Whether another fetch may be under way. Where a tier below takes everything, none begins that
-    /// it would not be able to take in time: it would be fetched from the source again.
-    pub(super) fn may_fetch_more(&self) -> bool {
-        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
-        self.residency.fetching < self.settings.inflight_max
-            && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
-    }
-
     /// Where hardly an order is followed, fetches what this epoch has not read, in place of what it
     /// has.
     fn stage_unread(&mut self, actions: &mut Vec<Action>) {
-        if self.policy != PolicyKind::UnreadFirst || !self.blind {
+        let Stager { ledger, forecast, .. } = self;
+        if !forecast.is_unread_first() {
             return;
         }
-        while self.may_fetch_more()
-            && let Some(block) = self.unread.candidate()
+        while ledger.may_fetch_more()
+            && let Some(block) = forecast.unread.candidate()
         {
-            let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
             // A large file is read from where its reader is.
-            let small = self.layout.blocks_of(self.layout.file_of(block)).len() == 1;
+            let small = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() == 1;
             let wanted = small
-                && self.layout.has(block)
-                && !there
-                && !self.residency.is_dropping(block)
-                && self.may_stay(block);
+                && ledger.layout.has(block)
+                && !ledger.is_here(block)
+                && !ledger.residency.is_dropping(block)
+                && ledger.may_stay(block);
             if wanted {
-                if !self.make_way(block, self.next_use(block, false), actions) {
+                let next = forecast.next_use(block, false);
+                if !ledger.make_way(block, next, forecast, actions) {
                     return;
                 }
-                self.fetch_ahead(block, true, actions);
+                ledger.fetch_ahead(block, true, actions);
             }
-            self.unread.pass(wanted);
+            forecast.unread.pass(wanted);
         }
     }
 
     /// The window is full: what lies behind all readers need not wait there any longer.
     fn give_up_behind(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut over = Vec::new();
-        for stream in self.streams.iter_mut().flatten() {
+        for stream in self.forecast.streams_mut() {
             if stream.give_up_behind() {
                 stream.take_over(&mut over);
             }
         }
         let any = !over.is_empty();
-        for block in over {
-            if !self.readers.has_open(self.layout.file_of(block)) {
-                self.settle(block, actions);
-            }
-        }
+        over.into_iter().for_each(|block| self.settle_closed(block, actions));
         any
     }
 
     /// The kernel reads a file by itself: RAM needs nothing of it.
     pub(super) fn lent(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        self.lent.insert(file);
-        for block in self.layout.blocks_of(file) {
-            if self.can_go(block) {
+        self.ledger.lend(file);
+        for block in self.ledger.layout.blocks_of(file) {
+            if self.ledger.can_go(block) {
                 self.give_up(block, RAM, actions);
             }
         }
     }
 
-    /// Whether the kernel reads a file by itself: it was lent, and a tier below has all of it still.
-    fn is_lent(&self, file: FileId) -> bool {
-        let below = |block| self.residency.place(block).is_some();
-        self.lent.contains(&file) && self.layout.blocks_of(file).all(below)
+    /// A tier may hold more or less from now on.
+    pub(super) fn resized(&mut self, tier: usize, capacity: u64, actions: &mut Vec<Action>) {
+        if self.ledger.resize(tier, capacity) {
+            self.fit_kept(tier, actions);
+            if tier == RAM {
+                self.unstage(actions);
+            }
+        }
     }
 
-    /// Fetches a block if RAM does not have it; false where it must wait for room.
-    pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
-        if self.residency.is_dropping(block) {
-            return false;
+    /// Gives up what a tier keeps beyond its capacity, of which the window has its part.
+    fn fit_kept(&mut self, tier: usize, actions: &mut Vec<Action>) {
+        let window = if tier == RAM { self.ledger.window.bytes() } else { 0 };
+        let over = |ledger: &Ledger| ledger.residency.kept[tier] + window > ledger.capacity(tier);
+        while over(&self.ledger)
+            && let Some(victim) = self.ledger.victim(tier)
+        {
+            self.give_up(victim, tier, actions);
         }
-        let bytes = self.layout.pages_bytes(block);
-        if self.residency.is_in(block, RAM) || self.residency.is_fetching(block) || bytes == 0 {
-            return true;
+        for block in self.ledger.blocks().rev() {
+            if !over(&self.ledger) {
+                break;
+            }
+            let residency = &self.ledger.residency;
+            let kept = residency.is_in(block, tier) || tier == RAM && residency.is_fetching(block);
+            if kept && !(tier == RAM && residency.is_staged(block)) {
+                self.give_up(block, tier, actions);
+            }
         }
-        if self.is_lent(self.layout.file_of(block)) {
-            return true;
-        }
-        let keep = self.can_be_kept(block);
-        let window = self.window.bytes();
-        let taken = self.residency.staged + self.residency.dropping;
-        if !keep && taken + bytes > window {
-            // What can never fit is left to its reader.
-            return bytes > window;
-        }
-        self.fetch_ahead(block, keep, actions);
-        true
     }
 
-    /// Begins to fetch a block, which is kept or staged.
-    fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
-        self.parts.forget(block);
-        self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
-        // Before the fetch, which makes the kernel know the file.
-        self.regear(self.layout.file_of(block), actions);
-        self.counters.prefetched += 1;
-        let from = self.nearest(block);
-        // Of what is open nobody sees which blocks are read.
-        let seen = !self.readers.has_open(self.layout.file_of(block));
-        self.residency.mark_unread(block, seen && from == Place::Source);
-        actions.push(Action::Fetch { block, from });
+    /// Gives up a block that a tier keeps.
+    pub(super) fn give_up(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
+        if tier != RAM {
+            self.ledger.displace(block, tier, actions);
+        } else if self.ledger.can_go(block) {
+            self.drop_unread(block, actions);
+        } else {
+            self.ledger.unkeep(block);
+        }
+    }
+
+    fn unstage(&mut self, actions: &mut Vec<Action>) {
+        let over = |ledger: &Ledger| {
+            ledger.residency.kept[RAM] + ledger.residency.staged > ledger.capacity(RAM)
+        };
+        if !over(&self.ledger) {
+            return;
+        }
+        let ledger = &self.ledger;
+        let may_go = |block: &BlockId| ledger.residency.is_staged(*block) && ledger.can_go(*block);
+        let soonest = |block| (self.forecast.soonest(block).unwrap_or(u64::MAX), block);
+        let mut staged: Vec<_> = ledger.blocks().filter(may_go).map(soonest).collect();
+        staged.sort_unstable();
+        while over(&self.ledger)
+            && let Some((_, block)) = staged.pop()
+        {
+            self.drop_unread(block, actions);
+        }
+    }
+
+    /// Drops a block that is still to be read: it is staged again when its turn comes.
+    fn drop_unread(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        self.ledger.drop_pages(block, actions);
+        self.forecast.streams_mut().for_each(|stream| stream.unstage(block));
     }
 }

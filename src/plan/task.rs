@@ -5,7 +5,7 @@
 //! positions that jump about. So a task is trusted when its last steps went a little forward, and
 //! only then do its opens count as reads of the order; those that it made before are counted then.
 
-use super::DUE;
+use super::readers::DUE;
 use crate::ids::{BlockId, StreamId};
 
 /// The longest step that counts as going forward, in positions: more than 64 workers with batches
@@ -51,8 +51,8 @@ pub(super) struct Stray {
 
 impl Stray {
     /// Whether it says something of a stream.
-    pub(super) fn concerns(&self, index: usize) -> bool {
-        self.expected.is_none_or(|stream| stream.index() == index)
+    pub(super) fn concerns(&self, id: StreamId) -> bool {
+        self.expected.is_none_or(|stream| stream == id)
     }
 }
 

@@ -15,10 +15,10 @@
 //! beside its reader. It is not used: with nine sightings of ten lost a reader's place is known well
 //! enough (`tests/tracker`), and what Python asks of each file that it opens makes it exact.
 
-use super::Planner;
 use super::event::{Action, Settings};
+use super::forecast::Forecast;
 use super::layout::Layout;
-use super::residency::RAM;
+use super::ledger::Ledger;
 use super::stream::Stream;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
@@ -74,6 +74,20 @@ impl Visibility {
         self.withheld.get(file.index()).is_none_or(|withheld| *withheld)
     }
 
+    /// Has a file opened as fits what is known now. Says what the shell has to do if that is news.
+    pub(super) fn look_again(
+        &mut self,
+        file: FileId,
+        ledger: &Ledger,
+        forecast: &Forecast,
+    ) -> Option<Action> {
+        if !self.is_chosen {
+            return None;
+        }
+        let unseen = !self.is_withheld(file) && may_be_unseen(file, ledger, forecast);
+        self.show(file, unseen, forecast.ticks + 1)
+    }
+
     /// A file is to be opened so from this tick on. Says what the shell has to do if that is news.
     fn show(&mut self, file: FileId, unseen: bool, tick: u64) -> Option<Action> {
         let since = self.since.get_mut(file.index())?;
@@ -122,53 +136,21 @@ fn is_beacon(file: FileId) -> bool {
     file.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
 }
 
-impl Planner {
-    pub(super) fn sight(&self) -> Sight<'_> {
-        self.visibility.sight(&self.layout)
+/// Whether nothing hangs on seeing the opens of a file.
+fn may_be_unseen(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
+    let blocks = ledger.layout.blocks_of(file);
+    if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX {
+        return false;
     }
-
-    /// Has a file opened as fits what is known now.
-    pub(super) fn regear(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        if self.visibility.is_chosen {
-            let unseen = self.may_trust(file);
-            actions.extend(self.visibility.show(file, unseen, self.ticks + 1));
-        }
-    }
-
-    /// Others have to see a file's opens from now on, or need not any more.
-    pub(super) fn withhold(&mut self, file: FileId, on: bool, actions: &mut Vec<Action>) {
-        self.visibility.withhold(file, on);
-        self.regear(file, actions);
-    }
-
-    pub(super) fn regear_all(&mut self, actions: &mut Vec<Action>) {
-        for file in 0..self.layout.files() as u32 {
-            self.regear(FileId(file), actions);
-        }
-    }
-
-    fn may_trust(&self, file: FileId) -> bool {
-        let blocks = self.layout.blocks_of(file);
-        let is_withheld = self.visibility.is_withheld(file);
-        if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX || is_withheld {
-            return false;
-        }
-        let mut streams = self.streams.iter().flatten();
-        let beacon = is_beacon(file);
-        // An order of others, as of a validation, says nothing of when it is read.
-        let ordered = |block| {
-            self.streams.iter().flatten().any(|one| one.is_following() && one.contains(block))
-        };
-        let watched =
-            |stream: &Stream, block| stream.is_in_head(block) || beacon && stream.is_near(block);
-        let kept = |block| {
-            let there = self.residency.is_in(block, RAM) || self.residency.is_fetching(block);
-            there && !self.residency.is_staged(block)
-        };
-        self.policy != PolicyKind::Lru
-            && blocks.clone().all(ordered)
-            && !streams.clone().any(Stream::is_ending)
-            && blocks.clone().all(kept)
-            && !streams.any(|stream| blocks.clone().any(|block| watched(stream, block)))
-    }
+    let mut streams = forecast.streams();
+    let beacon = is_beacon(file);
+    let watched =
+        |stream: &Stream, block| stream.is_in_head(block) || beacon && stream.is_near(block);
+    let kept = |block| ledger.is_here(block) && !ledger.residency.is_staged(block);
+    // An order of others, as of a validation, says nothing of when it is read.
+    forecast.policy() != PolicyKind::Lru
+        && blocks.clone().all(|block| forecast.is_foreseen(block))
+        && !streams.clone().any(Stream::is_ending)
+        && blocks.clone().all(kept)
+        && !streams.any(|stream| blocks.clone().any(|block| watched(stream, block)))
 }

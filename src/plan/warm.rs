@@ -5,13 +5,14 @@
 //! 2. A tier below RAM takes a block where it has room, or its policy gives up another one in
 //!    favour of it: [`Action::Load`] brings it there and leaves RAM alone. What no tier takes RAM
 //!    keeps, if it has room.
-//! 3. What has no place anywhere is refused and not fetched: see [`Planner::standing`].
+//! 3. What has no place anywhere is refused and not fetched: see [`Warming::standing`].
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::Planner;
 use super::event::Action;
+use super::ledger::Ledger;
 use super::residency::RAM;
+use super::staging::Stager;
 use crate::ids::BlockId;
 
 /// Where a block is, for those who want it here.
@@ -48,89 +49,99 @@ impl Warming {
     pub(super) fn loaded(&mut self, block: BlockId) {
         self.loading.remove(&block);
     }
-}
 
-impl Planner {
     /// Where a block is.
-    pub fn standing(&self, block: BlockId) -> Standing {
-        if !self.layout.has(block) {
+    pub(super) fn standing(&self, block: BlockId, ledger: &Ledger) -> Standing {
+        if !ledger.layout.has(block) {
             return Standing::Away;
         }
-        let coming = self.residency.is_fetching(block) || self.residency.is_placing(block);
-        if let Some(tier) = self.residency.place(block) {
+        let residency = &ledger.residency;
+        let coming = residency.is_fetching(block) || residency.is_placing(block);
+        if let Some(tier) = residency.place(block) {
             Standing::Tier(tier)
-        } else if self.residency.is_in(block, RAM) && !self.residency.is_staged(block) {
+        } else if residency.is_in(block, RAM) && !residency.is_staged(block) {
             // Also while a copy of it is written to the disk.
             Standing::Ram
-        } else if coming || self.warming.queued.contains(&block) {
+        } else if coming || self.queued.contains(&block) {
             Standing::Coming
-        } else if self.warming.refused.contains(&block) {
+        } else if self.refused.contains(&block) {
             Standing::Refused
         } else {
             Standing::Away
         }
     }
 
-    pub(super) fn wanted(&mut self, blocks: &[BlockId]) {
-        for &block in blocks.iter().filter(|block| self.layout.has(**block)) {
-            self.warming.refused.remove(&block);
-            if self.warming.queued.insert(block) {
-                self.warming.queue.push_back(block);
+    /// People want blocks here.
+    pub(super) fn wanted(&mut self, blocks: &[BlockId], ledger: &Ledger) {
+        for &block in blocks.iter().filter(|block| ledger.layout.has(**block)) {
+            self.refused.remove(&block);
+            if self.queued.insert(block) {
+                self.queue.push_back(block);
             }
         }
     }
 
-    pub(super) fn unwanted(&mut self, blocks: &[BlockId], actions: &mut Vec<Action>) {
+    /// People want blocks gone.
+    pub(super) fn unwanted(
+        &mut self,
+        blocks: &[BlockId],
+        stager: &mut Stager,
+        actions: &mut Vec<Action>,
+    ) {
         for &block in blocks {
-            if !self.layout.has(block) {
+            if !stager.ledger.layout.has(block) {
                 continue;
             }
-            self.warming.queued.remove(&block);
-            for tier in RAM + 1..self.settings.tiers.len() {
-                if self.residency.is_in(block, tier) {
-                    self.give_up(block, tier, actions);
+            self.queued.remove(&block);
+            for tier in stager.ledger.tiers_below() {
+                if stager.ledger.residency.is_in(block, tier) {
+                    stager.give_up(block, tier, actions);
                 }
             }
-            if self.can_go(block) {
-                self.give_up(block, RAM, actions);
+            if stager.ledger.can_go(block) {
+                stager.give_up(block, RAM, actions);
             }
         }
     }
 
     /// Brings what is wanted, as far as the fetches under way leave room for more.
-    pub(super) fn warm(&mut self, actions: &mut Vec<Action>) {
-        let most = self.settings.inflight_max as usize;
-        while self.residency.fetching as usize + self.warming.loading.len() < most
-            && self.may_fetch_more()
-            && self.warming.loading.len() < LOADING_MAX
-            && let Some(block) = self.warming.queue.pop_front()
+    pub(super) fn bring(&mut self, stager: &mut Stager, actions: &mut Vec<Action>) {
+        while self.loading.len() < LOADING_MAX.min(stager.ledger.fetches_left() as usize)
+            && stager.ledger.may_fetch_more()
+            && let Some(block) = self.queue.pop_front()
         {
             // Not wanted any more, left behind by its file, or here in the meantime.
-            if !self.warming.queued.remove(&block)
-                || !self.layout.has(block)
-                || self.standing(block) != Standing::Away
-            {
-                continue;
-            }
-            let next = self.next_use(block, false);
-            if let Some(tier) = self.room_below(block, next, actions) {
-                self.residency.start_place(block, tier, self.layout.stored_bytes(block));
-                self.warming.loading.insert(block);
-                actions.push(Action::Load { block, tier });
-            } else if !self.can_be_kept(block) {
-                self.warming.refused.insert(block);
-            } else if self.residency.is_in(block, RAM) {
-                // Staged for a read, after which it would go.
-                self.residency.keep(block, self.layout.pages_bytes(block));
-                if !self.readers.has_open(self.layout.file_of(block)) {
-                    self.touch(block);
+            let is_wanted = self.queued.remove(&block) && stager.ledger.layout.has(block);
+            if is_wanted && self.standing(block, &stager.ledger) == Standing::Away {
+                let has_room = self.bring_one(block, stager, actions);
+                if !has_room {
+                    // Its pages are being dropped at this moment.
+                    self.queued.insert(block);
+                    return self.queue.push_front(block);
                 }
-                self.regear(self.layout.file_of(block), actions);
-            } else if !self.try_stage(block, actions) {
-                // Its pages are being dropped at this moment.
-                self.warming.queued.insert(block);
-                return self.warming.queue.push_front(block);
             }
         }
+    }
+
+    /// Brings a block, or refuses it. False if it has to wait for room.
+    fn bring_one(
+        &mut self,
+        block: BlockId,
+        stager: &mut Stager,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Stager { ledger, forecast, .. } = stager;
+        if ledger.load(block, forecast, actions) {
+            self.loading.insert(block);
+        } else if !ledger.can_be_kept(block, forecast) {
+            self.refused.insert(block);
+        } else if ledger.residency.is_in(block, RAM) {
+            // Staged for a read, after which it would go.
+            ledger.keep(block);
+            ledger.touch_closed(block, forecast);
+        } else {
+            return stager.try_stage(block, actions);
+        }
+        true
     }
 }

@@ -9,13 +9,13 @@ mod tracker;
 mod unread;
 mod warm;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{BLOCK_BYTES, PAGE_BYTES, PageRange};
+use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange, StreamId};
 use crate::order::Order;
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
@@ -59,6 +59,7 @@ fn order(seed: u32) -> Arc<Order> {
 /// The planner with a world that does what it says, some of it late.
 struct World {
     planner: Planner,
+    settings: Settings,
     layout: Arc<Layout>,
     fetching: BTreeSet<BlockId>,
     dropping: BTreeSet<BlockId>,
@@ -80,7 +81,8 @@ impl World {
     fn new(settings: Settings) -> Self {
         let layout = layout();
         World {
-            planner: Planner::new(settings, layout.clone()),
+            planner: Planner::new(settings.clone(), layout.clone()),
+            settings,
             layout,
             fetching: BTreeSet::new(),
             dropping: BTreeSet::new(),
@@ -308,7 +310,7 @@ impl World {
             assert!(!self.planner.visibility.is_withheld(*file), "{file:?} is withheld");
         }
         assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
-        let capacity = self.planner.settings.tiers[RAM].capacity;
+        let capacity = self.planner.stager.ledger.capacity(RAM);
         assert!(accounts.kept[RAM] + accounts.window <= capacity || accounts.kept[RAM] == 0);
         let used = accounts.kept[RAM] + accounts.staged + accounts.parts;
         assert!(used <= capacity || accounts.parts == 0);
@@ -468,7 +470,7 @@ proptest! {
         world.settle();
         world.check();
         let accounts = world.planner.accounts();
-        let capacity = world.planner.settings.tiers[RAM].capacity;
+        let capacity = world.planner.stager.ledger.capacity(RAM);
         prop_assert!(accounts.kept[RAM] + accounts.staged <= capacity);
     }
 }

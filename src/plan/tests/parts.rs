@@ -6,7 +6,7 @@ use super::*;
 fn world(blocks: u64, ram: u64) -> World {
     let mut world = World::new(settings(ram * BLOCK_BYTES, None, PolicyKind::Auto));
     world.layout = Arc::new(Layout::new([blocks * BLOCK_BYTES]));
-    world.planner = Planner::new(world.planner.settings.clone(), world.layout.clone());
+    world.planner = Planner::new(world.settings.clone(), world.layout.clone());
     world
 }
 

@@ -180,7 +180,7 @@ fn nothing_is_fetched_so_far_ahead_of_a_disk_that_it_could_not_be_stored() {
         while let Some(block) = world.dropping.pop_last() {
             world.tell(Event::Dropped { block });
         }
-        let (residency, block) = (&world.planner.residency, BlockId(file));
+        let (residency, block) = (&world.planner.stager.ledger.residency, BlockId(file));
         assert!(residency.is_placing(block) || residency.place(block) == Some(1), "{file}");
         world.check();
     }

@@ -68,7 +68,7 @@ fn what_a_file_has_left_behind_is_not_fetched() {
     let mut world = world();
     let size = |file| if file == 9 { 2 * BLOCK_BYTES } else { 1000 };
     world.layout = Arc::new(Layout::new((0..FILES).map(size)));
-    world.planner = Planner::new(world.planner.settings.clone(), world.layout.clone());
+    world.planner = Planner::new(world.settings.clone(), world.layout.clone());
     world.change(FileId(9), 1000);
     read_all(&mut world, 1, 20..200);
     assert!(world.pages.contains(&BlockId(9)), "what lies around what was read is fetched");

@@ -1,0 +1,574 @@
+//! What RAM and the tiers below hold, what that costs, and who gives way.
+//!
+//! 1. Each block is charged where it is ([`Residency`]), and pages of blocks that are read in parts are
+//!    charged beside them ([`Parts`]). A file that is open is pinned: its blocks are no victims.
+//! 2. A policy for each tier weighs what is kept there by its next read, as it is told.
+//! 3. RAM keeps a block if it has room beside the window, or makes some by dropping what is read later.
+//!    What a tier below keeps alone stays there.
+//! 4. What arrives from the source and will not stay in RAM is written to the first tier below that has
+//!    room, or makes some.
+//!
+//! Each change of a file's blocks in RAM is noted: by it its opens need to be seen or not (`visibility`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::event::{Accounts, Action, Counters, Place, Settings, Tier};
+use super::forecast::Forecast;
+use super::layout::Layout;
+use super::parts::Parts;
+use super::policy::{Belady, Lru, Minio, NextUse, Policy};
+use super::residency::{RAM, Residency};
+use super::window::Window;
+use crate::config::PolicyKind;
+use crate::ids::{BlockId, FileId, PageRange};
+
+/// Bytes that wait to be written to tiers below RAM, beyond which nothing more is: a disk that is slower
+/// than the source must not fill memory.
+const PLACING_MAX: u64 = 96 << 20;
+
+/// Bytes that wait or are on their way to, beyond which nothing is fetched ahead where all is to be
+/// stored. Well below the others: what readers fetch meanwhile is stored, too.
+const HOLD_AT: u64 = 64 << 20;
+
+/// Where all blocks are, and what is charged for them.
+pub(super) struct Ledger {
+    pub(super) layout: Arc<Layout>,
+    pub(super) residency: Residency,
+    pub(super) parts: Parts,
+    pub(super) window: Window,
+    pub(super) counters: Counters,
+    tiers: Vec<Tier>,
+    source_us: Option<u64>,
+    /// Fetches under way at most.
+    inflight_max: u32,
+    /// What is kept, by tier, as the policy in force sees it.
+    policies: Vec<Box<dyn Policy>>,
+    policy: PolicyKind,
+    /// Whether a tier below RAM has room for all the data.
+    mirrored: bool,
+    /// Open handles of each open file.
+    open: BTreeMap<FileId, u32>,
+    /// Files that were lent. Some may not be all there any more.
+    lent: BTreeSet<FileId>,
+    /// Files of which blocks have come or gone.
+    moved: Vec<FileId>,
+}
+
+impl Ledger {
+    /// Nothing is held of files that lie so.
+    pub(super) fn new(settings: &Settings, layout: &Arc<Layout>) -> Self {
+        let mut ledger = Ledger {
+            layout: Arc::clone(layout),
+            residency: Residency::new(layout.blocks(), settings.tiers.len()),
+            parts: Parts::default(),
+            window: Window::new(settings.window_bytes),
+            counters: Counters::default(),
+            tiers: settings.tiers.clone(),
+            source_us: settings.source_us,
+            inflight_max: settings.inflight_max,
+            policies: Vec::new(),
+            policy: PolicyKind::None,
+            mirrored: false,
+            open: BTreeMap::new(),
+            lent: BTreeSet::new(),
+            moved: Vec::new(),
+        };
+        ledger.size_tiers();
+        ledger
+    }
+
+    /// Files lie otherwise from now on.
+    pub(super) fn lay_out(&mut self, layout: &Arc<Layout>) {
+        self.layout = Arc::clone(layout);
+        self.residency.grow(layout.blocks());
+        self.size_tiers();
+    }
+
+    /// A tier has another capacity. Says whether there is such a tier.
+    pub(super) fn resize(&mut self, tier: usize, capacity: u64) -> bool {
+        let Some(resized) = self.tiers.get_mut(tier) else { return false };
+        resized.capacity = capacity;
+        self.size_tiers();
+        true
+    }
+
+    fn size_tiers(&mut self) {
+        let total = self.layout.stored_bytes_of_all();
+        let takes_all = |tier: usize| self.is_worth_it(tier) && self.tiers[tier].capacity >= total;
+        self.mirrored = self.tiers_below().any(takes_all);
+        self.window.fit(self.layout.mean_pages_bytes(), self.capacity(RAM));
+    }
+
+    /// What is charged at this moment.
+    pub(super) fn accounts(&self) -> Accounts {
+        Accounts {
+            kept: self.residency.kept.clone(),
+            staged: self.residency.staged,
+            parts: self.parts.bytes,
+            dropping: self.residency.dropping,
+            window: self.window.bytes(),
+            fetching: self.residency.fetching,
+        }
+    }
+
+    /// Bytes that a tier may hold.
+    pub(super) fn capacity(&self, tier: usize) -> u64 {
+        self.tiers[tier].capacity
+    }
+
+    /// The tiers below RAM.
+    pub(super) fn tiers_below(&self) -> std::ops::Range<usize> {
+        RAM + 1..self.tiers.len()
+    }
+
+    /// All blocks.
+    pub(super) fn blocks(&self) -> impl DoubleEndedIterator<Item = BlockId> + use<> {
+        (0..self.layout.blocks() as u32).map(BlockId)
+    }
+
+    /// The files of which blocks have come or gone since the last call.
+    pub(super) fn take_moved(&mut self) -> Vec<FileId> {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Whether a file's opens need to be seen is to be asked again.
+    pub(super) fn note_moved(&mut self, file: FileId) {
+        if self.moved.last() != Some(&file) {
+            self.moved.push(file);
+        }
+    }
+
+    fn moves(&mut self, block: BlockId) {
+        self.note_moved(self.layout.file_of(block));
+    }
+
+    /// Whether a file is open.
+    pub(super) fn has_open(&self, file: FileId) -> bool {
+        self.open.contains_key(&file)
+    }
+
+    /// A file is opened once more. What is being read is no victim, though its next use may well be the
+    /// farthest.
+    pub(super) fn open(&mut self, file: FileId) {
+        *self.open.entry(file).or_default() += 1;
+        for block in self.layout.blocks_of(file) {
+            self.policies[RAM].remove(block);
+            self.residency.mark_unread(block, false);
+        }
+    }
+
+    /// One handle of a file is closed. Says whether it was the last one.
+    pub(super) fn close(&mut self, file: FileId) -> bool {
+        let is_last = self.open.get(&file).is_none_or(|handles| *handles == 1);
+        if is_last {
+            self.open.remove(&file);
+        } else if let Some(handles) = self.open.get_mut(&file) {
+            *handles -= 1;
+        }
+        is_last
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    pub(super) fn open_files(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Shows everything that is kept to the policy in force.
+    pub(super) fn weigh_anew(&mut self, forecast: &Forecast) {
+        let policy = forecast.policy();
+        // These weigh no order, and what they know besides is nowhere else.
+        let same = policy == self.policy && self.policies.len() == self.tiers.len();
+        if same && matches!(policy, PolicyKind::Lru | PolicyKind::Minio) {
+            return;
+        }
+        self.policy = policy;
+        let new: fn() -> Box<dyn Policy> = match policy {
+            PolicyKind::Lru => || Box::new(Lru::default()),
+            PolicyKind::Minio | PolicyKind::None => || Box::new(Minio),
+            _ => || Box::new(Belady::default()),
+        };
+        self.policies = self.tiers.iter().map(|_| new()).collect();
+        for tier in 0..self.tiers.len() {
+            for block in self.residency.kept_in(tier) {
+                if tier != RAM || !self.open.contains_key(&self.layout.file_of(block)) {
+                    self.policies[tier].touch(block, forecast.next_use(block, false));
+                }
+            }
+        }
+    }
+
+    /// Tells the policies of the tiers that keep the block when it is read next; in RAM only once
+    /// nobody has it open.
+    pub(super) fn touch(&mut self, block: BlockId, forecast: &Forecast) {
+        let next = forecast.next_use(block, false);
+        for tier in 0..self.tiers.len() {
+            let kept = tier != RAM || !self.residency.is_staged(block);
+            if kept && self.residency.is_in(block, tier) {
+                self.policies[tier].touch(block, next);
+            }
+        }
+    }
+
+    /// The same, if nobody has it open.
+    pub(super) fn touch_closed(&mut self, block: BlockId, forecast: &Forecast) {
+        if !self.has_open(self.layout.file_of(block)) {
+            self.touch(block, forecast);
+        }
+    }
+
+    /// Whether a block takes less time from a tier below RAM than from the source.
+    fn is_worth_it(&self, tier: usize) -> bool {
+        let block_us = self.tiers[tier].block_us;
+        self.source_us.is_none_or(|source_us| block_us < source_us)
+    }
+
+    /// Where a block is fetched from.
+    pub(super) fn nearest(&self, block: BlockId) -> Place {
+        let tier = self.residency.place(block).filter(|tier| self.is_worth_it(*tier));
+        tier.map_or(Place::Source, Place::Tier)
+    }
+
+    /// Whether a tier below has a block, or is about to.
+    fn is_below(&self, block: BlockId) -> bool {
+        self.residency.place(block).is_some() || self.residency.is_placing(block)
+    }
+
+    /// Whether what arrives from the source is offered to the tiers below: it will not stay in RAM, or
+    /// there is room for all the data.
+    pub(super) fn is_to_be_placed(&self, block: BlockId) -> bool {
+        self.mirrored || self.residency.is_staged(block)
+    }
+
+    /// Offers a block to the tiers below.
+    pub(super) fn place(&mut self, block: BlockId, forecast: &Forecast, actions: &mut Vec<Action>) {
+        let bytes = self.layout.stored_bytes(block);
+        if self.residency.placing_bytes + bytes > PLACING_MAX || self.is_below(block) {
+            return;
+        }
+        let next = forecast.next_use(block, true);
+        if let Some(tier) = self.room_below(block, next, actions) {
+            self.residency.start_place(block, tier, bytes);
+            actions.push(Action::Place { block, tier });
+        }
+    }
+
+    /// Has a tier below bring a block, if one has room for it or makes some. Says whether one does.
+    pub(super) fn load(
+        &mut self,
+        block: BlockId,
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let next = forecast.next_use(block, false);
+        let room = self.room_below(block, next, actions);
+        if let Some(tier) = room {
+            self.residency.start_place(block, tier, self.layout.stored_bytes(block));
+            actions.push(Action::Load { block, tier });
+        }
+        room.is_some()
+    }
+
+    /// The first tier below RAM that has room for a block which is read next then, or makes some.
+    fn room_below(
+        &mut self,
+        block: BlockId,
+        next: NextUse,
+        actions: &mut Vec<Action>,
+    ) -> Option<usize> {
+        let bytes = self.layout.stored_bytes(block);
+        for tier in self.tiers_below() {
+            let capacity = self.capacity(tier);
+            if bytes > capacity || !self.is_worth_it(tier) {
+                continue;
+            }
+            if self.residency.kept[tier] + bytes > capacity {
+                let Some(victim) = self.policies[tier].victim(next) else { continue };
+                self.displace(victim, tier, actions);
+            }
+            if self.residency.kept[tier] + bytes <= capacity {
+                return Some(tier);
+            }
+        }
+        None
+    }
+
+    /// Whether a tier below has room for a block beside all that it keeps.
+    pub(super) fn has_room_below(&self, block: BlockId) -> bool {
+        let bytes = self.layout.stored_bytes(block);
+        self.tiers_below().any(|tier| {
+            self.is_worth_it(tier) && self.residency.kept[tier] + bytes <= self.capacity(tier)
+        })
+    }
+
+    /// A copy in a tier below is given up.
+    pub(super) fn displace(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
+        self.not_here(block, tier);
+        actions.push(Action::Displace { block, tier });
+    }
+
+    /// A tier below does not have a block after all.
+    pub(super) fn not_here(&mut self, block: BlockId, tier: usize) {
+        self.policies[tier].remove(block);
+        self.residency.displace(block, tier, self.layout.stored_bytes(block));
+    }
+
+    /// A copy has been written to a tier below, or could not be.
+    pub(super) fn placed(&mut self, block: BlockId, tier: usize, done: bool, forecast: &Forecast) {
+        if !self.residency.is_placing(block) {
+            return;
+        }
+        self.residency.finish_place(block, self.layout.stored_bytes(block), done);
+        if done {
+            self.counters.placed += 1;
+            self.policies[tier].touch(block, forecast.next_use(block, false));
+        }
+    }
+
+    /// What a tier has held since before the start counts like what was placed there.
+    pub(super) fn found(
+        &mut self,
+        tier: usize,
+        blocks: &[BlockId],
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.tiers_below().contains(&tier) {
+            return;
+        }
+        for &block in blocks {
+            let known = self.layout.has(block) && !self.residency.is_in(block, tier);
+            if !known || self.residency.is_placing(block) {
+                continue;
+            }
+            let bytes = self.layout.stored_bytes(block);
+            if self.residency.kept[tier] + bytes > self.capacity(tier) {
+                actions.push(Action::Displace { block, tier });
+                continue;
+            }
+            self.residency.start_place(block, tier, bytes);
+            self.residency.finish_place(block, bytes, true);
+            self.policies[tier].touch(block, forecast.next_use(block, false));
+        }
+    }
+
+    /// Whether RAM or a tier below has room for all the data.
+    pub(super) fn has_room_for_all(&self) -> bool {
+        let all = self.layout.pages_bytes_of_all();
+        self.mirrored || all + self.window.bytes() <= self.capacity(RAM)
+    }
+
+    /// Whether RAM can keep the block beside so much that it keeps already.
+    fn has_room(&self, block: BlockId, kept: u64, forecast: &Forecast) -> bool {
+        let bytes = self.layout.pages_bytes(block);
+        let own = if self.residency.is_staged(block) { bytes } else { 0 };
+        // Readers may have had more staged than the window has room for.
+        let beside = self.window.bytes().max(self.residency.staged - own);
+        let parts = self.parts_used(forecast);
+        forecast.policy() != PolicyKind::None && kept + bytes + beside + parts <= self.capacity(RAM)
+    }
+
+    /// The bytes of parts that nothing is kept in place of.
+    fn parts_used(&self, forecast: &Forecast) -> u64 {
+        if forecast.is_blind() { self.parts.used(self.capacity(RAM)) } else { 0 }
+    }
+
+    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
+    pub(super) fn may_stay(&self, block: BlockId) -> bool {
+        let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
+        self.mirrored || !below
+    }
+
+    /// Whether RAM would keep a block that is fetched now.
+    pub(super) fn can_be_kept(&self, block: BlockId, forecast: &Forecast) -> bool {
+        self.may_stay(block) && self.has_room(block, self.residency.kept[RAM], forecast)
+    }
+
+    /// Makes room in RAM for a block that is expected at `next`, in place of others as the policy says.
+    /// Says whether there is room.
+    pub(super) fn make_way(
+        &mut self,
+        block: BlockId,
+        next: NextUse,
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        while !self.has_room(block, self.residency.kept[RAM], forecast)
+            && self.has_room(block, 0, forecast)
+            && let Some(victim) = self.policies[RAM].victim(next)
+        {
+            self.drop_kept(victim, actions);
+        }
+        self.has_room(block, self.residency.kept[RAM], forecast)
+    }
+
+    fn drop_kept(&mut self, victim: BlockId, actions: &mut Vec<Action>) {
+        self.policies[RAM].remove(victim);
+        self.drop_pages(victim, actions);
+    }
+
+    /// The block that a tier would give up first, for one that is read at this moment.
+    pub(super) fn victim(&mut self, tier: usize) -> Option<BlockId> {
+        self.policies[tier].victim(NextUse::At(0))
+    }
+
+    /// A staged block is kept from now on.
+    pub(super) fn keep(&mut self, block: BlockId) {
+        self.residency.keep(block, self.layout.pages_bytes(block));
+        self.moves(block);
+    }
+
+    /// A kept block is only staged from now on.
+    pub(super) fn unkeep(&mut self, block: BlockId) {
+        self.policies[RAM].remove(block);
+        self.residency.unkeep(block, self.layout.pages_bytes(block));
+        self.moves(block);
+    }
+
+    /// A block of RAM is given up, which the policy may have kept.
+    pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        self.counters.dropped += 1;
+        if self.residency.is_unread(block) {
+            let wasted = if self.is_below(block) { 0 } else { self.layout.range(block).1 };
+            self.counters.wasted_bytes += wasted;
+            self.residency.mark_unread(block, false);
+        }
+        self.policies[RAM].remove(block);
+        self.residency.start_drop(block, self.layout.pages_bytes(block));
+        self.moves(block);
+        actions.push(Action::Drop { block });
+    }
+
+    /// Pages that were to be dropped are gone.
+    pub(super) fn dropped(&mut self, block: BlockId) {
+        self.residency.finish_drop(block, self.layout.pages_bytes(block));
+    }
+
+    /// Whether a block is in RAM, or on its way there.
+    pub(super) fn is_here(&self, block: BlockId) -> bool {
+        self.residency.is_in(block, RAM) || self.residency.is_fetching(block)
+    }
+
+    /// Whether a block is in RAM and nobody is reading it at this moment; of a large file that is
+    /// open, another block may be read.
+    pub(super) fn can_go(&self, block: BlockId) -> bool {
+        let file = self.layout.file_of(block);
+        let read = self.has_open(file) && self.layout.blocks_of(file).len() < 2;
+        self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
+    }
+
+    /// Whether another fetch may be under way. Where a tier below takes everything, none begins that
+    /// it would not be able to take in time: it would be fetched from the source again.
+    pub(super) fn may_fetch_more(&self) -> bool {
+        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
+        self.residency.fetching < self.inflight_max
+            && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
+    }
+
+    /// Fetches that may begin.
+    pub(super) fn fetches_left(&self) -> u32 {
+        self.inflight_max.saturating_sub(self.residency.fetching)
+    }
+
+    /// Whether most of what is staged has arrived and is not read yet, so that the source could do more.
+    pub(super) fn waits_for_readers(&self) -> bool {
+        let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
+        2 * coming < self.window.bytes()
+    }
+
+    /// A fetch begins that a reader waits for. It is charged as kept if RAM has room for it.
+    pub(super) fn start_fetch(&mut self, block: BlockId, forecast: &Forecast) {
+        let keep = self.can_be_kept(block, forecast);
+        self.charge(block, keep);
+    }
+
+    /// Begins to fetch a block ahead, which is kept or staged.
+    pub(super) fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
+        self.charge(block, keep);
+        self.counters.prefetched += 1;
+        let from = self.nearest(block);
+        // Of what is open nobody sees which blocks are read.
+        let seen = !self.has_open(self.layout.file_of(block));
+        self.residency.mark_unread(block, seen && from == Place::Source);
+        actions.push(Action::Fetch { block, from });
+    }
+
+    fn charge(&mut self, block: BlockId, keep: bool) {
+        self.parts.forget(block);
+        self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
+        self.moves(block);
+    }
+
+    /// What is charged is fetched again. Until it is there it is no victim.
+    pub(super) fn refetch(&mut self, block: BlockId) {
+        self.counters.refetched_bytes += self.layout.range(block).1;
+        self.policies[RAM].remove(block);
+        self.residency.restart_fetch(block);
+    }
+
+    /// A fetch has failed.
+    pub(super) fn failed(&mut self, block: BlockId) {
+        self.counters.failed += 1;
+        self.residency.forget(block, self.layout.pages_bytes(block));
+        self.moves(block);
+    }
+
+    /// Pages of a block in RAM are gone, and nobody has missed them yet.
+    pub(super) fn lost(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        if !self.residency.is_in(block, RAM) || self.residency.is_fetching(block) {
+            return;
+        }
+        self.counters.restored += 1;
+        self.refetch(block);
+        actions.push(Action::Fetch { block, from: self.nearest(block) });
+    }
+
+    /// Has parts go as long as they take more than is left of RAM.
+    pub(super) fn fit_parts(&mut self, forecast: &Forecast, actions: &mut Vec<Action>) {
+        let others = |ledger: &Self| ledger.residency.kept[RAM] + ledger.residency.staged;
+        while self.parts.bytes > 0 && others(self) + self.parts.bytes > self.capacity(RAM) {
+            // Blocks that this epoch has read go first, the one that is read last of all.
+            let now = NextUse::At(forecast.unread.now());
+            if self.parts.bytes <= self.parts_used(forecast)
+                && let Some(victim) = self.policies[RAM].victim(now)
+            {
+                self.drop_kept(victim, actions);
+                continue;
+            }
+            let Some((block, pages)) = self.parts.pop() else { return };
+            self.drop_part(block, pages, actions);
+        }
+    }
+
+    fn drop_part(&mut self, block: BlockId, pages: PageRange, actions: &mut Vec<Action>) {
+        self.counters.dropped += 1;
+        self.residency.start_drop(block, self.layout.pages_bytes(block));
+        actions.push(Action::DropParts { block, pages });
+    }
+
+    /// The kernel reads a file by itself.
+    pub(super) fn lend(&mut self, file: FileId) {
+        self.lent.insert(file);
+    }
+
+    /// Whether the kernel reads a file by itself: it was lent, and a tier below has all of it still.
+    pub(super) fn is_lent(&self, file: FileId) -> bool {
+        let below = |block| self.residency.place(block).is_some();
+        self.lent.contains(&file) && self.layout.blocks_of(file).all(below)
+    }
+
+    /// Nothing that is known of a block is true any more.
+    pub(super) fn void(&mut self, block: BlockId, actions: &mut Vec<Action>) {
+        let (pages, stored) = (self.layout.pages_bytes(block), self.layout.stored_bytes(block));
+        self.parts.forget(block);
+        self.residency.forget(block, pages);
+        self.residency.finish_drop(block, pages);
+        self.residency.finish_place(block, stored, false);
+        self.policies[RAM].remove(block);
+        for tier in self.tiers_below() {
+            self.displace(block, tier, actions);
+        }
+        self.moves(block);
+    }
+}

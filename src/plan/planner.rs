@@ -1,0 +1,207 @@
+//! The planner: it takes events, has its parts hear of them, and gives actions.
+
+use std::sync::Arc;
+
+use super::event::{Accounts, Action, Counters, Event, Settings};
+use super::layout::Layout;
+use super::readers::{Context, Readers};
+use super::residency::RAM;
+use super::staging::Stager;
+use super::stream::{Stream, StreamStatus};
+use super::visibility::Visibility;
+use super::warm::{Standing, Warming};
+use crate::config::PolicyKind;
+use crate::ids::{BlockId, FileId, StreamId};
+
+/// The owner of all decisions about one source's blocks.
+pub struct Planner {
+    pub(super) stager: Stager,
+    pub(super) readers: Readers,
+    pub(super) visibility: Visibility,
+    warming: Warming,
+    /// Whether a stream is at the end of what is known of its order.
+    ending: bool,
+}
+
+impl Planner {
+    /// A planner for files of this layout.
+    pub fn new(settings: Settings, layout: Arc<Layout>) -> Self {
+        Planner {
+            stager: Stager::new(&settings, &layout),
+            readers: Readers::default(),
+            visibility: Visibility::new(&settings, layout.files()),
+            warming: Warming::default(),
+            ending: false,
+        }
+    }
+
+    /// Takes one event and appends what is to be done to `actions`.
+    pub fn apply(&mut self, event: Event, actions: &mut Vec<Action>) {
+        // A block of a file that has grown may be read before the growth is told, and one that its file
+        // left behind may be told of after it.
+        if event.block().is_some_and(|block| !self.stager.ledger.layout.has(block)) {
+            return;
+        }
+        let from = actions.len();
+        self.hear(event, actions);
+        self.readers.let_go(&mut Context {
+            stager: &mut self.stager,
+            visibility: &self.visibility,
+            actions,
+        });
+        self.follow_up(actions);
+        let in_time = !self.readers.lag_too_far(&self.stager.ledger);
+        self.stager.stage(in_time, actions);
+        self.warming.bring(&mut self.stager, actions);
+        let Stager { ledger, forecast, .. } = &mut self.stager;
+        ledger.fit_parts(forecast, actions);
+        self.show_files(from, actions);
+    }
+
+    fn hear(&mut self, event: Event, actions: &mut Vec<Action>) {
+        let Planner { stager, readers, visibility, warming, .. } = self;
+        let Stager { ledger, forecast, .. } = &mut *stager;
+        match event {
+            Event::Ordered { stream, order } => {
+                let follower = Stream::new(order, &ledger.layout);
+                return stager.follow(stream, follower, actions);
+            }
+            Event::Continued { stream, order } => {
+                let follower = Stream::new(order, &ledger.layout);
+                let follower = follower.counted_on(forecast.stream(stream));
+                return stager.follow(stream, follower, actions);
+            }
+            Event::Withdrawn { stream } => return stager.withdraw(stream, actions),
+            Event::Arrived { block, from } => return stager.arrived(block, from, actions),
+            Event::Failed { block } => return ledger.failed(block),
+            Event::Lost { block } => return ledger.lost(block, actions),
+            Event::Dropped { block } => return ledger.dropped(block),
+            Event::Placed { block, tier, done } => {
+                warming.loaded(block);
+                return ledger.placed(block, tier, done, forecast);
+            }
+            Event::Found { tier, blocks } => return ledger.found(tier, &blocks, forecast, actions),
+            Event::NotHere { block, tier } => return ledger.not_here(block, tier),
+            Event::Lent { file } => return stager.lent(file, actions),
+            Event::Wanted { blocks } => return warming.wanted(&blocks, ledger),
+            Event::Unwanted { blocks } => return warming.unwanted(&blocks, stager, actions),
+            Event::Resized { tier, capacity } => return stager.resized(tier, capacity, actions),
+            Event::Withheld { file } => {
+                visibility.withhold(file, true);
+                return ledger.note_moved(file);
+            }
+            Event::Released { file } => {
+                visibility.withhold(file, false);
+                return ledger.note_moved(file);
+            }
+            Event::Changed { layout, files } => return self.changed(&layout, &files, actions),
+            _ => {}
+        }
+        let at = &mut Context { stager, visibility, actions };
+        match event {
+            Event::Opened { task, file } => readers.opened(task, file, at),
+            Event::Seen { task, file } => readers.seen(task, file, at),
+            Event::Touched { task, file } => readers.touched(task, file, at),
+            Event::Left { task } => readers.left(task, at),
+            Event::Missed { block, task } => readers.missed(block, task, at),
+            Event::Joined { block, .. } => readers.joined(block, at),
+            Event::Part { block, task, pages } => readers.part(block, task, pages, warming, at),
+            Event::Closed { file } => readers.closed(file, at),
+            _ => {}
+        }
+    }
+
+    /// What has come of the streams' progress.
+    fn follow_up(&mut self, actions: &mut Vec<Action>) {
+        let Stager { ledger, forecast, .. } = &mut self.stager;
+        let (mut passed, mut turning) = (Vec::new(), Vec::new());
+        for stream in forecast.streams_mut() {
+            stream.take_passed(&mut passed);
+            let in_ram = |block: &BlockId| ledger.residency.is_in(*block, RAM);
+            let due = stream.take_due().filter(in_ram);
+            actions.extend(due.map(|block| Action::Check { block }));
+            stream.take_near(&mut turning);
+        }
+        turning.into_iter().for_each(|block| ledger.note_moved(ledger.layout.file_of(block)));
+        passed.into_iter().for_each(|block| self.stager.passed(block, actions));
+        let forecast = &mut self.stager.forecast;
+        let told = forecast.streams().filter(|stream| stream.is_told());
+        let longest = told.map(Stream::len).max();
+        for stream in forecast.streams_mut() {
+            let main = stream.is_told() && Some(stream.len()) == longest;
+            let began = stream.take_turn().filter(|_| main);
+            actions.extend(began.map(|epoch| Action::Began { epoch }));
+        }
+        let ending = forecast.streams().any(Stream::is_ending);
+        self.stager.all_moved |= ending && !self.ending;
+        self.ending = ending;
+    }
+
+    /// Has files whose blocks have come or gone opened as fits that. This is told before anything else: a
+    /// file is seen again before its pages are gone, and shown before a fetch makes the kernel know it.
+    fn show_files(&mut self, from: usize, actions: &mut Vec<Action>) {
+        let Stager { ledger, forecast, all_moved, .. } = &mut self.stager;
+        let mut files = ledger.take_moved();
+        if std::mem::take(all_moved) {
+            files = (0..ledger.layout.files() as u32).map(FileId).collect();
+        }
+        let shown = files.into_iter();
+        let shown = shown.filter_map(|file| self.visibility.look_again(file, ledger, forecast));
+        let shown: Vec<Action> = shown.collect();
+        actions.splice(from..from, shown);
+    }
+
+    fn changed(&mut self, layout: &Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {
+        let known = Arc::clone(&self.stager.ledger.layout);
+        let later = layout.is_later(&known);
+        // Another change may be in this layout already, and its own event on the way.
+        let moved = if later { known.moved(layout) } else { Vec::new() };
+        for &file in files.iter().chain(&moved) {
+            self.visibility.renew(file);
+            self.readers.divided.join(file, actions);
+            for block in known.blocks_of(file) {
+                self.warming.loaded(block);
+                self.stager.ledger.void(block, actions);
+            }
+        }
+        if later {
+            self.stager.lay_out(layout);
+            self.visibility.grow(layout.files());
+        }
+    }
+
+    /// Where a block is.
+    pub fn standing(&self, block: BlockId) -> Standing {
+        self.warming.standing(block, &self.stager.ledger)
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        self.stager.ledger.counters
+    }
+
+    /// What is charged at this moment.
+    pub fn accounts(&self) -> Accounts {
+        self.stager.ledger.accounts()
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> PolicyKind {
+        self.stager.forecast.policy()
+    }
+
+    /// The tasks that hold a file open as far as can be told.
+    pub fn tasks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.readers.tasks.at_files()
+    }
+
+    /// Number of files that are opened without a request.
+    pub fn trusted_files(&self) -> u64 {
+        self.visibility.unseen()
+    }
+
+    /// Where each stream stands.
+    pub fn streams(&self) -> impl Iterator<Item = (StreamId, StreamStatus)> + '_ {
+        self.stager.forecast.numbered().map(|(id, stream)| (id, stream.status()))
+    }
+}
