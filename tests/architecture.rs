@@ -70,13 +70,13 @@ const WINGS: [(&str, &[&str]); 2] = [
         "learning",
         &[
             "engine/mod.rs",
-            "engine/order.rs",
+            "engine/orders.rs",
             "engine/record.rs",
             "engine/status.rs",
             "engine/files.rs",
         ],
     ),
-    ("rehearsal", &["engine/mod.rs", "engine/order.rs"]),
+    ("rehearsal", &["engine/mod.rs", "engine/orders.rs", "engine/serving.rs"]),
 ];
 
 /// Rooms in which the kernel may be notified, or waited for: their locks are counted.

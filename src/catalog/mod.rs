@@ -62,7 +62,6 @@ use tree::{Clock, Tables, Tree};
 pub struct Attr {
     /// The kernel's number of this version of the file.
     pub node: NodeId,
-    /// What `stat` tells.
     pub stat: Stat,
     /// For how long this may be believed without asking again.
     pub valid: Duration,
@@ -93,16 +92,13 @@ pub struct Located {
     pub fingerprint: Fingerprint,
     /// First byte in the file.
     pub offset: u64,
-    /// Number of bytes.
     pub length: usize,
 }
 
 /// One name of a directory's listing.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The name.
     pub name: OsString,
-    /// The row.
     pub attr: Attr,
     /// Whether the source could say what the name stands for; else no more is known than its kind.
     pub sure: bool,
@@ -254,9 +250,6 @@ impl Catalog {
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
     /// Nothing happens where it is there as it is, or where the scan is not over.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn save(&self, to: &Anchored) -> std::io::Result<()> {
         if !self.scan_status().is_whole || self.saved.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -267,9 +260,6 @@ impl Catalog {
     }
 
     /// As [`save`](Self::save), whatever is there.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn export(&self, to: &Anchored) -> std::io::Result<()> {
         // Nobody has to wait for the disk.
         let tables = self.tables();

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
 
+use super::orders::Orders;
 use super::{Engine, Status};
 use crate::fuse::{ControlFile, Render};
 use crate::learning::LoaderStatus;
@@ -14,49 +15,47 @@ const STREAM: &str = "default";
 /// Bytes of an order that is a sampler's spec and not a list.
 const SPEC_MAX: usize = 4096;
 
-impl Engine {
-    /// The files: `status.json`, `stats`, `config` and `order`.
-    pub(super) fn control_files(self: &Arc<Self>) -> Vec<ControlFile> {
-        let render = |what: fn(&Engine) -> Vec<u8>| -> Render {
-            let engine: Weak<Engine> = Arc::downgrade(self);
-            Box::new(move || engine.upgrade().map(|engine| what(&engine)).unwrap_or_default())
-        };
-        let engine = Arc::downgrade(self);
-        let accept = move |written: &[u8]| {
-            let engine = engine.upgrade().ok_or(())?;
-            let taken = engine.take_order(written);
-            taken.map(|_| ()).map_err(|error| tracing::warn!(%error, "an order was refused"))
-        };
-        let read_only = |name, what| ControlFile { name, render: render(what), accept: None };
-        vec![
-            read_only("status.json", |engine| {
-                let mut text = serde_json::to_vec_pretty(&engine.status()).unwrap_or_default();
-                text.push(b'\n');
-                text
-            }),
-            read_only("stats", |engine| prometheus(&engine.status()).into_bytes()),
-            read_only("config", |engine| engine.rendered.clone().into_bytes()),
-            ControlFile {
-                name: "order",
-                render: render(|engine| engine.orders().into_bytes()),
-                accept: Some(Box::new(accept)),
-            },
-        ]
-    }
+/// The files: `status.json`, `stats`, `config` and `order`.
+pub(super) fn control_files(engine: &Arc<Engine>) -> Vec<ControlFile> {
+    let render = |what: fn(&Engine) -> Vec<u8>| -> Render {
+        let engine: Weak<Engine> = Arc::downgrade(engine);
+        Box::new(move || engine.upgrade().map(|engine| what(&engine)).unwrap_or_default())
+    };
+    let engine = Arc::downgrade(engine);
+    let accept = move |written: &[u8]| {
+        let engine = engine.upgrade().ok_or(())?;
+        let taken = take_order(&engine.orders, written);
+        taken.map(|_| ()).map_err(|error| tracing::warn!(%error, "an order was refused"))
+    };
+    let read_only = |name, what| ControlFile { name, render: render(what), accept: None };
+    vec![
+        read_only("status.json", |engine| {
+            let mut text = serde_json::to_vec_pretty(&engine.status()).unwrap_or_default();
+            text.push(b'\n');
+            text
+        }),
+        read_only("stats", |engine| prometheus(&engine.status()).into_bytes()),
+        read_only("config", |engine| engine.rendered.clone().into_bytes()),
+        ControlFile {
+            name: "order",
+            render: render(|engine| orders(engine).into_bytes()),
+            accept: Some(Box::new(accept)),
+        },
+    ]
+}
 
-    /// The orders as they were given, one a line.
-    fn orders(&self) -> String {
-        let orders = self.status().orders.into_iter();
-        orders.filter_map(|order| Some(format!("{}={}\n", order.stream, order.spec?))).collect()
-    }
+/// The orders as they were given, one a line.
+fn orders(engine: &Engine) -> String {
+    let orders = engine.status().orders.into_iter();
+    orders.filter_map(|order| Some(format!("{}={}\n", order.stream, order.spec?))).collect()
+}
 
-    /// Takes a sampler's spec, or else the text of an order file.
-    fn take_order(&self, written: &[u8]) -> crate::error::Result<String> {
-        let line = std::str::from_utf8(written).ok().map(str::trim);
-        match line.filter(|line| written.len() <= SPEC_MAX && !line.contains('\n')) {
-            Some(line) if crate::order::OrderSpec::is_named(line) => self.set_order(STREAM, line),
-            _ => self.set_order_list(STREAM, written),
-        }
+/// Takes a sampler's spec, or else the text of an order file.
+fn take_order(orders: &Orders, written: &[u8]) -> crate::error::Result<String> {
+    let line = std::str::from_utf8(written).ok().map(str::trim);
+    match line.filter(|line| written.len() <= SPEC_MAX && !line.contains('\n')) {
+        Some(line) if crate::order::OrderSpec::is_named(line) => orders.set(STREAM, line),
+        _ => orders.set_list(STREAM, written),
     }
 }
 

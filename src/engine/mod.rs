@@ -3,20 +3,21 @@
 //! 1. [`Engine::start`] takes up the catalog of an earlier mount or begins to scan the source, and
 //!    starts the planner's thread, the only one that ever touches the planner: it takes what is in
 //!    the inbox, applies it, and has the cache do what comes out.
-//! 2. [`Engine::serve`] mounts the dataset. The first connection's page cache is the RAM tier;
-//!    further mount points show it too ([`Engine::attach`]).
-//! 3. Orders are given by name of a stream at any time from then on, [`Engine::set_order`]; before,
+//! 2. [`Serving::serve`] mounts the dataset. The first connection's page cache is the RAM tier;
+//!    further mount points show it too ([`Serving::attach`]).
+//! 3. Orders are given by name of a stream at any time from then on, [`Orders::set`]; before,
 //!    nothing could take what is fetched ahead.
 //! 4. What nobody tells is found out by a thread of its own, in `learning`, from what the planner's
 //!    thread hears.
 //! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
 
-mod attach;
-mod disk;
+mod budgets;
 mod ending;
 mod files;
-mod keeping;
-mod order;
+mod keeper;
+mod lease;
+mod opening;
+mod orders;
 mod planning;
 mod record;
 mod serving;
@@ -24,93 +25,90 @@ mod status;
 mod warmup;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox, Observer};
-use crate::catalog::{Catalog, CatalogState, Changes, NodeId};
-use crate::config::{Budget, Mode, Reading, RehearsalSettings, Settings, Start};
+use crate::catalog::{Catalog, CatalogState, Changes};
+use crate::config::{Bytes, Mode, Reading, RehearsalSettings, Settings, Start};
+use crate::disk::{Alarm, LOOK_EVERY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
-use crate::fuse::{Connection, KNOWN_BYTES, Mounted, Notifier, OwnThreads, Room};
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{Opening, Question, Rehearsal};
-use crate::source::{Crew, PosixSource, Source, Urgency};
-use crate::store::home::{self, Home, Owner, Stay};
+use crate::source::{PosixSource, Source};
+use crate::store::home::{self, Home, Owner};
 use crate::sync::Mutex;
-use disk::{DiskBudget, Opened};
+use budgets::Budgets;
 use ending::Ending;
-pub use keeping::Scanned;
-pub use order::{resolve as resolve_order, tell_unreadable};
+use keeper::Keeper;
+pub use keeper::Scanned;
+use lease::StoreLease;
+use opening::Opened;
+pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
+pub use serving::Serving;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
-use warmup::Warmups;
-pub use warmup::{Chosen, Pace, Progress, Tally};
+use warmup::Choice;
+pub use warmup::{Chosen, Pace, Progress, Tally, Warmups};
 
 /// The tier that the local store is.
 const STORE_TIER: usize = RAM + 1;
 
-/// Everything that serves one source.
-pub struct Engine {
+/// What all parts of an engine have in common.
+pub(crate) struct Core {
     settings: Settings,
     source_path: PathBuf,
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     dataset: Arc<Dataset>,
+    /// Whether the engine is being stopped.
+    over: Ending,
+}
+
+/// What is to be said of the local store since the start.
+struct StoreNote {
+    /// Why there is none though it is configured.
+    fault: Option<Error>,
+    /// What is wrong, in words, if it was on another disk before.
+    moved: Option<String>,
+}
+
+impl StoreNote {
+    /// The state of a local store that there is not.
+    fn fault_state(&self) -> Option<&'static str> {
+        let words = "down: the cache disk failed, hung or had no room at the mount; none is used";
+        self.fault.as_ref().map(|_| words)
+    }
+}
+
+/// Everything that serves one source.
+pub struct Engine {
+    core: Arc<Core>,
+    serving: Arc<Serving>,
+    orders: Arc<Orders>,
+    keeper: Arc<Keeper>,
+    budgets: Arc<Budgets>,
+    warmups: Warmups,
+    lease: Arc<StoreLease>,
+    store_note: StoreNote,
     published: Arc<Mutex<Published>>,
-    streams: Streams,
     /// None where orders are only told.
-    learning: Option<Learning>,
+    learning: Option<Arc<Learning>>,
     /// None where there are no buffers.
-    rehearsal: Option<Rehearsal>,
-    /// The first keeps pages, which are the RAM tier.
-    connections: Mutex<Vec<Arc<Connection>>>,
-    /// The control files and the views.
-    beside: Mutex<Vec<Arc<Mounted>>>,
-    /// Further mount points that show the first connection.
-    bound: Mutex<Vec<PathBuf>>,
+    rehearsal: Option<Arc<Rehearsal>>,
     /// The settings as people read them.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
-    /// The RAM budget of this moment.
-    budget: Mutex<Budget>,
-    /// What is written to control files and views and not taken yet.
-    written: Arc<Room>,
-    warmups: Mutex<Warmups>,
-    /// The budget of the local store, if there is one.
-    disk: Option<DiskBudget>,
-    /// Why there is none though it is configured.
-    disk_fault: Option<Error>,
-    /// What is wrong, in words, if it was on another disk before.
-    disk_moved: Option<String>,
-    /// As long as it is held, nobody else uses the local store.
-    home: Mutex<Option<Home>>,
-    /// Says to others that it will be.
-    stay: Mutex<Option<Stay>>,
-    /// Whether all files were known when the planner was told what the local store has: that is
-    /// found by the names that there are.
-    adopted: bool,
-    /// Whether it is being stopped.
-    over: Ending,
-    /// Whether it has been; held by who stops it.
+    /// Whether it has been stopped; held by who stops it.
     stopped: Mutex<bool>,
-}
-
-/// What there is of something now. It is used while the lock is free.
-fn all<T: Clone>(mutex: &Mutex<Vec<T>>) -> Vec<T> {
-    mutex.lock().clone()
-}
-
-/// Takes one out.
-fn remove<T>(mutex: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
-    mutex.lock().retain(|other| !Arc::ptr_eq(other, one));
 }
 
 impl Engine {
@@ -131,15 +129,10 @@ impl Engine {
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let source: Arc<dyn Source> = Arc::new(source);
-        let Opened { mut home, store, moved, fault } = disk::open(&mut settings, &owner)?;
+        let Opened { home, store, moved, fault } = opening::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
-        let catalog = keeping::catalog(
-            Arc::clone(&source),
-            &settings.source,
-            source_path,
-            home.as_ref(),
-            first,
-        )?;
+        let from = Arc::clone(&source);
+        let catalog = keeper::catalog(from, &settings.source, source_path, home.as_ref(), first)?;
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
@@ -150,76 +143,85 @@ impl Engine {
         let journal = home.as_ref().map(Home::journal);
         let around =
             Surroundings::new(&catalog, cache.source(), &inbox, &streams, &published, journal);
-        let learning = learn(&settings, around)?;
-        let budget = ram_budget(&settings, &cache);
-        let memory = for_a_file(&budget, readings);
-        let rehearsal = rehearse(&settings, memory, &owner, &cache)?;
+        let learning = learn(&settings, around)?.map(Arc::new);
+        let ram = budgets::of_ram(&settings, &cache);
+        let memory = budgets::for_a_file(&ram, readings);
+        let rehearsal = rehearse(&settings, memory, &owner, &cache)?.map(Arc::new);
         let plan = planner_settings(&settings, rehearsal.is_some());
         let planner = Planner::new(plan, catalog.layout());
-        let mut observers: Vec<Box<dyn Observer>> = Vec::new();
-        observers.extend(learning.as_ref().map(|learning| Box::new(learning.ear()) as _));
-        let offers = rehearsal.as_ref().and_then(Rehearsal::offers);
-        observers.extend(offers.map(|offers| Box::new(offers) as _));
+        let observers = observers(learning.as_deref(), rehearsal.as_deref());
         let planning = planning::spawn(planner, &inbox, &cache, &published, observers)?;
-        let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
-        let engine = Arc::new_cyclic(|engine: &Weak<Engine>| {
-            let dataset = Dataset::new(
-                Arc::clone(&catalog),
-                Arc::clone(&cache),
-                Arc::clone(&inbox),
-                on_changes(engine),
-                !unasked,
-            );
-            Engine {
-                budget: Mutex::new(budget),
-                written: Arc::default(),
-                stay: Mutex::new(home.as_mut().and_then(Home::take_stay)),
-                home: Mutex::new(home),
-                adopted: all_known,
-                over: Ending::default(),
-                stopped: Mutex::default(),
-                disk: settings.cache.disk.as_ref().map(DiskBudget::new),
-                disk_fault: fault,
-                disk_moved: moved,
-                warmups: Mutex::default(),
-                settings,
-                source_path: source_path.to_path_buf(),
-                dataset,
-                catalog,
-                cache,
-                inbox,
-                published,
-                streams,
-                learning,
-                rehearsal,
-                connections: Mutex::default(),
-                beside: Mutex::default(),
-                bound: Mutex::default(),
-                rendered,
-                planning: Mutex::new(Some(planning)),
-                started: Instant::now(),
-            }
+        let path = source_path.to_path_buf();
+        let serving = Arc::new_cyclic(|serving: &Weak<Serving>| {
+            let core = core(settings, path, catalog, cache, inbox, serving);
+            Serving::new(Arc::new(core), rehearsal.clone())
         });
-        engine.scan_behind(seen).inspect_err(|_| engine.stop())?;
+        let core = serving.core();
+        let lease = Arc::new(StoreLease::new(home));
+        let keeper = Arc::new(Keeper::new(core, &lease, all_known));
+        let budgets = Arc::new(Budgets::new(core, &serving, &lease, ram));
+        let orders = Orders {
+            core: Arc::clone(core),
+            keeper: Arc::clone(&keeper),
+            serving: Arc::clone(&serving),
+            budgets: Arc::clone(&budgets),
+            streams,
+            learning: learning.clone(),
+            rehearsal: rehearsal.clone(),
+        };
+        let choice = Choice { keeper: Arc::clone(&keeper), serving: Arc::clone(&serving) };
+        let engine = Arc::new(Engine {
+            core: Arc::clone(core),
+            orders: Arc::new(orders),
+            warmups: Warmups::new(choice),
+            serving,
+            keeper,
+            budgets,
+            lease,
+            store_note: StoreNote { fault, moved },
+            published,
+            learning,
+            rehearsal,
+            rendered,
+            planning: Mutex::new(Some(planning)),
+            started: Instant::now(),
+            stopped: Mutex::default(),
+        });
+        engine.keeper.scan_behind(seen).inspect_err(|_| engine.stop())?;
         Ok(engine)
     }
 
     /// The files of the source.
     pub fn catalog(&self) -> &Catalog {
-        &self.catalog
+        &self.core.catalog
+    }
+
+    /// Where it is seen.
+    pub fn serving(&self) -> &Serving {
+        &self.serving
+    }
+
+    /// The orders of its streams.
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// Samples that people want here before they are read.
+    pub fn warmups(&self) -> &Warmups {
+        &self.warmups
     }
 
     /// Where the bytes come from.
     pub fn source(&self) -> &dyn Source {
-        self.cache.source().as_ref()
+        self.core.cache.source().as_ref()
     }
 
     /// How samples reach their readers.
     pub fn mode(&self) -> &'static str {
-        let passes = || self.connections.lock().first().is_some_and(|first| first.passes());
-        match (self.settings.mount.mode, self.dataset.sees_opens()) {
+        let Core { settings, dataset, .. } = &*self.core;
+        match (settings.mount.mode, dataset.sees_opens()) {
             (Mode::Plain, _) => "plain",
-            (Mode::Passthrough, _) if passes() => "passthrough",
+            (Mode::Passthrough, _) if self.serving.passes() => "passthrough",
             (_, true) => "keep-cache",
             (_, false) => "push",
         }
@@ -227,26 +229,25 @@ impl Engine {
 
     /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more. Who
     /// asks while it is being stopped waits for the end of that.
-    pub fn stop(self: &Arc<Self>) {
+    pub fn stop(&self) {
         let mut stopped = self.stopped.lock();
         if std::mem::replace(&mut *stopped, true) {
             return;
         }
-        self.over.begin();
-        // The home may be in the hands of a thread that waits for its disk.
-        self.stay.lock().iter().for_each(Stay::leave);
-        self.inbox.close();
+        self.core.over.begin();
+        self.lease.announce_end();
+        self.core.inbox.close();
         if let Some(thread) = self.planning.lock().take()
             && thread.join().is_err()
         {
             tracing::error!("the planner's thread panicked");
         }
         // They have heard what the planner has, as far as there was room.
-        let learnt = self.learning.as_ref().is_none_or(Learning::stop);
-        let rehearsed = self.rehearsal.as_ref().is_none_or(Rehearsal::stop);
+        let learnt = self.learning.as_ref().is_none_or(|learning| learning.stop());
+        let rehearsed = self.rehearsal.as_ref().is_none_or(|rehearsal| rehearsal.stop());
         // Who still writes to the store keeps it: it is free when the process has ended.
-        if self.cache.close() && learnt && rehearsed {
-            self.leave_home();
+        if self.core.cache.close() && learnt && rehearsed {
+            self.keeper.leave();
         }
     }
 
@@ -267,7 +268,7 @@ impl Engine {
         // It may have begun although nobody could wait for it, or the disk does not take it yet.
         let begun = |error: &Error| error.kind() != ErrorKind::Usage;
         if answer.as_ref().err().is_none_or(begun) {
-            begins.iter().for_each(|buffer| self.renew_orders_of_task(buffer));
+            begins.iter().for_each(|buffer| self.orders.renew_of_task(buffer));
         }
         answer
     }
@@ -277,76 +278,128 @@ impl Engine {
         &self.rendered
     }
 
-    /// Nodes that the kernel knows, of all connections.
-    fn known_nodes(&self) -> u64 {
-        self.connections.lock().iter().map(|connection| connection.known() as u64).sum()
-    }
-
     /// Bytes of a request for which there is memory.
     pub fn room_for_a_request(&self) -> usize {
-        self.budget.lock().for_a_file() as usize
+        self.budgets.room_for_a_request()
     }
 
     /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
     /// further connections are left.
-    pub fn fit_memory(&self, mut readings: Vec<Reading>) {
-        if self.connections.lock().first().is_some_and(|first| first.is_over()) {
-            readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
-        }
-        self.disk.iter().for_each(|disk| disk.note_memory(&readings));
-        let mut budget = self.budget.lock();
-        let changed = budget.look(&readings, self.known_nodes() * KNOWN_BYTES);
-        let memory = self.cache.memory();
-        memory.resize(budget.moving(memory.used() as u64) as usize);
-        self.written.resize(budget.for_a_file() as usize);
-        if changed {
-            let capacity = budget.present();
-            let why = budget.reduced().unwrap_or("what is configured fits again");
-            tracing::info!(bytes = capacity, why, "the RAM budget has changed");
-            self.inbox.put(Event::Resized { tier: RAM, capacity }, None);
-        }
+    pub fn fit_memory(&self, readings: Vec<Reading>) {
+        self.budgets.fit_memory(readings);
     }
 
-    /// Something at the source is not what it was: the planner, the store and the kernel are told.
-    fn changed(&self, changes: Changes, notifier: &Crew<NodeId>) {
-        if !changes.changed.is_empty() || changes.added {
-            let event = Event::Changed { layout: self.catalog.layout(), files: changes.changed };
-            self.inbox.put(event, None);
+    /// Mounts the control files: inside the first mount as root, or where the settings say.
+    ///
+    /// # Errors
+    /// Where they cannot be mounted at the place that the settings name.
+    pub fn serve_control(self: &Arc<Self>) -> Result<()> {
+        self.serving.serve_control(files::control_files(self))
+    }
+
+    /// Begins what is done behind the readers: the catalog is checked and saved, and the local store
+    /// follows the space on its disk.
+    pub fn go_on_behind(&self) {
+        let orders = Arc::clone(&self.orders);
+        self.keeper.keep(move || orders.renew());
+        self.budgets.follow_disk();
+    }
+
+    /// How far the scan is, after a moment if it is not over.
+    ///
+    /// # Errors
+    /// What the source could not tell about.
+    pub fn scanned(&self) -> Result<Scanned> {
+        self.keeper.scanned()
+    }
+
+    /// Where the catalog is on the way to be right and whole, in words.
+    pub fn catalog_note(&self) -> Option<String> {
+        self.keeper.note()
+    }
+
+    /// What a loader read, as an order file to be written. Epochs that are not over are left out,
+    /// unless their order is known or there is no other.
+    ///
+    /// # Errors
+    /// Where there is no such loader, or it is not said which of several is meant.
+    pub fn record(&self, wanted: &Wanted) -> Result<Recording> {
+        Recording::of(wanted, &self.orders, &self.core.catalog)
+    }
+
+    /// What the engine tells of itself at this moment.
+    pub fn status(&self) -> Status {
+        Status::of(self)
+    }
+
+    /// What wakes who calls [`rescue`](Self::rescue).
+    pub fn alarm(&self) -> &Alarm {
+        self.core.cache.alarm()
+    }
+
+    /// Whether there is nothing to look at for who calls [`rescue`](Self::rescue). The
+    /// [alarm](Self::alarm) rings when there is.
+    pub fn rests(&self) -> bool {
+        self.core.cache.rests() && self.core.dataset.rests()
+    }
+
+    /// Looks at everything that may hang: asks the source for what the cache disk does not bring, lets
+    /// reads begin beside those that hang, ends the wait of readers that are killed, and logs
+    /// notifications that the kernel makes wait. Has the source let go of what nobody reads. To be
+    /// called each [`LOOK_EVERY`], or each second where it [rests](Self::rests).
+    pub fn rescue(&self) {
+        let Core { cache, dataset, settings, .. } = &*self.core;
+        cache.memory().look();
+        cache.source().look();
+        if let Some(disk) = &settings.cache.disk {
+            cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
         }
-        let kernels: Vec<Arc<Notifier>> =
-            self.connections.lock().iter().map(|c| Arc::clone(c.notifier())).collect();
-        for (parent, name) in changes.names {
-            let (kernels, dataset) = (kernels.clone(), Arc::clone(&self.dataset));
-            // The kernel may ask back before it takes a notification, and may make it wait.
-            notifier.submit(Urgency::Demand, parent, move || {
-                let _own = OwnThreads::enter();
-                dataset.let_readers_out(parent);
-                for kernel in kernels {
-                    match kernel.forget(parent, &name) {
-                        Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                        // It is believed for as long as was promised.
-                        Err(errno) => {
-                            tracing::warn!(?name, %errno, "a changed name was not dropped")
-                        }
-                    }
+        dataset.rescue();
+        self.serving.stuck_notifications();
+    }
+
+    /// What the local store has held since earlier mounts, in words, or why there is none; none
+    /// where none is wanted.
+    pub fn found_again(&self) -> Option<String> {
+        if let Some(fault) = &self.store_note.fault {
+            return Some(format!("warning: {}; going on without it", fault.message()));
+        }
+        let (samples, bytes) = self.core.cache.store()?.totals();
+        Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
+    }
+
+    /// A warning if the cache directory was on another disk before.
+    pub fn moved_disk(&self) -> Option<String> {
+        self.store_note.moved.as_ref().map(|moved| format!("warning: {moved}"))
+    }
+
+    /// How fresh what is served is, in words.
+    pub fn consistency(&self) -> String {
+        match self.core.settings.source.revalidate {
+            None => {
+                let mut words = String::from("immutable: the source is taken never to change");
+                let changed = self.core.cache.traffic().changed.load(Ordering::Relaxed);
+                if changed > 0 {
+                    words += &format!(
+                        "; warning: {changed} files were found changed when they were read: use \
+                         source.consistency = \"revalidate\""
+                    );
                 }
-            });
+                words
+            }
+            Some(period) => format!(
+                "revalidate: a change at the source shows within {} s",
+                period.as_secs_f64()
+            ),
         }
     }
 }
 
-/// Bytes of a file that a user names for which there is memory before the first look at what fits.
-fn for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
-    let mut looking = budget.clone();
-    looking.look(readings, 0);
-    looking.for_a_file() as usize
-}
-
-/// The RAM budget until the first look at what fits.
-fn ram_budget(settings: &Settings, cache: &Cache) -> Budget {
-    let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
-    cache.memory().resize(budget.moving(0) as usize);
-    budget
+/// What the planner's thread tells of what it hears.
+fn observers(learning: Option<&Learning>, rehearsal: Option<&Rehearsal>) -> Vec<Box<dyn Observer>> {
+    let ear = learning.map(|learning| Box::new(learning.ear()) as Box<dyn Observer>);
+    let offers = rehearsal.and_then(Rehearsal::offers);
+    ear.into_iter().chain(offers.map(|offers| Box::new(offers) as _)).collect()
 }
 
 /// Starts to find orders out, if that is wanted and anything is read ahead at all.
@@ -376,16 +429,35 @@ fn rehearse(
     Rehearsal::start(buffers, cache, disk).map(Some)
 }
 
-/// For how long dropping a changed name may take, which is a matter of microseconds.
-const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
+/// What the parts of an engine have in common.
+fn core(
+    settings: Settings,
+    source_path: PathBuf,
+    catalog: Arc<Catalog>,
+    cache: Arc<Cache>,
+    inbox: Arc<Inbox>,
+    serving: &Weak<Serving>,
+) -> Core {
+    let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
+    let told = on_changes(Arc::clone(&catalog), Arc::clone(&inbox), Weak::clone(serving));
+    let of = (Arc::clone(&catalog), Arc::clone(&cache), Arc::clone(&inbox));
+    let dataset = Dataset::new(of.0, of.1, of.2, told, !unasked);
+    Core { settings, source_path, catalog, cache, inbox, dataset, over: Ending::default() }
+}
 
-/// Tells an engine what has changed at the source.
-fn on_changes(engine: &Weak<Engine>) -> Arc<dyn Fn(Changes) + Send + Sync> {
-    let engine = Weak::clone(engine);
-    let notifier = Crew::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ());
+/// Tells the planner, the store and the kernel what has changed at the source.
+fn on_changes(
+    catalog: Arc<Catalog>,
+    inbox: Arc<Inbox>,
+    serving: Weak<Serving>,
+) -> Arc<dyn Fn(Changes) + Send + Sync> {
     Arc::new(move |changes| {
-        if let Some(engine) = engine.upgrade() {
-            engine.changed(changes, &notifier);
+        if !changes.changed.is_empty() || changes.added {
+            let event = Event::Changed { layout: catalog.layout(), files: changes.changed };
+            inbox.put(event, None);
+        }
+        if let Some(serving) = serving.upgrade() {
+            serving.forget(changes.names);
         }
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Engine;
+use super::orders::Orders;
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
@@ -20,7 +20,6 @@ const CHUNK: usize = 4096;
 /// Of which loader an order file is wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Its number.
     pub loader: Option<u32>,
     /// The process that it reads for.
     pub process: Option<u64>,
@@ -50,7 +49,6 @@ pub struct RecordSummary {
     pub process: u64,
     /// The name of that process's program.
     pub program: String,
-    /// Its epochs.
     pub epochs: Vec<RecordedEpoch>,
 }
 
@@ -58,23 +56,22 @@ pub struct RecordSummary {
 pub struct Recording {
     catalog: Arc<Catalog>,
     epochs: Vec<Epoch>,
-    /// What is in it.
     pub summary: RecordSummary,
 }
 
-impl Engine {
+impl Recording {
     /// What a loader read, as an order file to be written. Epochs that are not over are left out,
     /// unless their order is known or there is no other.
     ///
     /// # Errors
     /// Where there is no such loader, or it is not said which of several is meant.
-    pub fn record(&self, wanted: &Wanted) -> Result<Recording> {
-        let Some(learning) = &self.learning else {
+    pub(super) fn of(wanted: &Wanted, orders: &Orders, catalog: &Arc<Catalog>) -> Result<Self> {
+        let Some(learning) = &orders.learning else {
             let message = "nothing is observed here: order.learn is off, or nothing is read ahead";
             return Err(Error::new(ErrorKind::Order, message));
         };
         let (record, program) = choose(learning.records()?, wanted).map_err(|error| {
-            let told = self.status().orders.iter().any(|order| order.spec.is_some());
+            let told = orders.are_told();
             let hint =
                 "`belady order show` writes an order that was told, whether it is read or not";
             if told { error.hint(hint) } else { error }
@@ -98,7 +95,37 @@ impl Engine {
             program,
             epochs: epochs.iter().map(recorded).collect(),
         };
-        Ok(Recording { catalog: Arc::clone(&self.catalog), epochs, summary })
+        Ok(Recording { catalog: Arc::clone(catalog), epochs, summary })
+    }
+
+    /// Writes the order file. Files that are gone from the source are left out.
+    ///
+    /// # Errors
+    /// Where a path cannot stand in an order file, or nothing can be written to `out`.
+    pub fn write(self, out: &mut dyn Write) -> Result<()> {
+        let RecordSummary { loader, process, program, .. } = &self.summary;
+        let head =
+            format!("# as read by {} (pid {process}), loader {loader}\n", program.escape_debug());
+        put(out, head.as_bytes())?;
+        for (epoch, samples) in self.epochs.iter().zip(learn::samples(&self.epochs)) {
+            let how = if epoch.is_learnt() { "order learnt" } else { "in order of first opens" };
+            put(out, format!("# epoch {}\n# {how}\n", epoch.number()).as_bytes())?;
+            let mut gone = 0;
+            for ids in samples.chunks(CHUNK) {
+                let mut text = Vec::new();
+                for &id in ids {
+                    match self.catalog.path_of(FileId(id)) {
+                        Some(path) => write_sample(&mut text, path.as_os_str().as_bytes(), None)?,
+                        None => gone += 1,
+                    }
+                }
+                put(out, &text)?;
+            }
+            if gone > 0 {
+                put(out, format!("# {gone} files are gone from the source\n").as_bytes())?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -131,38 +158,6 @@ fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
                 .hint("`belady order status` lists loaders"))
         }
         (None, _) => Err(Error::new(ErrorKind::Order, "no loader has been seen to read here yet")),
-    }
-}
-
-impl Recording {
-    /// Writes the order file. Files that are gone from the source are left out.
-    ///
-    /// # Errors
-    /// Where a path cannot stand in an order file, or nothing can be written to `out`.
-    pub fn write(self, out: &mut dyn Write) -> Result<()> {
-        let RecordSummary { loader, process, program, .. } = &self.summary;
-        let head =
-            format!("# as read by {} (pid {process}), loader {loader}\n", program.escape_debug());
-        put(out, head.as_bytes())?;
-        for (epoch, samples) in self.epochs.iter().zip(learn::samples(&self.epochs)) {
-            let how = if epoch.is_learnt() { "order learnt" } else { "in order of first opens" };
-            put(out, format!("# epoch {}\n# {how}\n", epoch.number()).as_bytes())?;
-            let mut gone = 0;
-            for ids in samples.chunks(CHUNK) {
-                let mut text = Vec::new();
-                for &id in ids {
-                    match self.catalog.path_of(FileId(id)) {
-                        Some(path) => write_sample(&mut text, path.as_os_str().as_bytes(), None)?,
-                        None => gone += 1,
-                    }
-                }
-                put(out, &text)?;
-            }
-            if gone > 0 {
-                put(out, format!("# {gone} files are gone from the source\n").as_bytes())?;
-            }
-        }
-        Ok(())
     }
 }
 

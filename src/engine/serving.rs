@@ -1,29 +1,99 @@
-//! Where a source is seen: the dataset's connection, and the control files and views beside it.
+//! Where a source is seen: the dataset's connections, and the control files and views beside them.
+//!
+//! The first connection's page cache is the RAM tier. A further mount point shows that connection, by a
+//! bind mount: the same pages, the same ledger, no second copy of anything. So it does with what is
+//! mounted inside the first one: control files and views.
+//!
+//! Only root can bind. For other users a further mount point has a connection of its own, which shows the
+//! same tree and keeps no pages: what the first connection has is read there, and what that has not either
+//! is fetched and kept there. Its opens are requests, and tell where its readers are.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Engine, all, remove};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+
+use super::Core;
+use crate::catalog::NodeId;
 use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
-use crate::fuse::{Connection, MountSettings, Mounted, Pusher, source_name, unmount};
+use crate::fuse::{
+    Connection, ControlFile, MountSettings, Mounted, Notifier, OwnThreads, Place, Pusher, Room,
+    is_mounted, source_name, unmount,
+};
+use crate::rehearsal::Rehearsal;
+use crate::source::{Crew, Urgency};
+use crate::sync::Mutex;
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
 const LINK_TO_DATASET: &str = "../../../../";
 
-impl Engine {
+/// For how long dropping a changed name may take, which is a matter of microseconds.
+const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The mounts of one source.
+pub struct Serving {
+    core: Arc<Core>,
+    rehearsal: Option<Arc<Rehearsal>>,
+    /// The first keeps pages, which are the RAM tier.
+    connections: Mutex<Vec<Arc<Connection>>>,
+    /// The control files and the views.
+    beside: Mutex<Vec<Arc<Mounted>>>,
+    /// Further mount points that show the first connection.
+    bound: Mutex<Vec<PathBuf>>,
+    /// The control files, once they are served.
+    files: Mutex<Arc<Vec<ControlFile>>>,
+    /// What is written to control files and views and not taken yet.
+    written: Arc<Room>,
+    /// Tells the kernel of names that have changed.
+    notifier: Crew<NodeId>,
+}
+
+/// What there is of something now. It is used while the lock is free.
+fn all<T: Clone>(mutex: &Mutex<Vec<T>>) -> Vec<T> {
+    mutex.lock().clone()
+}
+
+/// Takes one out.
+fn remove<T>(mutex: &Mutex<Vec<Arc<T>>>, one: &Arc<T>) {
+    mutex.lock().retain(|other| !Arc::ptr_eq(other, one));
+}
+
+impl Serving {
+    /// Nothing is mounted yet.
+    pub(super) fn new(core: Arc<Core>, rehearsal: Option<Arc<Rehearsal>>) -> Self {
+        Serving {
+            core,
+            rehearsal,
+            connections: Mutex::default(),
+            beside: Mutex::default(),
+            bound: Mutex::default(),
+            files: Mutex::default(),
+            written: Arc::default(),
+            notifier: Crew::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ()),
+        }
+    }
+
+    /// What the engine has in common with it.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// Mounts the dataset.
     ///
     /// # Errors
     /// What stands in the way of the mount.
     pub fn serve(&self, mountpoint: &Path) -> Result<()> {
-        let pusher = self.connect(Arc::clone(&self.dataset), mountpoint)?;
+        let pusher = self.connect(Arc::clone(&self.core.dataset), mountpoint)?;
         let Some(pusher) = pusher else { return Ok(()) };
-        let (pages, dataset) = (Arc::clone(&pusher), Arc::clone(&self.dataset));
+        let (pages, dataset) = (Arc::clone(&pusher), Arc::clone(&self.core.dataset));
         let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
-        self.cache.connect(pages, Box::new(recheck));
+        self.core.cache.connect(pages, Box::new(recheck));
         self.stop_asking(&pusher)
     }
 
@@ -31,22 +101,23 @@ impl Engine {
     ///
     /// # Errors
     /// What stands in the way of the mount.
-    pub(super) fn serve_further(&self, mountpoint: &Path) -> Result<()> {
-        self.connect(self.dataset.further(), mountpoint).map(drop)
+    fn serve_further(&self, mountpoint: &Path) -> Result<()> {
+        self.connect(self.core.dataset.further(), mountpoint).map(drop)
     }
 
     /// Adds a connection. Gives its page cache, unless it keeps no pages.
     fn connect(&self, dataset: Arc<Dataset>, mountpoint: &Path) -> Result<Option<Arc<Pusher>>> {
-        let passes = self.settings.mount.mode == Mode::Passthrough && self.cache.store().is_some();
-        let disk = self.settings.cache.disk.as_ref().filter(|_| passes);
+        let passes =
+            self.core.settings.mount.mode == Mode::Passthrough && self.core.cache.store().is_some();
+        let disk = self.core.settings.cache.disk.as_ref().filter(|_| passes);
         let settings = MountSettings {
-            source_name: source_name(&self.source_path),
-            allow_other: self.settings.mount.allow_other,
-            pushes: self.settings.mount.mode != Mode::Plain,
+            source_name: source_name(&self.core.source_path),
+            allow_other: self.core.settings.mount.allow_other,
+            pushes: self.core.settings.mount.mode != Mode::Plain,
             passes: disk.map(|disk| disk.dir.clone()),
             expires: true,
-            threads: self.settings.mount.threads as usize,
-            options: self.settings.mount.options.clone(),
+            threads: self.core.settings.mount.threads as usize,
+            options: self.core.settings.mount.options.clone(),
         };
         let connection = Connection::mount(dataset, mountpoint, &settings)?;
         let pusher = connection.pusher().map(Arc::clone);
@@ -57,12 +128,12 @@ impl Engine {
 
     /// Has the kernel open files without asking, if that is the mode.
     fn stop_asking(&self, pusher: &Pusher) -> Result<()> {
-        if self.dataset.sees_opens() {
+        if self.core.dataset.sees_opens() {
             return Ok(());
         }
-        let file = self.catalog.any_file();
+        let file = self.core.catalog.any_file();
         let goes_along = pusher.stop_asking(file.as_deref());
-        match self.settings.mount.mode {
+        match self.core.settings.mount.mode {
             Mode::Push if !goes_along => Err(Error::new(
                 ErrorKind::Mount,
                 "this kernel asks for every open: mount.mode = push is not possible",
@@ -70,7 +141,7 @@ impl Engine {
             .hint("set mount.mode to \"auto\" or \"keep-cache\"")),
             _ if goes_along => Ok(()),
             _ => {
-                self.dataset.see_opens();
+                self.core.dataset.see_opens();
                 Ok(())
             }
         }
@@ -80,11 +151,18 @@ impl Engine {
     ///
     /// # Errors
     /// Where they cannot be mounted at the place that the settings name.
-    pub fn serve_control(self: &Arc<Self>) -> Result<()> {
-        let Some((place, asked)) = self.place(&self.settings.mount.control, CONTROL_NAME) else {
+    pub(super) fn serve_control(&self, files: Vec<ControlFile>) -> Result<()> {
+        *self.files.lock() = Arc::new(files);
+        self.mount_control()
+    }
+
+    fn mount_control(&self) -> Result<()> {
+        let Some((place, asked)) = self.place(&self.core.settings.mount.control, CONTROL_NAME)
+        else {
             return Ok(());
         };
-        match Mounted::control(self.control_files(), Arc::clone(&self.written), &place) {
+        let (files, written) = (Arc::clone(&self.files.lock()), Arc::clone(&self.written));
+        match Mounted::control(files, written, &place) {
             Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             // The commands work without them.
@@ -100,20 +178,20 @@ impl Engine {
     /// Where they cannot be mounted at the place that the settings name.
     pub fn serve_views(&self) -> Result<()> {
         let Some(rehearsal) = &self.rehearsal else { return Ok(()) };
-        let wish = &self.settings.mount.rehearsal;
+        let wish = &self.core.settings.mount.rehearsal;
         if *wish == Control::Auto && !nix::unistd::geteuid().is_root() {
             rehearsal.hide("only root has them inside the mount");
         }
         let Some((place, asked)) = self.place(wish, VIEWS_NAME) else { return Ok(()) };
-        if !asked && !self.dataset.show_views(self.settings.mount.list_rehearsal) {
+        if !asked && !self.core.dataset.show_views(self.core.settings.mount.list_rehearsal) {
             rehearsal.hide(&format!("the dataset has a directory `{VIEWS_NAME}` of its own"));
             return Ok(());
         }
         let views = Arc::clone(rehearsal.views());
         views.lead_to(self.dataset_seen_from(&place));
-        views.heed(Rights::new(&self.dataset));
+        views.heed(Rights::new(&self.core.dataset));
         let written = Arc::clone(&self.written);
-        match Mounted::views(views, written, &place, self.settings.mount.allow_other) {
+        match Mounted::views(views, written, &place, self.core.settings.mount.allow_other) {
             Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             Err(error) => rehearsal.hide(&error.to_string()),
@@ -146,7 +224,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Busy` where files of a mount are in use; that mount stays.
-    pub fn unmount(self: &Arc<Self>, force: bool) -> Result<()> {
+    pub fn unmount(&self, force: bool) -> Result<()> {
         if force {
             return self.take_away();
         }
@@ -156,7 +234,7 @@ impl Engine {
         self.unmount_beside()?;
         while let Some(connection) = all(&self.connections).pop() {
             if let Err(error) = connection.unmount(false) {
-                self.serve_control()?;
+                self.mount_control()?;
                 self.serve_views()?;
                 return Err(error);
             }
@@ -214,4 +292,193 @@ impl Engine {
     pub fn is_over(&self) -> bool {
         self.connections.lock().iter().all(|connection| connection.is_over())
     }
+
+    /// Shows the dataset at another mount point too.
+    ///
+    /// # Errors
+    /// Where nothing is mounted yet, or mounting is not permitted.
+    pub fn attach(&self, mountpoint: &Path) -> Result<()> {
+        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
+        let first = first.ok_or_else(|| Error::new(ErrorKind::Mount, "nothing is mounted yet"))?;
+        match bind(&first, mountpoint) {
+            Err(Errno::EPERM) => return self.serve_further(mountpoint),
+            bound => bound.map_err(|errno| cannot_bind(&first, mountpoint, errno))?,
+        }
+        self.bind_inside(&first, mountpoint)?;
+        self.bound.lock().push(mountpoint.to_path_buf());
+        self.tell_points();
+        Ok(())
+    }
+
+    /// Binds what is mounted inside the first mount point at another one, which goes where that fails.
+    fn bind_inside(&self, first: &Path, at: &Path) -> Result<()> {
+        for inside in self.inside() {
+            let (from, to) = (first.join(&inside), at.join(&inside));
+            if let Err(errno) = bind(&from, &to) {
+                return self.unbind(at, true).and(Err(cannot_bind(&from, &to, errno)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what was bound.
+    fn unbind(&self, at: &Path, force: bool) -> Result<()> {
+        // By force it goes with all that is mounted inside, to which no path may lead.
+        for inside in self.inside().into_iter().filter(|_| !force) {
+            unmount(&at.join(inside), false)?;
+        }
+        unmount(at, force)
+    }
+
+    /// What is mounted inside the first mount point, as paths below it.
+    fn inside(&self) -> Vec<PathBuf> {
+        let connections = self.connections.lock();
+        let Some(first) = connections.first().map(|first| first.mountpoint()) else {
+            return Vec::new();
+        };
+        let beside = self.beside.lock();
+        let below =
+            |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
+        beside.iter().filter_map(below).collect()
+    }
+
+    /// Where every connection is mounted, further ones and those beside the dataset included.
+    pub fn connected(&self) -> Vec<Place> {
+        let (own, beside) = (all(&self.connections), all(&self.beside));
+        let own = own.iter().filter_map(|connection| connection.place());
+        own.chain(beside.iter().filter_map(|mounted| mounted.place())).collect()
+    }
+
+    /// The further mount points.
+    pub fn attached(&self) -> Vec<PathBuf> {
+        let mut points = self.points();
+        points.drain(..points.len().min(1));
+        points
+    }
+
+    /// Everywhere that the dataset is seen at, the first mount point first.
+    pub(super) fn points(&self) -> Vec<PathBuf> {
+        let connections = self.connections.lock();
+        let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
+        own.chain(self.bound.lock().iter().cloned()).collect()
+    }
+
+    /// Tells those who are told of paths where the dataset is seen at, the source included.
+    pub(super) fn tell_points(&self) {
+        if let Some(rehearsal) = &self.rehearsal {
+            let source = std::iter::once(self.core.source_path.clone());
+            rehearsal.see_at(self.points().into_iter().chain(source).collect());
+        }
+    }
+
+    /// Takes a further mount point away. Says whether it was one.
+    ///
+    /// # Errors
+    /// `Busy` where files are in use by way of it and `force` is not given.
+    pub fn detach(&self, mountpoint: &Path, force: bool) -> Result<bool> {
+        if !self.bound.lock().iter().any(|bound| bound == mountpoint) {
+            return self.disconnect(mountpoint, force);
+        }
+        if let Err(error) = self.unbind(mountpoint, force) {
+            self.complete(mountpoint);
+            return Err(error);
+        }
+        self.bound.lock().retain(|bound| bound != mountpoint);
+        Ok(true)
+    }
+
+    /// Ends a further connection. Says whether it was one.
+    fn disconnect(&self, mountpoint: &Path, force: bool) -> Result<bool> {
+        let mut further = all(&self.connections).into_iter().skip(1);
+        let Some(connection) = further.rfind(|further| further.mountpoint() == mountpoint) else {
+            return Ok(false);
+        };
+        connection.unmount(force)?;
+        remove(&self.connections, &connection);
+        Ok(true)
+    }
+
+    /// Lets go of further connections that somebody has unmounted, and says where they were.
+    pub fn take_gone(&self) -> Vec<PathBuf> {
+        let mut connections = self.connections.lock();
+        let further = connections.len().min(1);
+        let gone = connections.extract_if(further.., |connection| connection.is_over());
+        gone.map(|connection| connection.mountpoint().to_path_buf()).collect()
+    }
+
+    /// Shows again what was taken away from inside a mount point that stays.
+    fn complete(&self, at: &Path) {
+        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
+        let Some(first) = first else { return };
+        for inside in self.inside().into_iter().filter(|inside| !is_mounted(&at.join(inside))) {
+            if let Err(errno) = bind(&first.join(&inside), &at.join(&inside)) {
+                tracing::warn!(%errno, "a mount point that is in use lacks its control files");
+            }
+        }
+    }
+
+    /// Bytes that may be written to control files and views before they are taken.
+    pub(super) fn written(&self) -> &Room {
+        &self.written
+    }
+
+    /// Nodes that the kernel knows, of all connections.
+    pub(super) fn known_nodes(&self) -> u64 {
+        self.connections.lock().iter().map(|connection| connection.known() as u64).sum()
+    }
+
+    /// Requests that the kernel has sent, by kind.
+    pub(super) fn requests(&self) -> BTreeMap<&'static str, u64> {
+        let mut requests = BTreeMap::new();
+        let connections = self.connections.lock();
+        for (kind, count) in connections.iter().flat_map(|one| one.requests().by_kind()) {
+            *requests.entry(kind).or_default() += count;
+        }
+        requests
+    }
+
+    /// Whether the first connection has the kernel read files by itself.
+    pub(super) fn passes(&self) -> bool {
+        self.connections.lock().first().is_some_and(|first| first.passes())
+    }
+
+    /// Whether the first connection was unmounted, so that no page is kept any more.
+    pub(super) fn first_is_over(&self) -> bool {
+        self.connections.lock().first().is_some_and(|first| first.is_over())
+    }
+
+    /// Has the kernel look names up again that have changed at the source.
+    pub(super) fn forget(&self, names: Vec<(NodeId, OsString)>) {
+        let kernels: Vec<Arc<Notifier>> =
+            self.connections.lock().iter().map(|one| Arc::clone(one.notifier())).collect();
+        for (parent, name) in names {
+            let (kernels, dataset) = (kernels.clone(), Arc::clone(&self.core.dataset));
+            // The kernel may ask back before it takes a notification, and may make it wait.
+            self.notifier.submit(Urgency::Demand, parent, move || {
+                let _own = OwnThreads::enter();
+                dataset.let_readers_out(parent);
+                for kernel in kernels {
+                    match kernel.forget(parent, &name) {
+                        Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                        // It is believed for as long as was promised.
+                        Err(errno) => {
+                            tracing::warn!(?name, %errno, "a changed name was not dropped")
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Binds a mount at another path, where what is mounted later below either of them stays by itself.
+fn bind(from: &Path, at: &Path) -> std::result::Result<(), Errno> {
+    let none: Option<&str> = None;
+    mount(Some(from), at, none, MsFlags::MS_BIND, none)?;
+    mount(none, at, none, MsFlags::MS_PRIVATE, none)
+}
+
+fn cannot_bind(from: &Path, at: &Path, errno: Errno) -> Error {
+    let (from, at) = (from.display(), at.display());
+    Error::new(ErrorKind::Mount, format!("cannot bind {from} at {at}: {}", errno.desc()))
 }

@@ -1,17 +1,15 @@
 //! What an engine tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use super::Engine;
+use super::{Engine, STORE_TIER};
 use crate::catalog::CatalogState;
-use crate::config::Bytes;
 use crate::fuse::KNOWN_BYTES;
-use crate::ids::StreamId;
-use crate::learning::{Learning, LoaderStatus, StreamInfo};
-use crate::plan::{Counters, PolicyKind, Published, RAM, StreamStatus};
+use crate::learning::LoaderStatus;
+use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
 
 /// The RAM tier.
 #[derive(Clone, Debug, Serialize)]
@@ -64,11 +62,9 @@ pub struct OrderStatus {
 /// The state of an engine. Totals count since the mount.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Version of belady.
     pub version: &'static str,
     /// The daemon's process.
     pub pid: u32,
-    /// The directory served.
     pub source: String,
     /// Where it is mounted.
     pub mountpoints: Vec<String>,
@@ -83,13 +79,9 @@ pub struct Status {
     /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,
     /// `checked`).
     pub catalog: CatalogState,
-    /// Regular files.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// The page cache.
     pub ram: RamStatus,
-    /// The local store.
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
     pub disk_state: Option<String>,
@@ -97,15 +89,12 @@ pub struct Status {
     pub disk_moved: Option<String>,
     /// Bytes staged in RAM for coming reads, and the most that may be.
     pub staged: u64,
-    /// See `staged`.
     pub window: u64,
     /// Bytes in RAM of files that are read in parts.
     pub parts_bytes: u64,
-    /// Fetches under way.
     pub fetching: u32,
     /// Nodes that the kernel knows, and what they cost in bytes.
     pub known_nodes: u64,
-    /// See `known_nodes`.
     pub known_bytes: u64,
     /// Files that are opened without a request.
     pub trusted_files: u64,
@@ -138,45 +127,34 @@ pub struct Status {
     pub decisions: Vec<String>,
 }
 
-impl Engine {
-    /// What the engine tells of itself at this moment.
-    pub fn status(&self) -> Status {
-        let published = self.published.lock().clone();
-        let budget = self.budget.lock().clone();
-        // All look at the connections themselves.
-        let (known, mode, points) = (self.known_nodes(), self.mode(), self.points());
-        let stuck_notifications = self.stuck_notifications() as u64;
-        let connections = self.connections.lock();
-        let traffic = self.cache.traffic();
-        let mut requests = BTreeMap::new();
-        for (kind, count) in connections.iter().flat_map(|c| c.requests().by_kind()) {
-            *requests.entry(kind).or_default() += count;
-        }
-        let (files, bytes) = self.catalog.totals();
+impl Status {
+    /// What an engine tells of itself at this moment.
+    pub(super) fn of(engine: &Engine) -> Status {
+        let Engine { core, serving, .. } = engine;
+        let published = engine.published.lock().clone();
+        let (known, traffic) = (serving.known_nodes(), core.cache.traffic());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (files, bytes) = core.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
+        let progress = |stream| published.progress(stream).cloned();
+        let learning = engine.learning.as_ref();
+        let fault = engine.store_note.fault_state();
         Status {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
-            source: self.source_path.display().to_string(),
-            mountpoints: points.iter().map(|path| path.display().to_string()).collect(),
-            uptime_s: self.started.elapsed().as_secs(),
-            mode,
-            consistency: self.consistency(),
+            source: core.source_path.display().to_string(),
+            mountpoints: serving.points().iter().map(|path| path.display().to_string()).collect(),
+            uptime_s: engine.started.elapsed().as_secs(),
+            mode: engine.mode(),
+            consistency: engine.consistency(),
             policy: published.policy,
-            catalog: self.catalog.state(),
+            catalog: core.catalog.state(),
             files,
             bytes,
-            ram: RamStatus {
-                budget: budget.present(),
-                configured: budget.configured(),
-                reduced: budget.reduced().map(str::to_owned),
-                kept: kept(RAM),
-                moving: self.cache.memory().used() as u64,
-                moving_budget: self.cache.memory().capacity() as u64,
-            },
-            disk: self.disk_status(kept(super::STORE_TIER)),
-            disk_state: self.cache.disk_state().or(self.disk_fault()).map(str::to_owned),
-            disk_moved: self.disk_moved.clone(),
+            ram: engine.budgets.ram_status(kept(RAM)),
+            disk: engine.budgets.disk_status(kept(STORE_TIER)),
+            disk_state: core.cache.disk_state().or(fault).map(str::to_owned),
+            disk_moved: engine.store_note.moved.clone(),
             staged: published.accounts.staged,
             window: published.accounts.window,
             parts_bytes: published.accounts.parts,
@@ -184,94 +162,19 @@ impl Engine {
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
             trusted_files: published.trusted,
-            orders: self.order_statuses(&published),
-            loaders: self.loaders(&published),
-            journal: self.learning.as_ref().and_then(Learning::journal),
+            orders: engine.orders.statuses(&published),
+            loaders: learning.map_or_else(Vec::new, |learning| learning.loaders(progress)),
+            journal: learning.and_then(|learning| learning.journal()),
             counters: published.counters,
-            requests,
-            reads: traffic.reads.load(Ordering::Relaxed),
-            reads_from_push: traffic.reads_from_push.load(Ordering::Relaxed),
-            push_errors: traffic.push_errors.load(Ordering::Relaxed),
-            stuck_notifications,
-            read_errors: traffic.read_errors.load(Ordering::Relaxed),
-            store_errors: traffic.store_errors.load(Ordering::Relaxed),
-            changed_files: traffic.changed.load(Ordering::Relaxed),
-            decisions: self.settings.decisions.clone(),
-        }
-    }
-
-    /// The streams that are told their orders.
-    fn order_statuses(&self, published: &Published) -> Vec<OrderStatus> {
-        let streams = self.streams.lock().clone();
-        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
-        let status = |(index, stream): (usize, &StreamInfo)| OrderStatus {
-            stream: stream.name.clone(),
-            spec: stream.spec.clone(),
-            refused: stream.refused.clone(),
-            fix: self.learning.as_ref().and_then(|learning| learning.fix(StreamId(index as u16))),
-            progress: published.progress(StreamId(index as u16)).cloned(),
-        };
-        given.map(status).collect()
-    }
-
-    /// The local store, if there is one, which keeps so many bytes.
-    fn disk_status(&self, kept: u64) -> Option<TierStatus> {
-        let budget = self.disk.as_ref()?.budget();
-        let stored = self.cache.store()?.used();
-        Some(TierStatus {
-            budget: budget.present(),
-            configured: budget.configured(),
-            reduced: budget.reduced().map(str::to_owned),
-            kept,
-            stored,
-        })
-    }
-
-    /// The loaders of whose orders nobody told.
-    fn loaders(&self, published: &Published) -> Vec<LoaderStatus> {
-        let progress = |stream| published.progress(stream).cloned();
-        self.learning.as_ref().map_or_else(Vec::new, |learning| learning.loaders(progress))
-    }
-
-    /// The state of a local store that there is not.
-    fn disk_fault(&self) -> Option<&'static str> {
-        let words = "down: the cache disk failed, hung or had no room at the mount; none is used";
-        self.disk_fault.as_ref().map(|_| words)
-    }
-
-    /// What the local store has held since earlier mounts, in words, or why there is none; none
-    /// where none is wanted.
-    pub fn found_again(&self) -> Option<String> {
-        if let Some(fault) = &self.disk_fault {
-            return Some(format!("warning: {}; going on without it", fault.message()));
-        }
-        let (samples, bytes) = self.cache.store()?.totals();
-        Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
-    }
-
-    /// A warning if the cache directory was on another disk before.
-    pub fn moved_disk(&self) -> Option<String> {
-        self.disk_moved.as_ref().map(|moved| format!("warning: {moved}"))
-    }
-
-    /// How fresh what is served is, in words.
-    pub fn consistency(&self) -> String {
-        match self.settings.source.revalidate {
-            None => {
-                let mut words = String::from("immutable: the source is taken never to change");
-                let changed = self.cache.traffic().changed.load(Ordering::Relaxed);
-                if changed > 0 {
-                    words += &format!(
-                        "; warning: {changed} files were found changed when they were read: use \
-                         source.consistency = \"revalidate\""
-                    );
-                }
-                words
-            }
-            Some(period) => format!(
-                "revalidate: a change at the source shows within {} s",
-                period.as_secs_f64()
-            ),
+            requests: serving.requests(),
+            reads: count(&traffic.reads),
+            reads_from_push: count(&traffic.reads_from_push),
+            push_errors: count(&traffic.push_errors),
+            stuck_notifications: serving.stuck_notifications() as u64,
+            read_errors: count(&traffic.read_errors),
+            store_errors: count(&traffic.store_errors),
+            changed_files: count(&traffic.changed),
+            decisions: core.settings.decisions.clone(),
         }
     }
 }

@@ -28,9 +28,7 @@ pub type Accept = Box<dyn Fn(&[u8]) -> Result<(), ()> + Send + Sync>;
 
 /// One control file.
 pub struct ControlFile {
-    /// Its name.
     pub name: &'static str,
-    /// What it shows.
     pub render: Render,
     /// What happens to what is written; none: it cannot be.
     pub accept: Option<Accept>,
@@ -139,15 +137,9 @@ pub(super) struct ControlOps {
 }
 
 impl ControlOps {
-    pub(super) fn new(files: Vec<ControlFile>, room: Arc<Room>) -> Self {
+    pub(super) fn new(files: Arc<Vec<ControlFile>>, room: Arc<Room>) -> Self {
         let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        ControlOps {
-            files: Arc::new(files),
-            handles: Mutex::default(),
-            next: AtomicU64::new(1),
-            room,
-            owner,
-        }
+        ControlOps { files, handles: Mutex::default(), next: AtomicU64::new(1), room, owner }
     }
 
     fn handles(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {

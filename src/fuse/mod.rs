@@ -144,7 +144,6 @@ pub struct Mounted {
     /// Never dropped: the crate would then unmount whatever is at the path by that time.
     session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
-    /// Its device.
     device: Option<dev_t>,
     /// Whether it is mounted no more: whatever is at its path is another one.
     gone: AtomicBool,
@@ -159,7 +158,11 @@ impl Mounted {
     ///
     /// # Errors
     /// What stands in the way of the mount, and what to do about it.
-    pub fn control(files: Vec<ControlFile>, room: Arc<Room>, mountpoint: &Path) -> Result<Self> {
+    pub fn control(
+        files: Arc<Vec<ControlFile>>,
+        room: Arc<Room>,
+        mountpoint: &Path,
+    ) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::NoSuid,
@@ -323,9 +326,6 @@ impl Connection {
     }
 
     /// Unmounts; with `force` also where its files are in use.
-    ///
-    /// # Errors
-    /// As of [`Mounted::unmount`].
     pub fn unmount(&self, force: bool) -> Result<()> {
         if force {
             // Sets our own threads free, too.

@@ -54,7 +54,6 @@ pub struct Plan {
     pub source: PathBuf,
     /// Where to mount it, absolute; may be the source itself.
     pub mountpoint: PathBuf,
-    /// The settings.
     pub settings: Settings,
     /// The settings as `belady config show` prints them.
     pub rendered: String,
@@ -98,8 +97,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, notes, ready));
     // A mount that is in use when a signal comes is taken away all the same.
-    let attached = engine.attached();
-    let unmounted = engine.unmount(true);
+    let attached = engine.serving().attached();
+    let unmounted = engine.serving().unmount(true);
     tell_watcher(&watcher, &engine);
     for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
         directory.clear_own();
@@ -119,7 +118,7 @@ fn start_watcher() -> Option<Arc<Watcher>> {
 
 fn tell_watcher(watcher: &Option<Arc<Watcher>>, engine: &Engine) {
     if let Some(watcher) = watcher {
-        watcher.tell(&engine.connected());
+        watcher.tell(&engine.serving().connected());
     }
 }
 
@@ -147,7 +146,7 @@ fn serve(
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
-        orders.push((&stream.name, engine.receive_order(&stream.name, &stream.order, at)?));
+        orders.push((&stream.name, engine.orders().receive_spec(&stream.name, &stream.order, at)?));
     }
     let runtime = control_runtime()?;
     let mut running = Running {
@@ -164,16 +163,15 @@ fn serve(
     let signalled = end.clone();
     // Before anything is mounted: a signal must find it taken down, not the daemon dead.
     signals::listen(move || drop(signalled.send(News::End)))?;
-    engine.serve(&plan.mountpoint)?;
+    engine.serving().serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
-    engine.serve_views()?;
+    engine.serving().serve_views()?;
     tell_watcher(watcher, engine);
     for (name, order) in orders {
-        notes.push(format!("order of {name}: {}", engine.follow(order)));
+        notes.push(format!("order of {name}: {}", engine.orders().follow(order)));
     }
-    engine.keep_catalog();
-    engine.follow_disk();
+    engine.go_on_behind();
     let handler = Handler {
         engine: Arc::clone(engine),
         running: running.clone(),
@@ -194,7 +192,7 @@ fn serve(
     let (at, from) = (plan.mountpoint.display(), plan.source.display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
     wait(engine, &news);
-    let over = engine.is_over();
+    let over = engine.serving().is_over();
     if over {
         directory.clear_own();
         // Who unmounted is told when all is stored, which takes as long as it takes.
@@ -233,10 +231,10 @@ fn wait(engine: &Arc<Engine>, news: &Receiver<News>) {
             engine.fit_memory(host::readings());
         }
         engine.rescue();
-        for point in engine.take_gone() {
+        for point in engine.serving().take_gone() {
             MountDirectory::of(&point).clear_own();
         }
-        if engine.is_over() {
+        if engine.serving().is_over() {
             return;
         }
         pause = if engine.rests() { FIT_EVERY } else { LOOK_EVERY };
@@ -252,7 +250,6 @@ fn told(answer: &impl serde::Serialize) -> Result<Value> {
 struct Handler {
     engine: Arc<Engine>,
     running: Running,
-    /// The cache directory.
     cache: Option<PathBuf>,
     watcher: Option<Arc<Watcher>>,
     end: SyncSender<News>,
@@ -267,7 +264,7 @@ impl Handler {
                 .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
                 .unwrap_or_else(|| Err(hangs(cache)))?;
         }
-        self.engine.attach(mountpoint)?;
+        self.engine.serving().attach(mountpoint)?;
         tell_watcher(&self.watcher, &self.engine);
         let directory = MountDirectory::of(mountpoint);
         directory.create()?;
@@ -286,13 +283,13 @@ impl Handler {
     }
 
     fn unmount_at(&self, mountpoint: &Path, force: bool) -> Result<bool> {
-        if self.engine.detach(mountpoint, force)? {
+        if self.engine.serving().detach(mountpoint, force)? {
             MountDirectory::of(mountpoint).clear();
             return Ok(false);
         }
-        let attached = self.engine.attached();
-        let unmounted = self.engine.unmount(force);
-        let left = self.engine.attached();
+        let attached = self.engine.serving().attached();
+        let unmounted = self.engine.serving().unmount(force);
+        let left = self.engine.serving().attached();
         for path in attached.iter().filter(|path| !left.contains(path)) {
             MountDirectory::of(path).clear();
         }
@@ -306,7 +303,7 @@ impl Handler {
     }
 
     fn answer(&self, request: Request) -> Result<Reply> {
-        if self.engine.is_over() && !matches!(request, Request::Unmount { .. }) {
+        if self.engine.serving().is_over() && !matches!(request, Request::Unmount { .. }) {
             return Err(Error::new(ErrorKind::Mount, "it has been unmounted"));
         }
         let value = match request {
@@ -314,17 +311,19 @@ impl Handler {
             Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Scanned => told(&self.engine.scanned()?)?,
             Request::Config => json!(self.engine.rendered()),
-            Request::SetOrder { stream, order } => json!(self.engine.set_order(&stream, &order)?),
+            Request::SetOrder { stream, order } => {
+                json!(self.engine.orders().set(&stream, &order)?)
+            }
             Request::Record { loader, process, epochs } => {
                 let recording = self.engine.record(&Wanted { loader, process, epochs })?;
                 let summary = json!(recording.summary);
                 return Ok(Reply::with_text(summary, Box::new(|out| recording.write(out))));
             }
-            Request::WithdrawOrder { stream } => json!(self.engine.withdraw_order(&stream)?),
-            Request::Warmup { chosen, pace } => json!(self.engine.start_warmup(&chosen, pace)?),
-            Request::WarmupProgress { number } => told(&self.engine.warmup_progress(number)?)?,
-            Request::CountHere { chosen } => told(&self.engine.count_here(&chosen)?)?,
-            Request::Evict { chosen } => told(&self.engine.evict(&chosen)?)?,
+            Request::WithdrawOrder { stream } => json!(self.engine.orders().withdraw(&stream)?),
+            Request::Warmup { chosen, pace } => json!(self.engine.warmups().start(&chosen, pace)?),
+            Request::WarmupProgress { number } => told(&self.engine.warmups().progress(number)?)?,
+            Request::CountHere { chosen } => told(&self.engine.warmups().count_here(&chosen)?)?,
+            Request::Evict { chosen } => told(&self.engine.warmups().evict(&chosen)?)?,
             Request::Attach { mountpoint } => self.attach(&mountpoint)?,
             Request::Unmount { mountpoint, force } => json!(self.unmount(&mountpoint, force)?),
         };

@@ -3,13 +3,17 @@
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Progress};
+use super::Progress;
 use crate::catalog::with_listing;
-use crate::engine::order::resolve;
+use crate::engine::Core;
+use crate::engine::keeper::Keeper;
+use crate::engine::orders::resolve;
+use crate::engine::serving::Serving;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, FileId};
 use crate::order::{Entry, Listing};
@@ -64,22 +68,32 @@ impl Parts {
     }
 }
 
-impl Engine {
+/// Finds the blocks that people mean.
+pub(in crate::engine) struct Choice {
+    pub(in crate::engine) keeper: Arc<Keeper>,
+    pub(in crate::engine) serving: Arc<Serving>,
+}
+
+impl Choice {
+    pub(super) fn core(&self) -> &Core {
+        self.keeper.core()
+    }
+
     /// The blocks that are chosen, each once, and what is to be said of them at the start. Waits
     /// until all files are known.
-    pub(super) fn choose(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
-        self.await_scan()?;
-        let points = self.points();
+    pub(super) fn blocks(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
+        self.keeper.await_scan()?;
+        let (core, points) = (self.core(), self.serving.points());
         let mut prefixes = points.clone();
-        prefixes.push(self.source_path.clone());
-        let source = Some(self.source_path.as_path());
-        let parts = with_listing(&self.catalog, &points, source, |listing| match chosen {
+        prefixes.push(core.source_path.clone());
+        let source = Some(core.source_path.as_path());
+        let parts = with_listing(&core.catalog, &points, source, |listing| match chosen {
             Chosen::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
             Chosen::Order(spec) => ordered(spec, listing),
             Chosen::Files(names) => Ok(named(names, listing, &prefixes)),
             Chosen::Glob(pattern) => matching(pattern, listing),
         })?;
-        Ok(cut(&parts, &self.catalog.layout()))
+        Ok(cut(&parts, &core.catalog.layout()))
     }
 }
 

@@ -308,7 +308,7 @@ mod tests {
             std::thread::spawn(move || plan(planner, &heard, &disk, &later));
             let disk = Arc::clone(&hangs);
             let around =
-                Around { inbox, catalog, hangs: Box::new(move || disk.load(Ordering::SeqCst)) };
+                Around { inbox, catalog, hangs: Arc::new(move || disk.load(Ordering::SeqCst)) };
             let blocks = (0..FILES).map(BlockId).collect();
             World { around, hangs, slow, blocks, _directory: directory }
         }
@@ -411,7 +411,7 @@ mod tests {
         let mut world = World::new();
         let asked = AtomicU32::new(0);
         // Not before something has been published.
-        world.around.hangs = Box::new(move || {
+        world.around.hangs = Arc::new(move || {
             assert!(asked.fetch_add(1, Ordering::SeqCst) < 3, "injected");
             true
         });

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
 use crate::sync::Mutex;
+pub(super) use choice::Choice;
 pub use choice::Chosen;
 
 /// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.
@@ -39,7 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Tally {
     /// Blocks: whole files up to a block's size, parts of larger ones.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -57,11 +56,9 @@ impl Tally {
 /// How far a warm-up is. `chosen` is the sum of all others but `gone`, `ram` and `disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Files chosen.
     pub files: u64,
     /// Names given that are not in the dataset.
     pub missing: u64,
-    /// What is chosen.
     pub chosen: Tally,
     /// Of it, what was here already.
     pub already: Tally,
@@ -103,20 +100,28 @@ struct Warmup {
     unasked: AtomicU32,
 }
 
-/// The warm-ups of an engine by number.
+/// The warm-ups of an engine.
+pub struct Warmups {
+    around: Around,
+    choice: Choice,
+    running: Mutex<Running>,
+}
+
+/// Those that run, by number.
 #[derive(Default)]
-pub(super) struct Warmups {
+struct Running {
     next: u64,
     /// Those that were asked about last are the last.
-    running: Vec<(u64, Arc<Warmup>)>,
+    warmups: Vec<(u64, Arc<Warmup>)>,
 }
 
 /// What a warm-up needs of the engine.
+#[derive(Clone)]
 struct Around {
     inbox: Arc<Inbox>,
     catalog: Arc<Catalog>,
     /// Whether the cache disk hangs, so that nothing is stored.
-    hangs: Box<dyn Fn() -> bool + Send>,
+    hangs: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Around {
@@ -133,7 +138,6 @@ impl Around {
         answer.recv_timeout(PATIENCE).ok()
     }
 
-    /// Where blocks are.
     fn standings(&self, blocks: &[BlockId]) -> Option<Vec<Standing>> {
         let mut standings = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(ASKED_AT_ONCE) {
@@ -167,39 +171,43 @@ fn ended() -> Error {
     Error::new(ErrorKind::Mount, "the mount is ending, or does not answer")
 }
 
-impl Engine {
-    fn around(&self) -> Around {
-        let store = self.cache.store().map(Arc::clone);
-        let hangs = Box::new(move || store.as_ref().is_some_and(|store| store.hangs()));
-        Around { inbox: Arc::clone(&self.inbox), catalog: Arc::clone(&self.catalog), hangs }
+impl Warmups {
+    /// None runs yet.
+    pub(super) fn new(choice: Choice) -> Self {
+        let core = choice.core();
+        let store = core.cache.store().map(Arc::clone);
+        let hangs = Arc::new(move || store.as_ref().is_some_and(|store| store.hangs()));
+        let (inbox, catalog) = (Arc::clone(&core.inbox), Arc::clone(&core.catalog));
+        let around = Around { inbox, catalog, hangs };
+        Warmups { around, choice, running: Mutex::default() }
     }
 
-    /// Begins to bring here what is chosen; returns the number to [ask](Self::warmup_progress)
+    /// Begins to bring here what is chosen; returns the number to [ask](Self::progress)
     /// about it with.
     ///
     /// # Errors
     /// Whatever is wrong with the choice, and `Busy` where there are too many warm-ups.
-    pub fn start_warmup(&self, chosen: &Chosen, pace: Pace) -> Result<u64> {
+    pub fn start(&self, chosen: &Chosen, pace: Pace) -> Result<u64> {
         let begun = Instant::now();
-        let (blocks, progress) = self.choose(chosen)?;
+        let (blocks, progress) = self.choice.blocks(chosen)?;
         let progress = Mutex::new(progress);
         let warmup = Arc::new(Warmup { progress, unasked: AtomicU32::new(0) });
-        let mut warmups = self.warmups.lock();
-        if warmups.running.len() >= WARMUPS_MAX {
-            let over = warmups.running.iter().position(|(_, warmup)| warmup.progress.lock().done);
+        let mut running = self.running.lock();
+        if running.warmups.len() >= WARMUPS_MAX {
+            let over = running.warmups.iter().position(|(_, warmup)| warmup.progress.lock().done);
             let message = format!("there are {WARMUPS_MAX} warm-ups of this mount already");
             let over = over.ok_or_else(|| Error::new(ErrorKind::Busy, message))?;
-            warmups.running.remove(over);
+            running.warmups.remove(over);
         }
-        let around = self.around();
+        let around = self.around.clone();
         let shared = Arc::clone(&warmup);
         let run = move || feed::run(&around, &shared, &blocks, pace, begun);
         std::thread::Builder::new().name("belady-warmup".into()).spawn(run).map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
         })?;
-        let number = warmups.next;
-        warmups.next += 1;
-        warmups.running.push((number, warmup));
+        let number = running.next;
+        running.next += 1;
+        running.warmups.push((number, warmup));
         Ok(number)
     }
 
@@ -207,15 +215,15 @@ impl Engine {
     ///
     /// # Errors
     /// Where there is none of this number.
-    pub fn warmup_progress(&self, number: u64) -> Result<Progress> {
-        let mut warmups = self.warmups.lock();
-        let index = warmups.running.iter().position(|(running, _)| *running == number);
+    pub fn progress(&self, number: u64) -> Result<Progress> {
+        let mut running = self.running.lock();
+        let index = running.warmups.iter().position(|(running, _)| *running == number);
         let none = || Error::new(ErrorKind::Usage, "there is no such warm-up");
-        let (number, warmup) = warmups.running.remove(index.ok_or_else(none)?);
+        let (number, warmup) = running.warmups.remove(index.ok_or_else(none)?);
         warmup.unasked.store(0, Ordering::Relaxed);
         let progress = warmup.progress.lock().clone();
         if !progress.done {
-            warmups.running.push((number, warmup));
+            running.warmups.push((number, warmup));
         }
         Ok(progress)
     }
@@ -225,8 +233,8 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the choice.
     pub fn count_here(&self, chosen: &Chosen) -> Result<Progress> {
-        let (blocks, mut progress) = self.choose(chosen)?;
-        self.around().count_here(&blocks, &mut progress).ok_or_else(ended)?;
+        let (blocks, mut progress) = self.choice.blocks(chosen)?;
+        self.around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         (progress.waiting, progress.done) = (Tally::default(), true);
         Ok(progress)
     }
@@ -237,12 +245,12 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the choice.
     pub fn evict(&self, chosen: &Chosen) -> Result<Progress> {
-        let (blocks, mut progress) = self.choose(chosen)?;
-        let around = self.around();
+        let (blocks, mut progress) = self.choice.blocks(chosen)?;
+        let around = &self.around;
         around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         progress.already = progress.ram.with(progress.disk);
         for some in blocks.chunks(ASKED_AT_ONCE) {
-            self.inbox.put(Event::Unwanted { blocks: some.to_vec() }, None);
+            around.inbox.put(Event::Unwanted { blocks: some.to_vec() }, None);
         }
         around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         (progress.waiting, progress.done) = (Tally::default(), true);

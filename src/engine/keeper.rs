@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, cannot_read};
+use super::lease::{StoreLease, save_catalog};
+use super::{Core, cannot_read};
 use crate::catalog::{Catalog, CatalogState, ScanStatus};
 use crate::config::SourceSettings;
 use crate::disk::unless_it_hangs;
@@ -126,15 +127,37 @@ fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) ->
     })
 }
 
-impl Engine {
+/// Keeps the catalog right, whole and saved.
+pub(super) struct Keeper {
+    core: Arc<Core>,
+    /// Where it is saved.
+    lease: Arc<StoreLease>,
+    /// Whether all files were known when the planner was told what the local store has: that is
+    /// found by the names that there are.
+    adopted: bool,
+}
+
+impl Keeper {
+    /// Keeps the catalog of this engine, all files of which were known at the start if it is `adopted`.
+    pub(super) fn new(core: &Arc<Core>, lease: &Arc<StoreLease>, adopted: bool) -> Self {
+        Keeper { core: Arc::clone(core), lease: Arc::clone(lease), adopted }
+    }
+
+    /// What the engine has in common with it.
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Whether the catalog is that of an earlier mount, and not all of it was checked since.
     pub(super) fn is_unchecked(&self) -> bool {
-        self.catalog.state() == CatalogState::Checking
+        self.core.catalog.state() == CatalogState::Checking
     }
 
     /// Checks what only an earlier mount has seen. Says whether names came or went.
     pub(super) fn check_catalog(&self, threads: u32) -> bool {
-        self.catalog.sweep(threads as usize, self.over.flag(), &|found| self.dataset.report(found))
+        self.core.catalog.sweep(threads as usize, self.core.over.flag(), &|found| {
+            self.core.dataset.report(found)
+        })
     }
 
     /// Scans a source of which not all is known behind the readers, and again what it could not
@@ -142,27 +165,26 @@ impl Engine {
     ///
     /// # Errors
     /// What the source could not tell about until then.
-    pub(super) fn scan_behind(self: &Arc<Self>, seen: &AtomicU64) -> Result<()> {
-        if self.catalog.state() != CatalogState::Scanning {
+    pub(super) fn scan_behind(&self, seen: &AtomicU64) -> Result<()> {
+        if self.core.catalog.state() != CatalogState::Scanning {
             return Ok(());
         }
-        let engine = Arc::clone(self);
+        let core = Arc::clone(&self.core);
         let scan = move || {
-            let threads = engine.settings.source.scan_threads as usize;
+            let threads = core.settings.source.scan_threads as usize;
             loop {
-                engine
-                    .catalog
-                    .fill(threads, engine.over.flag(), &|found| engine.dataset.report(found));
-                let Some((name, errno)) = engine.catalog.scan_status().fault else { return };
+                let report = |found| core.dataset.report(found);
+                core.catalog.fill(threads, core.over.flag(), &report);
+                let Some((name, errno)) = core.catalog.scan_status().fault else { return };
                 tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
-                if !engine.over.pause(ASK_AGAIN) {
+                if !core.over.pause(ASK_AGAIN) {
                     return;
                 }
             }
         };
         let spawned = std::thread::Builder::new().name("belady-scan".into()).spawn(scan);
         spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?;
-        wait(&self.catalog, &self.source_path, self.over.flag(), seen, begun)
+        wait(&self.core.catalog, &self.core.source_path, self.core.over.flag(), seen, begun)
     }
 
     /// Waits until all of the source is known.
@@ -170,51 +192,59 @@ impl Engine {
     /// # Errors
     /// What it could not tell about.
     pub(super) fn await_scan(&self) -> Result<()> {
-        wait(&self.catalog, &self.source_path, self.over.flag(), &AtomicU64::new(0), whole)
+        wait(
+            &self.core.catalog,
+            &self.core.source_path,
+            self.core.over.flag(),
+            &AtomicU64::new(0),
+            whole,
+        )
     }
 
     /// How far the scan is, after a moment if it is not over.
     ///
     /// # Errors
     /// What the source could not tell about.
-    pub fn scanned(&self) -> Result<Scanned> {
-        let status = self.catalog.await_scan(MOMENT, |status| whole(status).is_some());
+    pub(super) fn scanned(&self) -> Result<Scanned> {
+        let status = self.core.catalog.await_scan(MOMENT, |status| whole(status).is_some());
         if let (false, Some((name, errno))) = (status.is_whole, &status.fault) {
-            return Err(cannot_read(&self.source_path.join(name), *errno));
+            return Err(cannot_read(&self.core.source_path.join(name), *errno));
         }
         Ok(Scanned { names: status.names, whole: status.is_whole })
     }
 
-    /// Checks a catalog that was taken up and saves one that is new, behind the readers.
-    pub fn keep_catalog(self: &Arc<Self>) {
-        let engine = Arc::clone(self);
+    /// Checks a catalog that was taken up and saves one that is new, behind the readers. `renew` is called
+    /// if names came or went.
+    pub(super) fn keep(self: &Arc<Self>, renew: impl Fn() + Send + 'static) {
+        let keeper = Arc::clone(self);
         let keep = move || {
-            let is_over = || engine.over.has_begun();
-            let threads = (engine.settings.source.scan_threads / SWEEP_SHARE).max(1);
-            let (mut pause, mut adopted) = (ASK_AGAIN, engine.adopted);
+            let core = &keeper.core;
+            let is_over = || core.over.has_begun();
+            let threads = (core.settings.source.scan_threads / SWEEP_SHARE).max(1);
+            let (mut pause, mut adopted) = (ASK_AGAIN, keeper.adopted);
             let mut adopt_again = || {
                 if !std::mem::replace(&mut adopted, true) && !is_over() {
-                    engine.cache.adopt_again();
+                    core.cache.adopt_again();
                 }
             };
-            while engine.is_unchecked() && !is_over() {
-                if engine.check_catalog(threads) {
-                    engine.renew_orders();
+            while keeper.is_unchecked() && !is_over() {
+                if keeper.check_catalog(threads) {
+                    renew();
                 }
                 // What the source did not tell of is known as it was, with what is stored of it.
                 adopt_again();
-                if engine.is_unchecked() {
+                if keeper.is_unchecked() {
                     // What fails is asked for again, less and less often.
-                    engine.save_catalog();
-                    engine.over.pause(pause);
+                    keeper.save_catalog();
+                    core.over.pause(pause);
                     pause = (pause * 2).min(ASK_AGAIN_MAX);
                 }
             }
-            while engine.catalog.state() == CatalogState::Scanning && !is_over() {
-                engine.catalog.await_scan(LOOK, |status| status.is_whole);
+            while core.catalog.state() == CatalogState::Scanning && !is_over() {
+                core.catalog.await_scan(LOOK, |status| status.is_whole);
             }
             adopt_again();
-            engine.save_now_and_then();
+            keeper.save_now_and_then();
         };
         if let Err(error) = std::thread::Builder::new().name("belady-catalog".into()).spawn(keep) {
             tracing::warn!(%error, "the catalog is checked where it is asked, and saved at the end");
@@ -223,39 +253,26 @@ impl Engine {
 
     /// Saves the catalog, and again where it has changed, until the mount is being ended.
     fn save_now_and_then(&self) {
-        while !self.over.has_begun() {
+        while !self.core.over.has_begun() {
             let began = Instant::now();
             self.save_catalog();
-            self.over.pause(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
+            self.core.over.pause(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
         }
     }
 
     /// Saves what is known of the source's names, where there is a place for it.
     fn save_catalog(&self) {
-        self.home.lock().iter().for_each(|home| self.save_catalog_in(home));
+        self.lease.with(|home| save_catalog(&self.core.catalog, home));
     }
 
-    fn save_catalog_in(&self, home: &Home) {
-        if let Err(error) = self.catalog.save(&home.catalog()) {
-            tracing::warn!(%error, "the catalog was not saved; the next mount scans the source");
-        }
-    }
-
-    /// Saves the catalog for the last time and lets go of the home of the store. By a thread of its
-    /// own: the disk may hang.
-    pub(super) fn leave_home(self: &Arc<Self>) {
-        let engine = Arc::clone(self);
-        let leave = move || {
-            if let Some(home) = engine.home.lock().take() {
-                engine.save_catalog_in(&home);
-                home.note_use();
-                drop(home);
-                engine.stay.lock().take();
-            }
-        };
+    /// Saves the catalog for the last time and lets go of the store's directory. By a thread of its own:
+    /// the disk may hang.
+    pub(super) fn leave(&self) {
+        let (core, lease) = (Arc::clone(&self.core), Arc::clone(&self.lease));
+        let leave = move || lease.end(&core.catalog);
         match std::thread::Builder::new().name("belady-leave".into()).spawn(leave) {
             Ok(thread) => {
-                let files = u32::try_from(self.catalog.totals().0).unwrap_or(u32::MAX);
+                let files = u32::try_from(self.core.catalog.totals().0).unwrap_or(u32::MAX);
                 let patience = STOP_PATIENCE + SAVE_OF_A_FILE * files;
                 ends(Some(thread), patience, "the catalog");
             }
@@ -264,9 +281,9 @@ impl Engine {
     }
 
     /// Where the catalog is on the way to be right and whole, in words.
-    pub fn catalog_note(&self) -> Option<String> {
-        let files = self.catalog.totals().0;
-        match self.catalog.state() {
+    pub(super) fn note(&self) -> Option<String> {
+        let files = self.core.catalog.totals().0;
+        match self.core.catalog.state() {
             CatalogState::Checking => {
                 Some(format!("catalog: {files} files from an earlier mount, being checked"))
             }

@@ -3,18 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Engine;
+use super::Core;
+use super::budgets::Budgets;
+use super::keeper::Keeper;
+use super::serving::Serving;
+use super::status::OrderStatus;
 use crate::catalog::{Catalog, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
 use crate::ids::StreamId;
 use crate::input::{self, Limits};
-use crate::learning::{LEARNT, StreamInfo, stream};
+use crate::learning::{LEARNT, Learning, StreamInfo, Streams, stream};
 use crate::order::spec::Needed;
 use crate::order::{Listing, Order, OrderSpec};
-use crate::plan::Event;
-use crate::rehearsal::Numbered;
+use crate::plan::{Event, Published};
 use crate::rehearsal::views::View;
+use crate::rehearsal::{Numbered, Rehearsal};
 
 /// What is shown for an order that came as a list of its own.
 const WRITTEN: &str = "written";
@@ -81,38 +85,45 @@ pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Erro
     )
 }
 
-impl Engine {
+/// The orders that the streams of an engine were given.
+pub struct Orders {
+    pub(super) core: Arc<Core>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) serving: Arc<Serving>,
+    pub(super) budgets: Arc<Budgets>,
+    pub(super) streams: Streams,
+    /// None where orders are only told.
+    pub(super) learning: Option<Arc<Learning>>,
+    /// None where there are no buffers.
+    pub(super) rehearsal: Option<Arc<Rehearsal>>,
+}
+
+impl Orders {
     /// Gives a stream its order; a new name is a new stream. Returns the order in plain words.
     ///
     /// # Errors
     /// Whatever is wrong with the order; the stream keeps the one it had.
-    pub fn set_order(&self, name: &str, spec: &str) -> Result<String> {
-        self.receive_order(name, spec, &self.points()).map(|received| self.follow(received))
+    pub fn set(&self, name: &str, spec: &str) -> Result<String> {
+        self.receive_spec(name, spec, &self.serving.points()).map(|received| self.follow(received))
     }
 
     /// Gives a stream the order that an order file's text lists.
-    ///
-    /// # Errors
-    /// As [`set_order`](Self::set_order).
-    pub fn set_order_list(&self, name: &str, text: &[u8]) -> Result<String> {
+    pub fn set_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, WRITTEN, &self.points(), None, resolve)
+        self.receive(name, WRITTEN, &self.serving.points(), None, resolve)
             .map(|received| self.follow(received))
     }
 
     /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
     /// mount serves, say. Paths may begin with the source's or one of the mount points.
-    ///
-    /// # Errors
-    /// As [`set_order`](Self::set_order).
-    pub fn receive_order(
+    pub fn receive_spec(
         &self,
         name: &str,
         spec: &str,
         mountpoints: &[PathBuf],
     ) -> Result<Received> {
-        let (view, memory) = (self.view_of(spec), self.budget.lock().for_a_file() as usize);
+        let (view, memory) = (self.view_of(spec), self.budgets.room_for_a_request());
         self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
     }
 
@@ -134,17 +145,18 @@ impl Engine {
             let message = format!("stream {name}: such names are for what belady learns itself");
             return Err(Error::new(ErrorKind::Order, message));
         }
-        self.await_scan()?;
+        self.keeper.await_scan()?;
         let stream = stream(&self.streams, name)?;
         let of = |listing: &Listing<'_>| match &view {
             Some(view) => resolve(&view.among(listing)),
             None => resolve(listing),
         };
-        let list = || with_listing(&self.catalog, mountpoints, Some(&self.source_path), of);
+        let list =
+            || with_listing(&self.core.catalog, mountpoints, Some(&self.core.source_path), of);
         let mut resolved = list();
-        if resolved.is_err() && self.is_unchecked() {
+        if resolved.is_err() && self.keeper.is_unchecked() {
             // It may be of files that came since an earlier mount.
-            self.check_catalog(self.settings.source.scan_threads);
+            self.keeper.check_catalog(self.core.settings.source.scan_threads);
             resolved = list();
         }
         let mut streams = self.streams.lock();
@@ -155,7 +167,8 @@ impl Engine {
                 Ok(Received { stream, name: name.to_string(), order })
             }
             Err(error) => {
-                let error = tell_unreadable(&self.catalog, &self.source_path, given, error);
+                let error =
+                    tell_unreadable(&self.core.catalog, &self.core.source_path, given, error);
                 info.refused = Some(error.to_string());
                 Err(error.context(format!("stream {name}")))
             }
@@ -171,26 +184,26 @@ impl Engine {
         if let Some(learning) = &self.learning {
             learning.received(stream, &order);
         }
-        self.inbox.put(Event::Ordered { stream, order }, None);
+        self.core.inbox.put(Event::Ordered { stream, order }, None);
         words
     }
 
     /// Gives the streams their orders anew: there are other files than when they were given.
-    pub(super) fn renew_orders(&self) {
-        self.renew_orders_of(|_| true);
+    pub(super) fn renew(&self) {
+        self.renew_of(|_| true);
     }
 
     /// Gives those anew that are over a mix of a rehearsal buffer, since its task has others.
-    pub(super) fn renew_orders_of_task(&self, buffer: &str) {
+    pub(super) fn renew_of_task(&self, buffer: &str) {
         let views = format!("{VIEWS_NAME}/{buffer}/");
-        self.renew_orders_of(|spec| {
+        self.renew_of(|spec| {
             let spec: Result<OrderSpec> = spec.parse();
             let root = spec.as_ref().ok().and_then(|s| s.filter.directory().strip_prefix(&views));
             matches!(root.and_then(View::of), Some(View::Mix(_) | View::TaskMix))
         });
     }
 
-    fn renew_orders_of(&self, is_due: impl Fn(&str) -> bool) {
+    fn renew_of(&self, is_due: impl Fn(&str) -> bool) {
         let given: Vec<(String, String)> = self
             .streams
             .lock()
@@ -200,7 +213,7 @@ impl Engine {
             .filter(|(_, spec)| spec != WRITTEN && is_due(spec))
             .collect();
         for (name, spec) in given {
-            if let Err(error) = self.set_order(&name, &spec) {
+            if let Err(error) = self.set(&name, &spec) {
                 tracing::warn!(stream = name, %error, "the order does not fit the files any more");
             }
         }
@@ -210,7 +223,7 @@ impl Engine {
     ///
     /// # Errors
     /// Where there is no such stream.
-    pub fn withdraw_order(&self, name: &str) -> Result<()> {
+    pub fn withdraw(&self, name: &str) -> Result<()> {
         let mut streams = self.streams.lock();
         let given = |stream: &StreamInfo| stream.name == name && !stream.is_learnt();
         let Some(index) = streams.iter().position(given) else {
@@ -222,7 +235,26 @@ impl Engine {
         if let Some(learning) = &self.learning {
             learning.withdrawn(stream);
         }
-        self.inbox.put(Event::Withdrawn { stream }, None);
+        self.core.inbox.put(Event::Withdrawn { stream }, None);
         Ok(())
+    }
+
+    /// Whether any stream has been told an order.
+    pub(super) fn are_told(&self) -> bool {
+        self.streams.lock().iter().any(|stream| !stream.is_learnt() && stream.spec.is_some())
+    }
+
+    /// The streams that are told their orders.
+    pub(super) fn statuses(&self, published: &Published) -> Vec<OrderStatus> {
+        let streams = self.streams.lock().clone();
+        let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());
+        let status = |(index, stream): (usize, &StreamInfo)| OrderStatus {
+            stream: stream.name.clone(),
+            spec: stream.spec.clone(),
+            refused: stream.refused.clone(),
+            fix: self.learning.as_ref().and_then(|learning| learning.fix(StreamId(index as u16))),
+            progress: published.progress(StreamId(index as u16)).cloned(),
+        };
+        given.map(status).collect()
     }
 }

@@ -1,0 +1,218 @@
+//! How much RAM and the local store may hold: RAM as memory allows, and the store as others leave it space
+//! on its disk, and as memory allows if that disk is in memory.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::lease::StoreLease;
+use super::serving::Serving;
+use super::status::{RamStatus, TierStatus};
+use super::{Core, STORE_TIER};
+use crate::cache::Cache;
+use crate::config::{Budget, DiskSettings, Reading, Settings};
+use crate::fuse::KNOWN_BYTES;
+use crate::plan::{Event, RAM};
+use crate::store::home::Home;
+use crate::sync::Mutex;
+
+/// The budget of the local store.
+struct DiskBudget {
+    budget: Mutex<Budget>,
+    /// When it was noted last that the store is used.
+    noted: Mutex<Instant>,
+    /// The last readings of memory, if the store is in memory.
+    memory: Option<Mutex<Vec<Reading>>>,
+}
+
+/// How often the space on the disk is looked at: while something changes there, and else.
+const FIT_EVERY: Duration = Duration::from_secs(1);
+const IDLE_FIT_EVERY: Duration = Duration::from_secs(5);
+
+/// How often it is noted that the store is used.
+const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
+
+/// What a look at the disk has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Found {
+    /// As of [`Store::rests`].
+    rests: bool,
+    /// Calls that write which it has answered.
+    written: u64,
+    /// Bytes that others have there.
+    others: u64,
+}
+
+impl DiskBudget {
+    /// For what is configured, as far as it fits.
+    fn new(disk: &DiskSettings) -> Self {
+        let budget = Mutex::new(Budget::new(disk.configured_bytes, disk.bytes));
+        let memory = disk.in_memory.then(Mutex::default);
+        DiskBudget { budget, noted: Mutex::new(Instant::now()), memory }
+    }
+
+    /// Takes note of the memory that there is.
+    fn note_memory(&self, readings: &[Reading]) {
+        if let Some(memory) = &self.memory {
+            *memory.lock() = readings.to_vec();
+        }
+    }
+
+    /// The limits of a store that has so many bytes in memory; none if it is on a disk.
+    fn limits_of_memory(&self, own: u64) -> Vec<Reading> {
+        let readings = self.memory.iter().flat_map(|memory| memory.lock().clone());
+        readings.map(|reading| reading.to_store(own)).collect()
+    }
+}
+
+/// The budgets of an engine's tiers.
+pub(super) struct Budgets {
+    core: Arc<Core>,
+    serving: Arc<Serving>,
+    lease: Arc<StoreLease>,
+    ram: Mutex<Budget>,
+    /// That of the local store, if there is one.
+    disk: Option<DiskBudget>,
+}
+
+impl Budgets {
+    /// What is configured, as far as it fits. RAM's is [`of_ram`].
+    pub(super) fn new(
+        core: &Arc<Core>,
+        serving: &Arc<Serving>,
+        lease: &Arc<StoreLease>,
+        ram: Budget,
+    ) -> Self {
+        Budgets {
+            core: Arc::clone(core),
+            serving: Arc::clone(serving),
+            lease: Arc::clone(lease),
+            ram: Mutex::new(ram),
+            disk: core.settings.cache.disk.as_ref().map(DiskBudget::new),
+        }
+    }
+
+    /// Bytes of a request for which there is memory.
+    pub(super) fn room_for_a_request(&self) -> usize {
+        self.ram.lock().for_a_file() as usize
+    }
+
+    /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
+    /// further connections are left.
+    pub(super) fn fit_memory(&self, mut readings: Vec<Reading>) {
+        if self.serving.first_is_over() {
+            readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
+        }
+        self.disk.iter().for_each(|disk| disk.note_memory(&readings));
+        let known = self.serving.known_nodes() * KNOWN_BYTES;
+        let mut budget = self.ram.lock();
+        let changed = budget.look(&readings, known);
+        let memory = self.core.cache.memory();
+        memory.resize(budget.moving(memory.used() as u64) as usize);
+        self.serving.written().resize(budget.for_a_file() as usize);
+        if changed {
+            let capacity = budget.present();
+            let why = budget.reduced().unwrap_or("what is configured fits again");
+            tracing::info!(bytes = capacity, why, "the RAM budget has changed");
+            self.core.inbox.put(Event::Resized { tier: RAM, capacity }, None);
+        }
+    }
+
+    /// Has the local store's budget follow the space on its disk from now on. A disk that hangs holds
+    /// up nobody but the thread that looks at it.
+    pub(super) fn follow_disk(self: &Arc<Self>) {
+        if self.disk.is_none() {
+            return;
+        }
+        let budgets = Arc::clone(self);
+        let follow = move || {
+            let (mut pause, mut before) = (FIT_EVERY, None);
+            while budgets.core.over.pause(pause) {
+                let found = budgets.look_at_disk();
+                let rests = found.is_some_and(|found| found.rests) && found == before;
+                pause = if rests { IDLE_FIT_EVERY } else { FIT_EVERY };
+                before = found;
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("belady-disk-look".into()).spawn(follow) {
+            tracing::warn!(%error, "the budget of the cache directory stays as it is");
+        }
+    }
+
+    /// Looks at the disk; says what was found, if it could be.
+    fn look_at_disk(&self) -> Option<Found> {
+        let (disk, store) = (self.disk.as_ref()?, self.core.cache.store()?);
+        let mut noted = disk.noted.lock();
+        if noted.elapsed() >= NOTE_USE_EVERY {
+            *noted = Instant::now();
+            self.lease.with(Home::note_use);
+        }
+        drop(noted);
+        self.core.cache.sync_old();
+        // What cannot be looked at is no reason to change anything.
+        let share = store.share().ok()?;
+        let found =
+            Found { rests: store.rests(), written: store.writes_answered(), others: share.others };
+        let reading = Reading {
+            what: "the cache disk".into(),
+            limit: share.total,
+            taken: share.others,
+            // Some slack, or whatever others write would make the store smaller.
+            reserve: share.min_free - share.min_free / 8,
+        };
+        let mut readings = disk.limits_of_memory(store.totals().1 + store.idle());
+        readings.push(reading);
+        let mut budget = disk.budget.lock();
+        if !budget.look(&readings, 0) {
+            return Some(found);
+        }
+        let capacity = budget.present();
+        let why = budget.reduced().unwrap_or("what is configured fits again").to_owned();
+        drop(budget);
+        tracing::info!(bytes = capacity, why, "the budget of the cache directory has changed");
+        self.core.inbox.put(Event::Resized { tier: STORE_TIER, capacity }, None);
+        // Only as long as it is ours: the next daemon may have stored something there already.
+        self.lease.with(|_| store.resize(capacity));
+        Some(found)
+    }
+
+    /// RAM, which keeps so many bytes.
+    pub(super) fn ram_status(&self, kept: u64) -> RamStatus {
+        let (budget, memory) = (self.ram.lock().clone(), self.core.cache.memory());
+        RamStatus {
+            budget: budget.present(),
+            configured: budget.configured(),
+            reduced: budget.reduced().map(str::to_owned),
+            kept,
+            moving: memory.used() as u64,
+            moving_budget: memory.capacity() as u64,
+        }
+    }
+
+    /// The local store, if there is one, which keeps so many bytes.
+    pub(super) fn disk_status(&self, kept: u64) -> Option<TierStatus> {
+        let budget = self.disk.as_ref()?.budget.lock().clone();
+        let stored = self.core.cache.store()?.used();
+        Some(TierStatus {
+            budget: budget.present(),
+            configured: budget.configured(),
+            reduced: budget.reduced().map(str::to_owned),
+            kept,
+            stored,
+        })
+    }
+}
+
+/// Bytes of a file that a user names for which there is memory before the first look at what fits.
+pub(super) fn for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
+    let mut looking = budget.clone();
+    looking.look(readings, 0);
+    looking.for_a_file() as usize
+}
+
+/// The RAM budget until the first look at what fits.
+pub(super) fn of_ram(settings: &Settings, cache: &Cache) -> Budget {
+    let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
+    cache.memory().resize(budget.moving(0) as usize);
+    budget
+}
