@@ -20,7 +20,6 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of a whole block.
     pub(super) fn whole(block: BlockId, node: NodeId) -> Self {
         Key { block, node, pages: None }
     }
@@ -36,7 +35,6 @@ pub(super) enum Flight {
 
 /// What waits for a block's bytes.
 pub(super) struct Fetching {
-    /// Readers.
     pub(super) waiters: Vec<Waiter>,
     /// Whether the bytes are to go to RAM; what readers wait for always is.
     pub(super) to_ram: bool,

@@ -26,7 +26,6 @@ const GATHER: Duration = Duration::from_millis(4);
 
 /// An event, with the bytes that arrived if it is an arrival.
 pub struct Message {
-    /// What happened.
     pub event: Event,
     /// The block's bytes, to be written to a tier below RAM if the planner wants so.
     pub arrival: Option<Arrival>,

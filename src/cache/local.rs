@@ -17,7 +17,7 @@ use super::care::Owed;
 use super::find::find;
 use super::memory::Arrival;
 use crate::catalog::{Catalog, Located, NodeId};
-use crate::disk::{Buffer, LOOK_EVERY, looks_in};
+use crate::disk::{Buffer, DiskState, LOOK_EVERY, looks_in};
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
@@ -51,7 +51,6 @@ pub(super) enum Job {
     Forget(Vec<Key>),
     /// Find what is of files that came to be known, tell the planner, and give up the rest.
     Adopt(Owed),
-    /// Make everything last.
     Sync,
 }
 
@@ -460,8 +459,8 @@ impl Drop for Working<'_> {
 }
 
 impl Cache {
-    /// State of the local store, if there is one: `normal`, or what is wrong in words.
-    pub fn disk_state(&self) -> Option<&'static str> {
+    /// What the disk of the local store does, if there is one.
+    pub fn disk_state(&self) -> Option<DiskState> {
         self.store().map(|store| store.state())
     }
 }

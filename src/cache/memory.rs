@@ -67,7 +67,6 @@ struct State {
     /// Bytes that only wait to be stored or rehearsed, a part of `used`.
     waiting: usize,
     looks: u64,
-    /// Fetches so far.
     begun: u64,
     /// Fetches under way that are counted, in the order in which they began.
     fetches: BTreeMap<u64, Fetch>,
@@ -314,7 +313,6 @@ impl Drop for Waits {
 /// The bytes of a block that has arrived, and the version of its file that they are.
 #[derive(Clone)]
 pub struct Arrival {
-    /// The version.
     pub node: NodeId,
     /// The block's bytes.
     pub bytes: Arc<Buffer>,

@@ -137,7 +137,6 @@ pub struct Cache {
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
     flights: Mutex<HashMap<Key, Flight>>,
-    /// Flights so far.
     departures: AtomicU64,
     /// Whole files that are read from the local store.
     wholes: Wholes,

@@ -26,7 +26,6 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Looks at one call up to which the disk is not said to hang.
 pub(crate) const HANGS_AFTER: u64 = looks_in(10);
 
-/// Looks in so many seconds.
 pub(crate) const fn looks_in(seconds: u64) -> u64 {
     seconds * 1000 / LOOK_EVERY.as_millis() as u64
 }

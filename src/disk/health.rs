@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::{Disk, Space};
+use super::{Disk, DiskState, Space};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Errors in a row from which on the disk is down.
@@ -31,8 +31,7 @@ const MARGIN_BYTES: u64 = 64 << 20;
 
 /// A limit that has refused a write and does not show in the space.
 struct Refusal {
-    /// The disk's state in words.
-    words: &'static str,
+    state: DiskState,
     /// When a write is tried again.
     again: Instant,
 }
@@ -40,16 +39,12 @@ struct Refusal {
 impl Refusal {
     /// The limit that an error of a write tells of; none for other errors.
     fn of(error: &Error) -> Option<Self> {
-        let words = match error.raw_os_error() {
-            Some(libc::EDQUOT) => {
-                "full: your quota of the cache disk is used up; no more is stored there"
-            }
-            Some(libc::EFBIG) => {
-                "full: a limit on the size of files (`ulimit -f`) is reached; no more is stored there"
-            }
+        let state = match error.raw_os_error() {
+            Some(libc::EDQUOT) => DiskState::OverQuota,
+            Some(libc::EFBIG) => DiskState::OverFileLimit,
             _ => return None,
         };
-        Some(Refusal { words, again: Instant::now() + RETRY_AFTER })
+        Some(Refusal { state, again: Instant::now() + RETRY_AFTER })
     }
 }
 
@@ -97,18 +92,16 @@ impl Health {
         self.state.lock()
     }
 
-    /// `normal`, or what is wrong in words.
-    pub(crate) fn words(&self) -> &'static str {
+    /// What the disk does, but for whether it hangs.
+    pub(crate) fn state(&self) -> DiskState {
         let state = self.lock();
         match (state.errors, &state.refusal) {
-            _ if state.gone => "down: the store has been deleted; the next mount begins a new one",
-            (DOWN.., _) => "down: the cache disk fails; it is bypassed",
-            (1.., _) => "unstable: the cache disk has failed lately",
-            (0, Some(refusal)) => refusal.words,
-            (0, None) if state.full => {
-                "full: others need the space of the cache disk; no more is stored there"
-            }
-            (0, None) => "normal",
+            _ if state.gone => DiskState::Gone,
+            (DOWN.., _) => DiskState::Failing,
+            (1.., _) => DiskState::Unstable,
+            (0, Some(refusal)) => refusal.state,
+            (0, None) if state.full => DiskState::Full,
+            (0, None) => DiskState::Normal,
         }
     }
 
@@ -156,7 +149,6 @@ impl Health {
         !state.full && state.refusal.as_ref().is_none_or(|refusal| Instant::now() >= refusal.again)
     }
 
-    /// Looks at the space.
     pub(crate) fn look(&self, disk: &dyn Disk) -> Result<Space> {
         let space = disk.space()?;
         let mut state = self.lock();
@@ -251,11 +243,11 @@ mod tests {
 
     #[test]
     fn a_limit_that_refuses_is_full_until_a_write_is_taken() {
-        full_until_a_write_is_taken(libc::EDQUOT, "full: your quota");
-        full_until_a_write_is_taken(libc::EFBIG, "full: a limit on the size of files");
+        full_until_a_write_is_taken(libc::EDQUOT, DiskState::OverQuota);
+        full_until_a_write_is_taken(libc::EFBIG, DiskState::OverFileLimit);
     }
 
-    fn full_until_a_write_is_taken(errno: i32, words: &str) {
+    fn full_until_a_write_is_taken(errno: i32, state: DiskState) {
         let disk = Model::default();
         let health = Health::new(GIB, 0);
         health.bad(&Error::from_raw_os_error(errno));
@@ -263,7 +255,7 @@ mod tests {
             // What the disk says of its space.
             health.look(&disk).unwrap();
             health.good();
-            health.words().starts_with(words) && health.is_full()
+            health.state() == state && health.is_full()
         };
         assert!(no_more() && !health.has_room(&disk, 1));
         health.lock().refusal.as_mut().unwrap().again = Instant::now();
@@ -271,7 +263,7 @@ mod tests {
         health.bad(&Error::from_raw_os_error(errno));
         assert!(no_more() && !health.has_room(&disk, 1));
         health.stored();
-        assert!(!no_more() && health.words() == "normal" && health.has_room(&disk, 1));
+        assert!(!no_more() && health.state() == DiskState::Normal && health.has_room(&disk, 1));
     }
 
     #[test]
@@ -279,18 +271,18 @@ mod tests {
         let health = Health::new(0, 0);
         let error = Error::from_raw_os_error(libc::EIO);
         health.bad(&error);
-        assert!(health.words().starts_with("unstable") && health.claim_try());
+        assert!(health.state() == DiskState::Unstable && health.claim_try());
         health.good();
-        assert_eq!(health.words(), "normal");
+        assert_eq!(health.state(), DiskState::Normal);
         (0..5).for_each(|_| health.bad(&error));
-        assert!(health.words().starts_with("down") && !health.claim_try());
+        assert!(health.state() == DiskState::Failing && !health.claim_try());
         health.make_due();
         assert!(!health.is_up() && health.claim_try(), "one is let through");
         assert!(!health.claim_try(), "and no more for a while");
         health.good();
-        assert!(health.words().starts_with("unstable") && health.claim_try());
+        assert!(health.state() == DiskState::Unstable && health.claim_try());
         health.bad(&Error::from_raw_os_error(libc::ENOSPC));
         (0..5).for_each(|_| health.good());
-        assert!(health.words().starts_with("full: others"));
+        assert_eq!(health.state(), DiskState::Full);
     }
 }

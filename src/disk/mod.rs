@@ -18,6 +18,7 @@ mod health;
 pub mod journal;
 mod pages;
 mod replace;
+mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -47,6 +48,7 @@ pub use ending::{STOP_PATIENCE, ends};
 pub(crate) use health::{Health, has_no_room};
 pub use pages::Buffer;
 pub use replace::{Anchored, hold, unguessable};
+pub use state::DiskState;
 
 /// What a disk has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +142,6 @@ pub struct Directory {
 
 impl Directory {
     /// The directory; `direct` is whether to go past the page cache where that is possible.
-    ///
-    /// # Errors
-    /// Where it cannot be opened.
     pub fn open(path: &Path, direct: bool) -> Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let directory = fcntl::open(path, flags, Mode::empty())?;

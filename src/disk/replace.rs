@@ -17,9 +17,6 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 /// Opens a directory to be held, where it is one and no link to one.
-///
-/// # Errors
-/// The disk's.
 pub fn hold(directory: &Path) -> Result<Arc<OwnedFd>> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(Arc::new(open(directory, flags, Mode::empty())?))
@@ -59,9 +56,6 @@ impl Anchored {
     }
 
     /// Opens the file for reading; no link is followed, and what is no file is not waited for.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn open(&self) -> Result<File> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.directory, self.name.as_str(), flags, Mode::empty())?.into())

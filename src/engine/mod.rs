@@ -35,7 +35,7 @@ use nix::errno::Errno;
 use crate::cache::{Cache, Inbox, Observer};
 use crate::catalog::{Catalog, CatalogState, Changes};
 use crate::config::{Bytes, Mode, Reading, RehearsalSettings, Settings, Start};
-use crate::disk::{Alarm, LOOK_EVERY};
+use crate::disk::{Alarm, DiskState, LOOK_EVERY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
@@ -82,9 +82,8 @@ struct StoreNote {
 
 impl StoreNote {
     /// The state of a local store that there is not.
-    fn fault_state(&self) -> Option<&'static str> {
-        let words = "down: the cache disk failed, hung or had no room at the mount; none is used";
-        self.fault.as_ref().map(|_| words)
+    fn fault_state(&self) -> Option<DiskState> {
+        self.fault.as_ref().map(|_| DiskState::Unopened)
     }
 }
 

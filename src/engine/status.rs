@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Engine, STORE_TIER};
 use crate::catalog::CatalogState;
+use crate::disk::DiskState;
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
@@ -84,7 +85,7 @@ pub struct Status {
     pub ram: RamStatus,
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
-    pub disk_state: Option<String>,
+    pub disk_state: Option<DiskState>,
     /// What is wrong if the cache directory was on another disk before.
     pub disk_moved: Option<String>,
     /// Bytes staged in RAM for coming reads, and the most that may be.
@@ -153,7 +154,7 @@ impl Status {
             bytes,
             ram: engine.budgets.ram_status(kept(RAM)),
             disk: engine.budgets.disk_status(kept(STORE_TIER)),
-            disk_state: core.cache.disk_state().or(fault).map(str::to_owned),
+            disk_state: core.cache.disk_state().or(fault),
             disk_moved: engine.store_note.moved.clone(),
             staged: published.accounts.staged,
             window: published.accounts.window,

@@ -36,7 +36,6 @@ impl Part {
 struct Holder {
     file: Key,
     blob: Arc<dyn Blob>,
-    /// Blocks that it has.
     blocks: u32,
     /// First page and number of pages of what is still to be punched: left by a crash, or given up
     /// while somebody held the file.

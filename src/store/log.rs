@@ -38,7 +38,6 @@ pub(super) struct Location {
     pub(super) segment: u32,
     /// First page in the segment.
     pub(super) page: u32,
-    /// Bytes.
     pub(super) length: u32,
     /// CRC-32C of the key and the bytes.
     pub(super) checksum: u32,

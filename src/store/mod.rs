@@ -20,22 +20,23 @@
 //!    Reads never wait for any of this: one thread at a time writes.
 //! 5. At open the log is replayed; the segments' data are not looked at. What leads to no segment,
 //!    past the end of one, or to the place of another, is left out, and told to those who want to know
-//!    (`open.rs`).
+//!    (`losses.rs`).
 //!
 //! The store stores: what is stored and what is given up is the policy's to say.
 
 pub mod home;
+mod index;
 mod large;
 mod lend;
 mod log;
-mod open;
+mod losses;
 mod outside;
 mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
-mod write;
+mod writer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -45,18 +46,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::disk::{Alarm, Buffer, Disk, Health, Watch, has_no_room};
+use crate::disk::{Alarm, Buffer, Disk, DiskState, Health, Watch, has_no_room, unguessable};
 use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use index::Index;
 pub use large::Part;
 pub use lend::Lent;
 pub use log::Key;
-use log::{Entries, Location, Log, Record};
-pub use open::{Losses, fresh_secret};
+use log::{Entries, Location, Log, is_index};
+pub use losses::Losses;
 pub use outside::{Count, count, recorded};
-use segments::{Extent, Files, Segments, pages_of};
-pub use write::Sample;
+use segments::{Extent, LeftOut, Segments, is_segment, pages_of};
+pub use writer::Sample;
+use writer::Writer;
+
+/// Bytes after which what was written is synced, however soon.
+const SYNC_BYTES: u64 = 256 << 20;
 
 /// What a store may take.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +73,6 @@ pub struct Limits {
     pub min_free: u64,
     /// Files that others must still be able to make on the disk.
     pub min_free_files: u64,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Bytes from which on a file is large: it is not packed with others.
     pub large_bytes: u64,
@@ -91,30 +96,6 @@ impl Limits {
     }
 }
 
-/// What is in memory of what is on the disk.
-#[derive(Default)]
-struct Index {
-    entries: Entries,
-    files: Files,
-    /// Large files that are all there, and right.
-    lent: HashMap<u32, Arc<Lent>>,
-    /// Large files all blocks of which were compared with their checksums, and none given up since.
-    compared: HashSet<u32>,
-}
-
-/// What only the one who writes needs.
-struct Writer {
-    log: Log,
-    segments: Segments,
-    /// What is in segments that could not be opened: there at the next open perhaps, so that no new
-    /// index may be without it.
-    closed: Entries,
-    /// Bytes written since the last sync.
-    unsynced: u64,
-    /// Dead records beyond as many as live ones, from which on the index is rewritten.
-    dead_records: u64,
-}
-
 /// Samples on a local disk.
 pub struct Store {
     disk: Arc<dyn Disk>,
@@ -134,7 +115,6 @@ pub struct Store {
 pub struct Share {
     /// The whole disk; 0 where our place on it is gone.
     pub total: u64,
-    /// What others take.
     pub others: u64,
     /// What is to stay free.
     pub min_free: u64,
@@ -142,7 +122,6 @@ pub struct Share {
 
 /// What came of looking for a sample.
 pub enum Found {
-    /// Its bytes.
     Whole(Buffer),
     /// It is not there.
     Nothing,
@@ -164,7 +143,90 @@ fn checksum(key: Key, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&key.get().to_le_bytes()), bytes)
 }
 
+/// A secret for a store that is new, which nobody can guess.
+pub fn fresh_secret() -> u128 {
+    u128::from(unguessable()) << 64 | u128::from(unguessable())
+}
+
 impl Store {
+    /// Opens what the disk holds, and mends its index. `fresh` becomes the secret of a store that is new; nobody should
+    /// be able to guess it.
+    ///
+    /// # Errors
+    /// The disk's, where it cannot be read or an index cannot be made.
+    pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
+        let (watch, disk, names) = begin(disk)?;
+        let (log, entries) = match Log::open(&*disk, &names)? {
+            Some(found) => found,
+            None => (Log::begin(&*disk, &names, fresh)?, Entries::default()),
+        };
+        let (store, _) = Self::with(watch, disk, &names, limits, log, entries);
+        store.mend_index();
+        Ok(store)
+    }
+
+    /// Leaves behind what cannot be read of the index, which a machine that went down may have left.
+    fn mend_index(&self) {
+        let mut writer = self.writer();
+        let records = writer.log.torn_records;
+        if records > 0 {
+            tracing::warn!(
+                records,
+                "the index of the store was damaged; what is missing is fetched again"
+            );
+            // It can be read as it is.
+            let _ = writer.rewrite(&self.index).inspect_err(|error| self.health.bad(error));
+        }
+    }
+
+    /// Opens what the disk holds and says what of it is lost; none where there is no store. Where one
+    /// has no index any more nothing is changed.
+    ///
+    /// # Errors
+    /// The disk's, and [`ErrorKind::InvalidData`] where all is lost with the index.
+    pub fn open_found(disk: Arc<dyn Disk>, limits: Limits) -> Result<Option<(Self, Losses)>> {
+        let (watch, disk, names) = begin(disk)?;
+        if let Some((log, entries)) = Log::open(&*disk, &names)? {
+            let (store, left_out) = Self::with(watch, disk, &names, limits, log, entries);
+            let losses = Losses::of(&store.writer(), &left_out);
+            return Ok(Some((store, losses)));
+        }
+        let is_ours =
+            |name: &str| is_index(name) || is_segment(name) || large::parse(name).is_some();
+        if names.iter().any(|(name, _)| is_ours(name)) {
+            let message = "its index is gone or damaged, and all that was stored is lost with it";
+            return Err(Error::new(ErrorKind::InvalidData, message));
+        }
+        Ok(None)
+    }
+
+    fn with(
+        watch: Arc<Watch>,
+        disk: Arc<dyn Disk>,
+        names: &[(String, u64)],
+        limits: Limits,
+        mut log: Log,
+        mut entries: Entries,
+    ) -> (Self, Vec<(Key, Location)>) {
+        let (segments, files, LeftOut { lost, closed }) =
+            Segments::open(&disk, names, &mut entries, limits.segment_bytes);
+        // Their places will be others', who must not be left out for them at the next open.
+        log.owe(lost.iter().map(|(key, _)| *key));
+        let used = entries.values().map(|at| stored(at.length as usize)).sum();
+        let store = Store {
+            secret: log.secret().to_le_bytes(),
+            limits,
+            index: RwLock::new(Index::new(entries, files)),
+            writer: Mutex::new(Writer::new(&disk, log, segments, closed, limits.dead_records)),
+            used: AtomicU64::new(used),
+            budget: AtomicU64::new(limits.bytes),
+            health: Health::new(limits.min_free, limits.min_free_files),
+            watch,
+            disk,
+        };
+        (store, lost)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read()
     }
@@ -226,12 +288,7 @@ impl Store {
     }
 
     fn try_get(&self, key: Key) -> Found {
-        let found = {
-            let index = self.read();
-            let at = index.entries.get(&key).copied();
-            at.and_then(|at| Some((at, Arc::clone(index.files.get(&at.segment)?))))
-        };
-        let Some((at, file)) = found else { return Found::Nothing };
+        let Some((at, file)) = self.read().find(key) else { return Found::Nothing };
         let mut buffer = Buffer::pages(at.length as usize);
         let read = file.read_at(buffer.pages_mut(), u64::from(at.page) * PAGE_BYTES);
         match read {
@@ -267,8 +324,8 @@ impl Store {
             }
         }
         let works = || whole.is_some_and(|key| matches!(self.get(key), Found::Whole(_)));
-        if self.state() != "normal" && !works() {
-            return Err(Error::other(self.state()));
+        if self.state() != DiskState::Normal && !works() {
+            return Err(Error::other(self.state().to_string()));
         }
         Ok(damaged.into_iter().map(|key| (key, self.place(key))).collect())
     }
@@ -279,87 +336,105 @@ impl Store {
         self.writer().segments.describe(&at)
     }
 
+    /// Stores samples, all of them or none; says whether. They should be a few megabytes together.
+    /// What is there already stays as it is. Blocks.
+    pub fn put(&self, samples: &[(Key, &[u8])]) -> bool {
+        let sample = |&(key, bytes): &(Key, _)| Sample { key, bytes, part: None };
+        self.put_all(&samples.iter().map(sample).collect::<Vec<_>>())
+    }
+
+    /// As [`put`](Self::put), for samples some of which may be blocks of large files.
+    pub fn put_all(&self, samples: &[Sample<'_>]) -> bool {
+        let samples: Vec<Sample<'_>> = {
+            let index = self.read();
+            let mut seen = HashSet::with_capacity(samples.len());
+            let mut new = |key: Key| seen.insert(key) && !index.entries.contains_key(&key);
+            samples.iter().filter(|sample| new(sample.key)).copied().collect()
+        };
+        if samples.is_empty() {
+            return true;
+        }
+        let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
+        let fits = self.used().saturating_add(bytes) <= self.budget();
+        // One who may try a disk that is down does try it.
+        let may = fits && !self.reads_hang() && self.health.has_room(&*self.disk, bytes);
+        if !may || !self.claim_try() {
+            return false;
+        }
+        let mut writer = self.writer();
+        match writer.append(&self.index, &samples, (self.used(), self.budget())) {
+            Ok(bytes) => {
+                self.used.fetch_add(bytes, Ordering::Relaxed);
+                self.health.stored();
+            }
+            Err(error) => {
+                self.health.bad(&error);
+                return false;
+            }
+        }
+        if writer.unsynced >= SYNC_BYTES {
+            // Where that fails, what is stored is there all the same; only a crash may lose it.
+            let _ = writer.sync().inspect_err(|error| self.health.bad(error));
+        }
+        let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
+        true
+    }
+
+    /// The file that has this first block, if it [can be lent](Self::make_lendable). Never blocks.
+    pub fn lent(&self, first: Key) -> Option<Arc<Lent>> {
+        if self.reads_hang() || !self.health.is_up() {
+            return None;
+        }
+        self.read().lent(first)
+    }
+
+    /// Makes a large file of `length` bytes one that can be lent, if these are all of its blocks and
+    /// all are there and right; says whether. Reads all of it, once. Blocks.
+    pub fn make_lendable(&self, blocks: &[Key], length: u64) -> bool {
+        let Some(holder) = self.read().holder_of_all(blocks) else { return false };
+        let compared = self.read().is_compared(holder);
+        if !compared && blocks.iter().any(|key| !matches!(self.get(*key), Found::Whole(_))) {
+            return false;
+        }
+        // Who holds it is the only one who changes what is where.
+        let mut writer = self.writer();
+        if self.read().holder_of_all(blocks) != Some(holder) {
+            return false;
+        }
+        let lent = match writer.segments.lend(holder, length) {
+            Ok(Some(lent)) => lent,
+            Ok(None) => return false,
+            Err(error) => {
+                tracing::debug!(%error, "a large file cannot be lent");
+                return false;
+            }
+        };
+        self.write().lend(holder, lent);
+        true
+    }
+
     /// Gives samples up. Blocks.
     pub fn remove(&self, keys: &[Key]) {
         let mut writer = self.writer();
-        let mut index = self.write();
-        let gone: Vec<(Key, Location)> =
-            keys.iter().filter_map(|key| Some((*key, index.entries.remove(key)?))).collect();
-        // Nobody new gets what is not all there any more.
-        for (_, at) in &gone {
-            index.lent.remove(&at.segment);
-            index.compared.remove(&at.segment);
-        }
-        drop(index);
-        let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
-        let bytes = places.iter().map(Extent::bytes).sum();
+        let gone = self.write().take(keys);
+        let bytes = gone.iter().map(|(_, at)| Extent::of(at).bytes()).sum();
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        match writer.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key))) {
-            Ok(()) => writer.segments.free(&places),
-            // Their places are no others' until the next open, but a full disk gets the space.
-            Err(error) => {
-                self.health.bad(&error);
-                writer.segments.punch(&places);
-            }
-        }
+        let _ = writer.give_up(&gone).inspect_err(|error| self.health.bad(error));
         let idle = match self.health.is_full() {
             true => 0,
             false => self.budget().saturating_sub(self.used()),
         };
-        writer.segments.shrink(idle);
-        self.delete_empty(&mut writer);
-        self.tidy(&mut writer);
-    }
-
-    fn delete_empty(&self, writer: &mut Writer) {
-        for (id, name) in writer.segments.empty() {
-            self.write().files.remove(&id);
-            if let Err(error) = self.disk.remove(&name) {
-                tracing::debug!(%error, name, "an empty file stays until the next mount");
-            }
-        }
-    }
-
-    /// Keeps the index small.
-    fn tidy(&self, writer: &mut Writer) {
-        let live = (self.read().entries.len() + writer.closed.len()) as u64;
-        if writer.log.records <= 2 * live + writer.dead_records {
-            return;
-        }
-        writer.dead_records = self.limits.dead_records;
-        if let Err(error) = self.rewrite(writer) {
-            self.health.bad(&error);
-            // Not tried again with each sample.
-            writer.dead_records = writer.log.records;
-        }
-    }
-
-    /// Leaves the dead records of the index behind.
-    fn rewrite(&self, writer: &mut Writer) -> Result<()> {
-        let Writer { log, closed, .. } = writer;
-        let index = self.read();
-        let entries = closed.iter().chain(&index.entries).map(|(key, at)| (*key, *at));
-        log.rewrite(&*self.disk, entries)
-    }
-
-    fn sync_all(&self, writer: &mut Writer) -> Result<()> {
-        let Writer { log, segments, unsynced, .. } = writer;
-        let synced = segments.sync(log);
-        *unsynced = 0;
-        synced.inspect_err(|error| self.health.bad(error))
+        writer.shrink(idle, &self.index);
+        let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
     }
 
     /// Gives everything that no sample needs back to the disk; the index stays as it is where a
     /// full disk has no room for a smaller one. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn compact(&self) -> Result<()> {
         let mut writer = self.writer();
         writer.segments.shrink(0);
-        writer.segments.clear_gaps();
-        self.delete_empty(&mut writer);
-        let written = self.rewrite(&mut writer);
+        writer.clear_leftovers(&self.index);
+        let written = writer.rewrite(&self.index);
         written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
     }
 
@@ -369,19 +444,14 @@ impl Store {
     }
 
     /// Makes what is stored last. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn sync(&self) -> Result<()> {
-        self.sync_all(&mut self.writer())
+        self.writer().sync().inspect_err(|error| self.health.bad(error))
     }
 
     /// Deletes files in which nothing was found at open, and what a crash has left in others.
     /// Blocks.
     pub fn clear_leftovers(&self) {
-        let mut writer = self.writer();
-        writer.segments.clear_gaps();
-        self.delete_empty(&mut writer);
+        self.writer().clear_leftovers(&self.index);
     }
 
     /// Bytes that the store has on the disk and no sample takes.
@@ -394,15 +464,10 @@ impl Store {
     /// Blocks.
     pub fn resize(&self, bytes: u64) {
         self.budget.store(bytes.min(self.limits.bytes), Ordering::Relaxed);
-        let mut writer = self.writer();
-        writer.segments.shrink(self.budget().saturating_sub(self.used()));
-        self.delete_empty(&mut writer);
+        self.writer().shrink(self.budget().saturating_sub(self.used()), &self.index);
     }
 
     /// How the disk is shared at this moment. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn share(&self) -> Result<Share> {
         let own = self.used() + self.idle();
         let space = self.health.look(&*self.disk)?;
@@ -428,9 +493,7 @@ impl Store {
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
-}
 
-impl Store {
     /// Another directory of the same disk: if a call to it is not answered, the disk hangs.
     pub fn beside(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
         self.watch.over(directory)
@@ -477,14 +540,23 @@ impl Store {
         !self.reads_hang() && self.health.claim_try()
     }
 
-    /// `normal`, or what is wrong in words.
-    pub fn state(&self) -> &'static str {
+    /// What the disk does at this moment.
+    pub fn state(&self) -> DiskState {
         if self.reads_hang() {
-            "down: the cache disk hangs; it is bypassed"
+            DiskState::Hanging
         } else if self.hangs() {
-            "down: the cache disk hangs; nothing is stored there"
+            DiskState::NotStoring
         } else {
-            self.health.words()
+            self.health.state()
         }
     }
+}
+
+type Begun = (Arc<Watch>, Arc<dyn Disk>, Vec<(String, u64)>);
+
+fn begin(disk: Arc<dyn Disk>) -> Result<Begun> {
+    let watch = Arc::new(Watch::default());
+    let disk = watch.over(disk);
+    let names = disk.names()?;
+    Ok((watch, disk, names))
 }

@@ -33,17 +33,11 @@ fn look(disk: &dyn Disk) -> Result<(Vec<(String, u64)>, Entries)> {
 }
 
 /// What is recorded in the index of a store, or in a copy of it alone.
-///
-/// # Errors
-/// The disk's.
 pub fn recorded(disk: &dyn Disk) -> Result<Vec<Key>> {
     Ok(look(disk)?.1.into_keys().collect())
 }
 
 /// What a store has as its index says.
-///
-/// # Errors
-/// The disk's.
 pub fn count(disk: &dyn Disk) -> Result<Count> {
     let (names, entries) = look(disk)?;
     let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();

@@ -280,7 +280,7 @@ fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
         }
     }
     disk.fail_reads(Some(nix::libc::EIO));
-    while !store.state().starts_with("down") {
+    while !store.state().is_down() {
         store.keys().into_iter().for_each(|key| drop(store.get(key)));
     }
     disk.fail_reads(None);

@@ -5,6 +5,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use super::*;
+use crate::disk::DiskState;
 use crate::disk::HANGS_AFTER;
 use crate::disk::tests::gated::{Gated, Gates};
 use crate::source::ReadError;
@@ -66,7 +67,7 @@ impl Stand {
     /// Waits until the disk is used again.
     fn settles(&self) {
         let start = Instant::now();
-        while self.cache.disk_state() != Some("normal") {
+        while self.cache.disk_state() != Some(DiskState::Normal) {
             assert!(start.elapsed() < LIMIT, "it is never used again");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -89,7 +90,7 @@ fn a_reader_waits_for_the_cache_disk_for_a_while_and_then_for_the_source_too() {
     assert_eq!((reader.try_recv(), source.reads()), (Err(TryRecvError::Empty), 1));
     stand.look(1);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
-    assert_eq!((source.reads(), stand.cache.disk_state()), (2, Some("normal")));
+    assert_eq!((source.reads(), stand.cache.disk_state()), (2, Some(DiskState::Normal)));
     // The disk's answer comes too late, and is no error of anything.
     gate.shut(false);
     gate.await_calls(0);
@@ -134,7 +135,7 @@ fn a_disk_that_hangs_is_left_alone_until_it_answers() {
     stand.look(FOR_EVER);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     assert_eq!(taken.recv_timeout(LIMIT).unwrap(), Some(b"bytes".to_vec()));
-    assert_eq!(stand.cache.disk_state(), Some("down: the cache disk hangs; it is bypassed"));
+    assert_eq!(stand.cache.disk_state(), Some(DiskState::Hanging));
     for reads in 4..7 {
         assert_eq!(stand.read_again().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
         assert_eq!(source.reads(), reads);
@@ -171,8 +172,7 @@ fn what_the_source_refuses_the_slow_disk_may_still_have() {
 
 #[test]
 fn a_disk_that_gets_on_does_not_hang_and_one_that_hangs_is_given_nothing() {
-    const STORED_NO_MORE: Option<&str> =
-        Some("down: the cache disk hangs; nothing is stored there");
+    const STORED_NO_MORE: Option<DiskState> = Some(DiskState::NotStoring);
     let (stand, Gates { writes: gate, .. }, _) = stored();
     gate.shut(true);
     stand.cache.displace(BLOCK);
@@ -181,7 +181,7 @@ fn a_disk_that_gets_on_does_not_hang_and_one_that_hangs_is_given_nothing() {
     stand.look(HANGS_AFTER);
     gate.let_one_pass();
     stand.look(HANGS_AFTER);
-    assert_eq!(stand.cache.disk_state(), Some("normal"), "it is slow, no more");
+    assert_eq!(stand.cache.disk_state(), Some(DiskState::Normal), "it is slow, no more");
     stand.look(1);
     assert_eq!(stand.cache.disk_state(), STORED_NO_MORE);
     stand.hears(is_not_placed);

@@ -108,9 +108,6 @@ impl Pinned {
     }
 
     /// Reads them as they are, damaged or not. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub(crate) fn read_unchecked(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length as usize];
         self.log.blob.read_at(&mut bytes, self.offset)?;
@@ -118,9 +115,6 @@ impl Pinned {
     }
 
     /// Has them in memory, where the disk keeps some there, damaged or not. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn warm(&self) -> Result<()> {
         self.log.blob.warm(self.offset, self.length.into())
     }
@@ -260,9 +254,6 @@ impl Journal {
     }
 
     /// Writes what was added. Where that fails it can be tried again.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn write(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
             self.log.blob.write_at(&self.pending, self.end())?;
@@ -344,9 +335,6 @@ impl Journal {
     }
 
     /// What is left on its disk.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn space(&self) -> Result<Space> {
         self.disk.space()
     }

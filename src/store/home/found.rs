@@ -22,7 +22,6 @@ use crate::error::Result;
 pub struct Found {
     /// The name of its directory.
     pub name: String,
-    /// The directory.
     pub path: PathBuf,
     /// Whose it is, if that can be read.
     pub owner: Option<Owner>,

@@ -17,9 +17,6 @@ use crate::error::Result;
 const TRASH: &str = "belady-trash-";
 
 /// Moves a store, which nobody can be using, out of the way.
-///
-/// # Errors
-/// Where it cannot be renamed.
 pub fn discard(cache: &Path, home: Home) -> Result<()> {
     throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
 }

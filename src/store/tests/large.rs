@@ -143,11 +143,11 @@ fn what_was_compared_is_not_read_again_until_something_of_it_is_given_up() {
     let size = stand.content.len() as u64;
     assert!(stand.put(&store, 0..BLOCKS) && store.make_lendable(&keys, size));
     // Others took its place among those that are lent.
-    store.write().lent.clear();
+    store.write().end_lending();
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
     assert!(store.make_lendable(&keys, size), "it would be found to be damaged");
-    store.write().lent.clear();
+    store.write().end_lending();
     store.remove(&[keys[1]]);
     assert!(stand.put(&store, [1]) && !store.make_lendable(&keys, size));
 }
@@ -172,7 +172,7 @@ fn a_large_file_that_is_damaged_or_deleted_is_filled_again() {
     assert!(stand.put(&store, [0]));
     stand.has(&store, &[0]);
     assert!(store.sync().is_ok());
-    assert_eq!(store.state(), "normal", "the disk does what it is told");
+    assert_eq!(store.state(), DiskState::Normal, "the disk does what it is told");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn what_is_put_is_what_is_got_also_at_the_next_open() {
     let again = open(directory.path());
     assert_eq!(again.totals(), store.totals());
     assert!((0..7).all(|n| whole(&again, key(n)) == whole(&store, key(n))));
-    assert_eq!(again.state(), "normal");
+    assert_eq!(again.state(), DiskState::Normal);
     let version = |byte| Fingerprint([byte; 40]);
     let made = store.key(Path::new("a"), &version(1), 0);
     assert_eq!(again.key(Path::new("a"), &version(1), 0), made, "the secret stays");
@@ -85,7 +85,7 @@ fn damage_is_found_and_costs_only_what_is_damaged() {
     file.set_len(8192).unwrap();
     assert!(matches!(store.get(key(2)), Found::Damaged), "cut off");
     assert!(!open(directory.path()).contains(key(2)), "known at open");
-    assert_eq!(store.state(), "normal", "the disk does what it is told");
+    assert_eq!(store.state(), DiskState::Normal, "the disk does what it is told");
 }
 
 /// Bytes that segments take, less what filesystems may need to know of their pieces.
@@ -166,12 +166,12 @@ fn a_disk_that_fails_is_bypassed() {
     assert!(store.put(&[(key(1), &sample)]));
     disk.fail_writes(Some(libc::EIO));
     assert!(!store.put(&[(key(2), &sample)]));
-    assert!(store.state().starts_with("unstable"));
+    assert_eq!(store.state(), DiskState::Unstable);
     disk.fail_reads(Some(libc::EIO));
     for _ in 0..4 {
         assert!(whole(&store, key(1)).is_none());
     }
-    assert!(store.state().starts_with("down"));
+    assert!(store.state().is_down());
     assert!(!store.contains(key(1)) && !store.put(&[(key(2), &sample)]));
     let reopened = Store::open(Arc::new(disk), Limits::new(1 << 30, 0), 1);
     assert!(reopened.is_err(), "an index that cannot be made or read is told of");
@@ -186,7 +186,7 @@ fn a_disk_that_is_full_takes_no_more_and_gives_what_it_has() {
     disk.fail_writes(Some(libc::ENOSPC));
     disk.set_space(Some(Space { bytes: 0, total: 1 << 30, files: None }));
     assert!(!store.put(&[(key(2), &sample)]));
-    assert!(store.state().starts_with("full"));
+    assert!(store.state().is_full());
     assert!(whole(&store, key(1)).unwrap() == sample);
     disk.fail_writes(None);
     assert!(!store.put(&[(key(2), &sample)]), "asked again only after a while");
@@ -369,7 +369,7 @@ fn a_store_that_is_smaller_than_a_sample_holds_nothing_and_takes_no_harm() {
         assert!(!store.put(&[(key(1), b"x")]));
         assert!(store.put(&[]) && whole(&store, key(1)).is_none());
         store.remove(&[key(1)]);
-        assert_eq!((store.totals(), store.state()), ((0, 0), "normal"));
+        assert_eq!((store.totals(), store.state()), ((0, 0), DiskState::Normal));
     }
 }
 
