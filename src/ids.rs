@@ -23,7 +23,6 @@ pub const PAGE_BYTES: u64 = 4096;
 pub struct PageRange {
     /// The first, counted from the start of the block.
     pub first: u16,
-    /// How many.
     pub count: u16,
 }
 
@@ -44,7 +43,6 @@ impl PageRange {
         u64::from(self.first) * PAGE_BYTES
     }
 
-    /// Their bytes.
     pub fn bytes(self) -> u64 {
         u64::from(self.count) * PAGE_BYTES
     }

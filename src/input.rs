@@ -106,17 +106,11 @@ pub fn read_text(path: &Path, limits: &Limits) -> Result<String> {
 }
 
 /// Reads standard input, whatever it is.
-///
-/// # Errors
-/// As of [`read`].
 pub fn read_stdin(limits: &Limits) -> Result<Vec<u8>> {
     take(io::stdin().lock(), limits).map_err(|error| error.of(STDIN, limits))
 }
 
 /// Reads standard input as text.
-///
-/// # Errors
-/// As of [`read_text`].
 pub fn read_stdin_text(limits: &Limits) -> Result<String> {
     text(read_stdin(limits)?, STDIN, limits)
 }

@@ -17,9 +17,6 @@ enum Written {
 }
 
 /// Writes a path.
-///
-/// # Errors
-/// The serializer's.
 pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     let written = match path.to_str() {
         Some(text) => Written::Text(text.to_owned()),
@@ -29,9 +26,6 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 }
 
 /// Reads a path.
-///
-/// # Errors
-/// The deserializer's.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     Ok(match Written::deserialize(deserializer)? {
         Written::Text(text) => PathBuf::from(text),

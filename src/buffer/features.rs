@@ -12,9 +12,7 @@ use super::policies::Policy;
 pub struct Feature {
     /// The sample; none for one that was never offered and counts for the mean of its class alone.
     pub sample: Option<SampleId>,
-    /// Its class.
     pub class: ClassId,
-    /// The feature.
     pub values: Vec<f32>,
 }
 

@@ -23,7 +23,6 @@ pub struct Rules {
 /// A sample that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its class.
     pub class: ClassId,
     /// The task of this time.
     pub task: u32,
@@ -51,7 +50,6 @@ pub enum Refused {
     NotFinite,
     /// A feature has not as many numbers as the others.
     Dimension {
-        /// As many as it has.
         found: usize,
         /// As many as the first one has.
         expected: usize,

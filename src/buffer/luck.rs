@@ -16,7 +16,6 @@ pub(super) enum Purpose {
     Offer = 2,
     /// The draws of an epoch.
     Draws = 3,
-    /// A sleep set.
     Sleep = 4,
     /// A sample for whoever asks.
     Supply = 5,

@@ -21,7 +21,6 @@ pub struct ClassId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capacity {
-    /// So many samples.
     Samples(u64),
     /// So many bytes of encoded files.
     Bytes(u64),
@@ -47,9 +46,7 @@ impl Capacity {
 /// A sample in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which.
     pub sample: SampleId,
-    /// Its class.
     pub class: ClassId,
     /// The task during which it was offered.
     pub task: u32,
@@ -66,7 +63,6 @@ pub struct Member {
 pub(super) struct Place {
     pub(super) member: Member,
     rank: u64,
-    /// Index in `all`.
     at: usize,
     /// Index in its class.
     at_class: usize,
@@ -269,12 +265,10 @@ impl Members {
         self.by_rank.range(range).next_back().map(|(_, rank, sample)| (*rank, *sample))
     }
 
-    /// Any sample.
     pub(super) fn any(&self, luck: &mut Luck) -> Option<SampleId> {
         self.all.get(luck.index(self.all.len())).copied()
     }
 
-    /// The sample of a class at an index.
     pub(super) fn of_class(&self, class: ClassId, index: usize) -> Option<SampleId> {
         self.classes.get(&class)?.samples.get(index).copied()
     }

@@ -41,9 +41,7 @@ pub enum Chooser {
 /// What is to be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SleepSet {
-    /// How.
     pub chooser: Chooser,
-    /// How many samples.
     pub budget: u64,
     /// How many of them, one after the other, are all different; 0: all.
     pub batch: u64,

@@ -76,9 +76,6 @@ fn has_old_times(known: &Stat, seen: &Stat, immutable: bool) -> bool {
 impl Catalog {
     /// What a path is at the source, where `entry` is what it is known to be; none where the source's
     /// word is not believed. Blocks, for a second if the source contradicts itself.
-    ///
-    /// # Errors
-    /// The source's.
     pub(super) fn believed(&self, path: &Path, entry: FileId) -> Result<Option<Stat>, Errno> {
         let mut before = self.source.stat(path)?;
         let (known, file, is_open) = {

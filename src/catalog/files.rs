@@ -92,7 +92,6 @@ impl Catalog {
         tree.files().find(|file| is_regular(&tree, *file)).map(|file| tree.path(file))
     }
 
-    /// Paths of all directories.
     pub fn directories(&self) -> Vec<PathBuf> {
         let tree = self.read();
         let there = tree.files().filter(|row| tree.is_there(*row) && tree.is_directory(*row));

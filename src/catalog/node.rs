@@ -27,7 +27,6 @@ impl NodeId {
         u32::try_from(row.checked_sub(1)?).ok().map(FileId)
     }
 
-    /// The version.
     pub fn version(self) -> u16 {
         (self.0 >> ROW_BITS) as u16
     }

@@ -185,9 +185,6 @@ impl Catalog {
     /// Checks a directory at the source, and reads its names if it changed. Names that were known
     /// are still so, each until its own check is due. Blocks. One that is gone is known as it was,
     /// until its own name is checked.
-    ///
-    /// # Errors
-    /// As [`refresh`](Self::refresh).
     pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
         let (mut changes, mut late) = Default::default();
         for left in (0..LISTINGS).rev() {

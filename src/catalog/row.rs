@@ -85,7 +85,6 @@ pub(super) struct Row {
     ctime_ns: i64,
     /// Where the name is in the table of names.
     pub(super) name: u32,
-    /// The directory.
     pub(super) parent: FileId,
     /// Number of its class.
     pub(super) class: u32,

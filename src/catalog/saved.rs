@@ -114,9 +114,6 @@ impl<W: Write> Write for Summed<W> {
 
 /// Writes the tables of a source to a file, which is the new one or the one before whatever
 /// happens. Nobody else may write it at the same time.
-///
-/// # Errors
-/// The disk's.
 pub(super) fn write(identity: u128, tables: &Tables, place: &Anchored) -> Result<()> {
     place.replace(|mut file| {
         file.write_all(&[0; HEAD_BYTES])?;

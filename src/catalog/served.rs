@@ -28,11 +28,9 @@ const PROVED_MAX: usize = 1024;
 /// Bytes of a block that are handed out.
 #[derive(Clone, Copy, Debug)]
 pub struct Handed<'b> {
-    /// The block.
     pub block: BlockId,
     /// Which pages of it they are; none: they are all of it.
     pub pages: Option<PageRange>,
-    /// The bytes.
     pub bytes: &'b [u8],
 }
 
@@ -41,7 +39,6 @@ pub struct Handed<'b> {
 pub struct Served {
     /// The node of the version whose bytes it gives.
     pub node: NodeId,
-    /// The file.
     pub file: FileId,
     /// Bytes of the file.
     pub size: u64,

@@ -31,7 +31,6 @@ pub(super) enum Children {
     Unread,
     /// Rows one after the other: the first and how many.
     Run(u32, u32),
-    /// Any rows.
     List(Vec<FileId>),
     /// Why they could not be read.
     Failed(i32),
@@ -84,7 +83,6 @@ pub(super) struct Directory {
 pub(super) struct Tables {
     pub(super) rows: Arc<Vec<Row>>,
     pub(super) classes: Vec<Class>,
-    /// By row.
     pub(super) directories: Vec<Directory>,
     /// By row, each with the row that it leads to.
     pub(super) aliases: Vec<(FileId, FileId)>,
@@ -112,7 +110,6 @@ pub(super) struct Tree {
     /// By row, ticks since the catalog began, when its name was last looked at.
     pub(super) checked: Vec<AtomicU32>,
     pub(super) clock: Clock,
-    /// Numbers of classes.
     classes: HashMap<Class, u32>,
     /// Files with several names: one row for all of them.
     links: HashMap<(u64, u64), FileId>,

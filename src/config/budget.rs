@@ -44,7 +44,6 @@ const MOVING_ENOUGH: u64 = 32 << 20;
 pub struct Reading {
     /// Whose limit, in words.
     pub what: String,
-    /// The limit.
     pub limit: u64,
     /// Bytes that cannot be had back: everything but the pages of files, or what others have on a
     /// disk.
@@ -54,7 +53,6 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A limit of memory.
     pub fn memory(what: impl Into<String>, limit: u64, taken: u64) -> Self {
         Reading { what: what.into(), limit, taken, reserve: share(RESERVED_PERCENT, limit) }
     }

@@ -33,7 +33,6 @@ const SLOTS: RangeInclusive<u32> = 0..=10_000;
 /// Samples of a batch.
 const BATCH: RangeInclusive<u32> = 1..=u32::MAX;
 
-/// Bytes of a code.
 const CODE_BYTES: RangeInclusive<u32> = 0..=1 << 20;
 
 /// Names of buffers are names of directories.

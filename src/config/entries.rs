@@ -35,7 +35,6 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The entries of the file `name` with this text.
     pub(super) fn of_file(name: &str, text: &str) -> Result<Entries> {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line(text, span.start));

@@ -159,7 +159,6 @@ pub(super) fn leaf_of_buffer(key: &str) -> Option<&str> {
 /// The name of the array of streams.
 pub(super) const STREAM: &str = "stream";
 
-/// The keys of a `[[stream]]`.
 pub(super) const STREAM_KEYS: [&str; 2] = ["name", "order"];
 
 impl Key {

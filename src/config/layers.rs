@@ -20,10 +20,8 @@ const NOT_KEYS: [&str; 2] = ["BELADY_LOG", "BELADY_CONFIG"];
 /// Where a value came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody wrote it.
     #[default]
     Default,
-    /// A configuration file.
     File {
         /// The file's name as the caller gave it.
         name: String,

@@ -219,7 +219,6 @@ pub enum Learn {
     Auto,
     /// They are, as far as popular seeds give them.
     NoCrack,
-    /// They are not.
     Off,
 }
 

@@ -38,7 +38,6 @@ pub struct Settings {
     pub source: SourceSettings,
     /// Memory and local disk.
     pub cache: CacheSettings,
-    /// Reading ahead.
     pub prefetch: PrefetchSettings,
     /// Finding out orders that nobody tells; `None`: it is not done.
     pub learn: Option<LearnSettings>,
@@ -74,7 +73,6 @@ pub struct CacheSettings {
     pub disk: Option<DiskSettings>,
     /// Why there is no disk tier though one is configured, if its disk does not answer.
     pub disk_fault: Option<Error>,
-    /// The policy.
     pub policy: PolicyKind,
 }
 

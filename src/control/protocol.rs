@@ -62,29 +62,18 @@ pub enum Request {
     },
     /// Begin to bring here what is chosen; answers with a number.
     Warmup {
-        /// What.
         chosen: Chosen,
         /// How fast, how long.
         pace: Pace,
     },
     /// How far a warm-up is.
-    WarmupProgress {
-        /// Its number.
-        number: u64,
-    },
+    WarmupProgress { number: u64 },
     /// What is here of what is chosen.
-    CountHere {
-        /// What.
-        chosen: Chosen,
-    },
+    CountHere { chosen: Chosen },
     /// Have gone what is chosen.
-    Evict {
-        /// What.
-        chosen: Chosen,
-    },
+    Evict { chosen: Chosen },
     /// Show the dataset at another mount point too.
     Attach {
-        /// Where.
         #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
     },
@@ -92,7 +81,6 @@ pub enum Request {
     Rehearse(Question),
     /// Unmount: an attached mount point alone, the first one with all of them and the daemon.
     Unmount {
-        /// Which.
         #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
         /// Also where files of the mount are in use.

@@ -19,7 +19,6 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Running {
     /// The daemon's process.
     pub pid: u32,
-    /// The directory served.
     #[serde(with = "crate::paths")]
     pub source: PathBuf,
     /// Device and inode of that directory.

@@ -3,7 +3,6 @@
 /// A filesystem by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filesystem {
-    /// Its name.
     pub name: &'static str,
     /// Whether its bytes come over a network; none where that is not known.
     pub network: Option<bool>,

@@ -44,7 +44,6 @@ pub struct Findings {
     pub reclaim: Option<String>,
     /// The kernel, and what it may do to a mount.
     pub system: System,
-    /// Memory.
     pub memory: Memory,
     /// The directory of control sockets.
     pub runtime: Result<String, String>,
@@ -57,7 +56,6 @@ pub struct Findings {
 /// `fusermount3`.
 #[derive(Clone, Debug)]
 pub struct Fusermount {
-    /// Where it is.
     pub path: String,
     /// Its version, as it says itself.
     pub version: String,
@@ -102,9 +100,7 @@ pub struct Memory {
 /// The source or the cache directory.
 #[derive(Clone, Debug)]
 pub struct Directory {
-    /// Its path.
     pub path: String,
-    /// The filesystem that it is on.
     pub filesystem: Filesystem,
     /// Whether the user may write there.
     pub writable: bool,

@@ -25,9 +25,7 @@ pub struct System {
 /// its answer comes from that, the server waits for its own answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadlock {
-    /// It does not.
     Absent,
-    /// It does.
     Present,
     /// A distribution's kernel, whose number does not tell.
     Unknown,

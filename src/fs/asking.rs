@@ -47,7 +47,6 @@ const LOOK_MAX: Duration = Duration::from_millis(50);
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A directory.
     Directory(NodeId),
     /// A name in a directory, by its hash.
     Name(NodeId, u64),

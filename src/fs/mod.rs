@@ -58,7 +58,6 @@ const PEEK_PATIENCE: Duration = Duration::from_secs(1);
 /// Why a name is not found.
 #[derive(Clone, Copy, Debug)]
 pub struct NotFound {
-    /// The error.
     pub errno: Errno,
     /// What the name stood for when the source told it last; none if the source says for certain that
     /// there is nothing to be had, if it has never told, and for files of several names.

@@ -24,9 +24,7 @@ const SEARCH: [u16; 3] = [0o100, 0o010, 0o001];
 pub struct Access {
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
 }
 
@@ -77,7 +75,6 @@ impl Rights {
         Rights(Arc::clone(dataset))
     }
 
-    /// The dataset.
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.0
     }

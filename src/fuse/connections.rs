@@ -43,9 +43,6 @@ impl Switch {
     }
 
     /// One whose files are these.
-    ///
-    /// # Errors
-    /// Where they cannot be opened.
     #[cfg(test)]
     pub fn of_files(abort: &Path, waiting: &Path) -> Result<Self> {
         Ok(Switch {

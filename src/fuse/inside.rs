@@ -29,7 +29,6 @@ use crate::sync::is_holding;
 /// What nobody waits for is done on so many threads at once, and what somebody does on as many.
 const THREADS: usize = 2;
 
-/// Threads that read.
 const READERS: usize = 4;
 
 /// What we do is a matter of microseconds: what takes so long is held up. Pages may be locked for as long

@@ -56,7 +56,6 @@ impl Patience {
     }
 }
 
-/// Two minutes.
 pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), looks: 4 };
 
 /// The thread that looks, which ends when this is dropped.

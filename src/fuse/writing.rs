@@ -32,7 +32,6 @@ pub(super) struct Writing {
 struct Begun {
     bytes: Vec<u8>,
     share: Share,
-    /// Who wrote it.
     writer: Option<LockOwner>,
     /// It was more than can wait, and none of it is left.
     over: Option<Errno>,
@@ -95,9 +94,6 @@ impl Writing {
     }
 
     /// Adds to lines, and says those that are whole with this.
-    ///
-    /// # Errors
-    /// As of [`Writing::add`].
     pub(super) fn add_lines(&self, data: &[u8], writer: Option<LockOwner>) -> Result<Whole, Errno> {
         self.add(data, writer)?;
         let mut begun = self.begun();

@@ -19,9 +19,7 @@ const RECENT: usize = 24;
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     pub(super) number: u32,
-    /// Its first opens.
     pub(super) samples: Vec<u32>,
-    /// Its latest one.
     pub(super) last: u32,
     gone: bool,
 }

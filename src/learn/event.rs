@@ -38,49 +38,23 @@ pub enum Observation {
         exact: bool,
     },
     /// A task has ended. If its process goes on, others may come in its place within an epoch.
-    Left {
-        /// The task.
-        task: u32,
-    },
+    Left { task: u32 },
     /// A process has ended of which tasks have read, a loader's worker say, and with it these.
-    Exited {
-        /// The process.
-        process: u64,
-    },
+    Exited { process: u64 },
     /// A process has ended, and with it all loaders that read for it: what they have read is still
     /// remembered.
-    Ended {
-        /// The process.
-        group: u64,
-    },
+    Ended { group: u64 },
     /// Units of a search were gone through, and this is what they gave: in any number of parts.
-    Found {
-        /// The search.
-        search: SearchId,
-        /// What was found.
-        findings: Vec<Finding>,
-    },
+    Found { search: SearchId, findings: Vec<Finding> },
     /// All units of a search have been gone through, and [`Observation::Found`] was told before.
-    Searched {
-        /// The search.
-        search: SearchId,
-    },
+    Searched { search: SearchId },
     /// Searches for the loaders of a process have taken all the time that they may: from here on
     /// nothing is searched for them.
-    Spent {
-        /// The process.
-        group: u64,
-    },
+    Spent { group: u64 },
     /// How fast seeds are being searched, on all threads, as it goes on this machine now.
-    Speed {
-        /// Seeds a second.
-        seeds_per_second: u64,
-    },
+    Speed { seeds_per_second: u64 },
     /// Whether everything is cached anyway: then nothing is searched for.
-    Cached {
-        /// Whether it is.
-        all: bool,
-    },
+    Cached { all: bool },
 }
 
 /// What is to be done, or has become known.
@@ -94,32 +68,22 @@ pub enum Decision {
         loader: LoaderId,
         /// The process that it reads for.
         group: u64,
-        /// The search.
         search: Arc<Search>,
     },
     /// What the search would find is not needed any more.
-    SearchOver {
-        /// The search.
-        id: SearchId,
-    },
+    SearchOver { id: SearchId },
     /// A loader reads in this order, beyond reasonable doubt. Also said when it is known better
     /// later in the same epoch; then this order takes the place of that before.
     Committed(Known),
     /// A loader that is followed has begun its next epoch, in an order that follows from the last.
     EpochBegan(Known),
     /// What was said of the loader's order is not true any more.
-    Withdrawn {
-        /// The loader.
-        loader: LoaderId,
-        /// Why.
-        why: Why,
-    },
+    Withdrawn { loader: LoaderId, why: Why },
 }
 
 /// The order of a loader.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// The loader.
     pub loader: LoaderId,
     /// The process that it reads for.
     pub group: u64,
@@ -150,7 +114,6 @@ pub enum Why {
 /// On what an order rests, or the lack of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// Somebody told it.
     Told,
     /// An earlier run read so, or it follows from what that read.
     Replayed,
@@ -183,7 +146,6 @@ impl fmt::Display for Rung {
 /// What the learner believes of a loader, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Belief {
-    /// The loader.
     pub loader: LoaderId,
     /// The process that it reads for.
     pub group: u64,

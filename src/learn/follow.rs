@@ -69,14 +69,12 @@ pub(super) struct Follow {
     pub(super) index: Option<usize>,
     pub(super) origin: Origin,
     pub(super) law: Law,
-    /// By place.
     read: Bits,
     matched: u32,
     /// The highest place that was read, and what that was at first; and the lowest one.
     front: u32,
     start: u32,
     low: u32,
-    /// Where each reader is.
     readers: BTreeMap<u32, Place>,
     steps: Steps,
     outside: f64,

@@ -111,7 +111,6 @@ impl Iterator for Samples<'_> {
 /// All that is remembered of a loader.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The loader.
     pub loader: LoaderId,
     /// The process that it reads for.
     pub group: u64,

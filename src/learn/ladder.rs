@@ -55,7 +55,6 @@ const DRAWN_MAX: u64 = 1 << 28;
 /// What has been searched for the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing.
     Start,
     /// What somebody may have meant who told an order.
     Told,
@@ -69,7 +68,6 @@ pub(super) enum Stage {
     Popular,
     /// Popular seeds, anywhere in the epoch.
     Anywhere,
-    /// All seeds.
     All,
     /// Popular seeds of generators that have drawn epochs before.
     Later,

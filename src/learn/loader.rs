@@ -73,7 +73,6 @@ pub(super) struct Loader {
     pub(super) latest: Option<u32>,
     /// Opens since the last that was where the order has it.
     streak: u32,
-    /// Counts the attempts.
     pub(super) serial: u32,
     pub(super) stage: Stage,
     /// Searches of all seeds that found nothing.

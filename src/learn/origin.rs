@@ -60,7 +60,6 @@ impl Eq for Lists {}
 /// Outputs of torch's default generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outputs {
-    /// What it was seeded with.
     pub(super) seed: u32,
     /// Number of the first one here.
     pub(super) from: u64,
@@ -171,20 +170,28 @@ impl Generators {
 /// How one epoch's order follows from that before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Law {
-    /// Not known.
     Unknown,
     /// It is the same again.
     Same,
     /// The seed counts up: `DistributedSampler.set_epoch` and its like.
     Counting,
     /// The same generator goes on, after this many further outputs.
-    Continued { gap: u64 },
+    Continued {
+        gap: u64,
+    },
     /// The seeds are outputs of torch's default generator: this epoch's is output `at`, and it is not
     /// known which of those after it is the next epoch's.
-    Drawn { outputs: Outputs, at: u64 },
+    Drawn {
+        outputs: Outputs,
+        at: u64,
+    },
     /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
     /// this epoch's is output `at`.
-    Default { outputs: Outputs, at: u64, stride: u64 },
+    Default {
+        outputs: Outputs,
+        at: u64,
+        stride: u64,
+    },
     /// A sampler's own epochs.
     Sampler,
     /// What a script shuffled, it shuffles in this way before each further epoch.

@@ -132,7 +132,6 @@ fn of_one_generator(seed: u32, skip: u64, gap: u64, n: u32) -> Sampler {
     }
 }
 
-/// A sampler as it is so many epochs later.
 fn later(mut sampler: Sampler, epochs: u32) -> Option<Sampler> {
     if epochs > 0 {
         let mut keys = sampler.keys();

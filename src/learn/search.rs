@@ -103,14 +103,12 @@ pub(super) struct View {
 pub enum Finding {
     /// A seed that fits the search's target of this number.
     Seed {
-        /// The seed.
         seed: u32,
         /// Number of the target.
         target: u32,
     },
     /// A seed that fits the search's target of this number, and that torch's default generator draws.
     Drawn {
-        /// The seed.
         seed: u32,
         /// Number of the target.
         target: u32,
@@ -124,7 +122,6 @@ pub enum Finding {
     },
     /// A sampler of another library than torch.
     Library {
-        /// The sampler.
         sampler: Sampler,
         /// Number of its epoch.
         epoch: u32,
@@ -133,11 +130,9 @@ pub enum Finding {
     },
     /// A list of which a part was read.
     Split {
-        /// What shuffled it.
         list: Sampler,
         /// Number of the index order among those looked at.
         view: u32,
-        /// The part.
         part: Range<u32>,
     },
     /// The default generator with this seed gives the value as this output, counted from 0.

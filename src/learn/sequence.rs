@@ -31,7 +31,6 @@ impl Sequence {
         &self.samples
     }
 
-    /// Where the sample is.
     pub(super) fn place(&self, sample: u32) -> Option<u32> {
         self.places.get(sample as usize).copied().filter(|&place| place != NONE)
     }

@@ -29,7 +29,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// How the samples of a dataset are counted.
 pub(super) struct Numbering {
-    /// Of all paths.
     hash: u128,
     /// By place among the paths, the sample.
     samples: Vec<u32>,

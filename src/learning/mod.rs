@@ -60,10 +60,14 @@ pub(crate) type Named = (Record, String);
 enum Note {
     /// Something was opened, at so many milliseconds since the start.
     Heard(u64, Event),
-    /// A stream has received an order.
-    Received { stream: StreamId, order: Arc<Order> },
+    Received {
+        stream: StreamId,
+        order: Arc<Order>,
+    },
     /// A stream has no order any more.
-    Withdrawn { stream: StreamId },
+    Withdrawn {
+        stream: StreamId,
+    },
     /// A slice of a search was gone through.
     Slice {
         generation: u32,
@@ -77,9 +81,15 @@ enum Note {
         speed: Option<f64>,
     },
     /// All slices of a search were.
-    Searched { generation: u32, search: SearchId },
+    Searched {
+        generation: u32,
+        search: SearchId,
+    },
     /// What stands in a list that a loader has read.
-    Listed { path: String, text: Vec<u8> },
+    Listed {
+        path: String,
+        text: Vec<u8>,
+    },
     /// What loaders have read is asked for.
     Records(SyncSender<Vec<Named>>),
     /// There is something to look at: the end.
@@ -89,7 +99,6 @@ enum Note {
 /// A loader of whose order nobody told.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoaderStatus {
-    /// Its number.
     pub loader: u32,
     /// The process that it reads for.
     pub process: u64,
@@ -205,7 +214,6 @@ impl Learning {
         Ear { notes: self.notes.clone(), started: self.started }
     }
 
-    /// A stream has received an order.
     pub(crate) fn received(&self, stream: StreamId, order: &Arc<Order>) {
         // Waits where the thread is far behind. It may have ended.
         let _ = self.notes.send(Note::Received { stream, order: Arc::clone(order) });

@@ -116,7 +116,6 @@ impl Searches {
         !self.jobs.is_empty()
     }
 
-    /// Ends all.
     pub(super) fn end_all(&mut self) {
         for job in self.jobs.drain(..) {
             job.over.store(true, Ordering::Relaxed);

@@ -5,7 +5,6 @@ use crate::ids::FileId;
 /// What a job reads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
-    /// The file.
     pub file: FileId,
     /// Where the sample begins, in bytes from the file's start.
     pub offset: u64,
@@ -23,9 +22,7 @@ impl Sample {
 /// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The file.
     pub file: FileId,
-    /// First byte.
     pub offset: u64,
     /// Bytes from there on.
     pub length: u64,

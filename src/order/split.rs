@@ -24,21 +24,15 @@ pub enum Split {
     /// Hugging Face's `Dataset.train_test_split(test_size, seed=seed)`:
     /// `train_test_split:SEED:TEST_SIZE:train` or `:test`.
     TrainTest {
-        /// The seed.
         seed: u64,
         /// How many are for the test.
         test: Length,
-        /// Which part.
         part: Part,
     },
     /// Hugging Face's `Dataset.shuffle(seed)`: `shuffle:SEED`.
-    Shuffle {
-        /// The seed.
-        seed: u64,
-    },
+    Shuffle { seed: u64 },
     /// `Subset(dataset, range(from, to))`: `slice:FROM:TO`.
     Slice {
-        /// The first.
         from: u32,
         /// The first that no longer belongs to it.
         to: u32,
@@ -48,7 +42,6 @@ pub enum Split {
 /// How much of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// So many samples.
     Count(u32),
     /// This part of it.
     Fraction(Fraction),
@@ -59,7 +52,6 @@ pub enum Length {
 pub enum Part {
     /// What is not for the test.
     Train,
-    /// What is for the test.
     Test,
 }
 

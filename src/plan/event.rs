@@ -27,7 +27,6 @@ pub struct Settings {
     /// Microseconds that a block takes from the source; none where nobody knows. A tier from which it
     /// takes no less is of no use: nothing is put there or fetched from there.
     pub source_us: Option<u64>,
-    /// Which blocks stay.
     pub policy: PolicyKind,
     /// Whether anything is fetched before it is asked for.
     pub prefetch: bool,
@@ -48,7 +47,6 @@ pub struct Settings {
 /// Where a block is fetched from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The source.
     Source,
     /// A tier below RAM.
     Tier(usize),
@@ -58,30 +56,20 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A stream's order is known.
-    Ordered {
-        /// The stream.
-        stream: StreamId,
-        /// Its order.
-        order: Arc<Order>,
-    },
+    Ordered { stream: StreamId, order: Arc<Order> },
     /// More is known of the order that a stream reads: it goes on in this one, which begins where
     /// the reader is. What was counted of it stays.
     Continued {
-        /// The stream.
         stream: StreamId,
         /// What is to come of its order.
         order: Arc<Order>,
     },
     /// A stream's order is withdrawn.
-    Withdrawn {
-        /// The stream.
-        stream: StreamId,
-    },
+    Withdrawn { stream: StreamId },
     /// A task opened a file to read it.
     Opened {
         /// Thread id of the reader.
         task: u32,
-        /// The file.
         file: FileId,
     },
     /// A task was seen at a file: it looks it up, or asks something of it. It opens it, as far as
@@ -89,31 +77,24 @@ pub enum Event {
     Seen {
         /// Thread id of the reader.
         task: u32,
-        /// The file.
         file: FileId,
     },
     /// A task reads pages of a file that the kernel does not have. Who maps files opens them long before.
     Touched {
         /// Thread id of the reader.
         task: u32,
-        /// The file.
         file: FileId,
     },
     /// A task that was [seen](Event::Seen) has ended.
-    Left {
-        /// Its thread id.
-        task: u32,
-    },
+    Left { task: u32 },
     /// A read found no pages; the shell has begun a fetch, or joined one.
     Missed {
-        /// The block read.
         block: BlockId,
         /// Thread id of the reader.
         task: u32,
     },
     /// A read joined a fetch that was under way. Of a small file the planner knows it by the open.
     Joined {
-        /// The block read.
         block: BlockId,
         /// Thread id of the reader.
         task: u32,
@@ -121,92 +102,56 @@ pub enum Event {
     /// A read found that pages are not in RAM, of a block that is read in parts. They are being brought
     /// to the reader, and the kernel keeps them.
     Part {
-        /// The block.
         block: BlockId,
         /// Thread id of the reader.
         task: u32,
-        /// The pages.
         pages: PageRange,
     },
     /// The last handle of a file was closed.
-    Closed {
-        /// The file.
-        file: FileId,
-    },
+    Closed { file: FileId },
     /// A fetch has ended and the block's pages are in RAM.
     Arrived {
-        /// The block.
         block: BlockId,
         /// Where its bytes came from.
         from: Place,
     },
     /// A fetch has ended without bytes.
-    Failed {
-        /// The block.
-        block: BlockId,
-    },
+    Failed { block: BlockId },
     /// A check found that pages of a block are gone.
-    Lost {
-        /// The block.
-        block: BlockId,
-    },
+    Lost { block: BlockId },
     /// The pages of a block have been dropped.
-    Dropped {
-        /// The block.
-        block: BlockId,
-    },
+    Dropped { block: BlockId },
     /// A copy has been written to a tier below RAM, or could not be.
     Placed {
-        /// The block.
         block: BlockId,
-        /// The tier.
         tier: usize,
         /// Whether the copy is there.
         done: bool,
     },
     /// A tier has held blocks since before the start.
     Found {
-        /// The tier.
         tier: usize,
         /// The blocks, each once.
         blocks: Vec<BlockId>,
     },
     /// A tier does not have what it should.
-    NotHere {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
+    NotHere { block: BlockId, tier: usize },
     /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there, and
     /// has forgotten the pages that RAM had of it.
-    Lent {
-        /// The file.
-        file: FileId,
-    },
+    Lent { file: FileId },
     /// People want blocks here before anybody reads them.
     Wanted {
         /// The blocks, soonest use first.
         blocks: Vec<BlockId>,
     },
     /// People want blocks gone that nobody reads at this moment.
-    Unwanted {
-        /// The blocks.
-        blocks: Vec<BlockId>,
-    },
+    Unwanted { blocks: Vec<BlockId> },
     /// A file's opens are to be seen, whatever its orders say, until it is released.
-    Withheld {
-        /// The file.
-        file: FileId,
-    },
+    Withheld { file: FileId },
     /// Nobody has to see a file's opens any more but the planner itself.
-    Released {
-        /// The file.
-        file: FileId,
-    },
+    Released { file: FileId },
     /// A tier may hold more or less from now on.
     Resized {
-        /// The tier.
         tier: usize,
         /// Bytes it may hold.
         capacity: u64,
@@ -242,18 +187,10 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Bring a block into RAM.
-    Fetch {
-        /// The block.
-        block: BlockId,
-        /// Where it is.
-        from: Place,
-    },
+    Fetch { block: BlockId, from: Place },
     /// Look whether a block that is read soon is still as it should be: its pages there
     /// ([`Event::Lost`] if not), its file the version that it was at the source.
-    Check {
-        /// The block.
-        block: BlockId,
-    },
+    Check { block: BlockId },
     /// The readers of an order that was told have begun this epoch of it: of the longest such order,
     /// where there are several.
     Began {
@@ -261,57 +198,27 @@ pub enum Action {
         epoch: u32,
     },
     /// Let a file be opened without asking, until [`Action::Watch`].
-    Trust {
-        /// The file.
-        file: FileId,
-    },
+    Trust { file: FileId },
     /// See each open of a file.
-    Watch {
-        /// The file.
-        file: FileId,
-    },
+    Watch { file: FileId },
     /// Bring readers of a large file the pages that they ask for, and no whole blocks; or whole blocks
     /// again.
     InParts {
-        /// The file.
         file: FileId,
         /// Whether it is read in parts.
         on: bool,
     },
     /// Drop a block's pages.
-    Drop {
-        /// The block.
-        block: BlockId,
-    },
+    Drop { block: BlockId },
     /// Drop pages of a block that came in parts.
-    DropParts {
-        /// The block.
-        block: BlockId,
-        /// Where they lie.
-        pages: PageRange,
-    },
+    DropParts { block: BlockId, pages: PageRange },
     /// Write a copy of a block that has just arrived to a tier below RAM.
-    Place {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
+    Place { block: BlockId, tier: usize },
     /// Bring a copy of a block from the source to a tier below RAM, and leave RAM alone. Ends with
     /// [`Event::Placed`].
-    Load {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
+    Load { block: BlockId, tier: usize },
     /// Give up a block's copy in a tier below RAM.
-    Displace {
-        /// The block.
-        block: BlockId,
-        /// The tier.
-        tier: usize,
-    },
+    Displace { block: BlockId, tier: usize },
 }
 
 /// What has been decided and seen so far; all are totals since the start.
@@ -335,7 +242,6 @@ pub struct Counters {
     pub lost: u64,
     /// Blocks whose loss a check found in time to fetch them again before they were read.
     pub restored: u64,
-    /// Fetches that failed.
     pub failed: u64,
     /// Blocks dropped or evicted from RAM.
     pub dropped: u64,
@@ -361,10 +267,8 @@ pub struct Accounts {
     pub staged: u64,
     /// Bytes of parts of blocks.
     pub parts: u64,
-    /// Bytes being dropped.
     pub dropping: u64,
     /// Bytes of the window.
     pub window: u64,
-    /// Fetches under way.
     pub fetching: u32,
 }

@@ -122,7 +122,6 @@ impl Ledger {
         RAM + 1..self.tiers.len()
     }
 
-    /// All blocks.
     pub(super) fn blocks(&self) -> impl DoubleEndedIterator<Item = BlockId> + use<> {
         (0..self.layout.blocks() as u32).map(BlockId)
     }

@@ -30,7 +30,6 @@ type Touches = [u32; LAGS];
 /// A file that was left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
-    /// The task that was at it.
     pub(super) task: u32,
     /// The planner's tick then.
     pub(super) at: u64,
@@ -44,7 +43,6 @@ pub(super) struct Mapped {
     /// Files that were left and not opened again. Each open looks here: a tree would be slower.
     left: HashMap<FileId, Left>,
     touches: Touches,
-    /// What they say.
     lag: u64,
     /// The same for each task that runs and had left the files, or touched them if that one has ended.
     shown_by: BTreeMap<u32, Touches>,
@@ -70,12 +68,10 @@ impl Mapped {
         self.lag = (0..LAGS).rev().find(enough).map_or(0, |power| 1 << power);
     }
 
-    /// A file is opened.
     pub(super) fn opened(&mut self, file: FileId) {
         self.left.remove(&file);
     }
 
-    /// A file is left.
     pub(super) fn leaves(&mut self, file: FileId, left: Left) {
         self.left.insert(file, left);
         if self.left.len() > 2 << LAGS {
@@ -143,7 +139,6 @@ impl Mapped {
         std::mem::take(self).held.into_iter().map(|(file, _)| file)
     }
 
-    /// A task has ended.
     pub(super) fn ended(&mut self, task: u32) {
         let shown = self.shown_by.remove(&task).unwrap_or_default();
         for (touches, shown) in self.touches.iter_mut().zip(shown) {

@@ -16,7 +16,6 @@ pub(super) const BLOCK_PAGES: u64 = crate::ids::BLOCK_BYTES / PAGE_BYTES;
 /// Pages of a section of a block, which are dropped together: what the kernel reads ahead by default.
 const SECTION_PAGES: u16 = 32;
 
-/// Sections of a block.
 const SECTIONS: usize = (BLOCK_PAGES as usize).div_ceil(SECTION_PAGES as usize);
 
 /// Bytes that parts have in place of what this epoch has read, a section for each of some readers; and no

@@ -170,7 +170,6 @@ impl Planner {
         }
     }
 
-    /// Where a block is.
     pub fn standing(&self, block: BlockId) -> Standing {
         self.warming.standing(block, &self.stager.ledger)
     }

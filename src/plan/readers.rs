@@ -39,7 +39,6 @@ pub(super) struct Context<'a> {
 }
 
 impl Readers {
-    /// A task opens a file.
     pub(super) fn opened(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         self.looked_up(task, file, at);
         self.reads_for_sure(task, file, at);

@@ -35,11 +35,9 @@ pub(super) struct Residency {
     pub(super) staged: u64,
     /// Bytes whose pages are being dropped.
     pub(super) dropping: u64,
-    /// Fetches under way.
     pub(super) fetching: u32,
     /// Writes to tiers below RAM under way, and the tier of each.
     placing: BTreeMap<BlockId, usize>,
-    /// Bytes of these.
     pub(super) placing_bytes: u64,
 }
 
@@ -201,7 +199,6 @@ impl Residency {
         }
     }
 
-    /// Every block that is kept in a tier.
     pub(super) fn kept_in(&self, tier: usize) -> impl Iterator<Item = BlockId> + '_ {
         (0..self.blocks.len() as u32).map(BlockId).filter(move |&block| {
             self.is_in(block, tier) && !(tier == RAM && self.is_staged(block))

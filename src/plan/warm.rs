@@ -18,7 +18,6 @@ use crate::ids::BlockId;
 /// Where a block is, for those who want it here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// RAM keeps it.
     Ram,
     /// It is in this tier below RAM.
     Tier(usize),
@@ -26,7 +25,6 @@ pub enum Standing {
     Coming,
     /// It was wanted, and there was no room for it.
     Refused,
-    /// None of these.
     Away,
 }
 
@@ -39,7 +37,6 @@ pub(super) struct Warming {
     queue: VecDeque<BlockId>,
     /// What is in the queue and still wanted.
     queued: BTreeSet<BlockId>,
-    /// Blocks being loaded.
     loading: BTreeSet<BlockId>,
     refused: BTreeSet<BlockId>,
 }
@@ -50,7 +47,6 @@ impl Warming {
         self.loading.remove(&block);
     }
 
-    /// Where a block is.
     pub(super) fn standing(&self, block: BlockId, ledger: &Ledger) -> Standing {
         if !ledger.layout.has(block) {
             return Standing::Away;

@@ -60,7 +60,6 @@ impl Window {
         self.added = self.added.min(self.most().saturating_sub(self.begun()));
     }
 
-    /// Its bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.set.map_or_else(|| self.begun() + self.added, |set| set.min(self.ram))
     }

@@ -16,7 +16,6 @@ use crate::rehearsal::views::Upcoming;
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 
-/// Threads that read.
 const READERS: usize = 2;
 
 /// Bytes that are read ahead at most.

@@ -103,9 +103,6 @@ fn pair((number, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
 impl Bindings {
     /// Takes up what is bound of an epoch, where something is and it is not over: something is left to bind
     /// of what is `held`, or it was begun last and some of it is.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn take_up(
         disk: &dyn Disk,
         epoch: u64,
@@ -205,9 +202,6 @@ impl Bindings {
     }
 
     /// Deletes the files of all epochs: their samples are others from now on.
-    ///
-    /// # Errors
-    /// The disk's, the first one.
     pub fn clear(disk: &dyn Disk) -> Result<()> {
         let files = files(disk)?;
         if files.is_empty() {
@@ -222,12 +216,10 @@ impl Bindings {
         self.bound.lock()
     }
 
-    /// The epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The set.
     pub fn set(&self) -> &[u32] {
         &self.set
     }

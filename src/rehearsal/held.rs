@@ -229,9 +229,6 @@ impl Held {
     }
 
     /// Takes what the trainer says of a sample.
-    ///
-    /// # Errors
-    /// As of [`Buffer::score`].
     pub(super) fn score(
         &mut self,
         sample: SampleId,
@@ -348,9 +345,6 @@ impl Held {
     }
 
     /// Writes what happened, and makes what was written last.
-    ///
-    /// # Errors
-    /// As of [`Held::write`].
     pub(super) fn sync(&mut self) -> Result<()> {
         let result = self.put().and_then(|()| {
             let synced = self.sync_journal();

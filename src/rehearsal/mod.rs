@@ -82,10 +82,7 @@ pub enum Question {
     /// How full the buffers are, by class and by task.
     Stats,
     /// What a buffer holds.
-    List {
-        /// Its name.
-        buffer: String,
-    },
+    List { buffer: String },
     /// What is known of a sample.
     Show {
         /// The buffer's name.
@@ -97,7 +94,6 @@ pub enum Question {
     Export {
         /// The buffer's name.
         buffer: String,
-        /// The directory, absolute.
         #[serde(with = "crate::paths")]
         directory: PathBuf,
     },
@@ -112,7 +108,6 @@ pub enum Question {
     },
     /// Offer files to a buffer.
     Offer {
-        /// Its name.
         buffer: String,
         /// Paths within the dataset, one a line.
         paths: String,
@@ -130,16 +125,13 @@ pub enum Question {
     Draw {
         /// The buffer's name.
         buffer: String,
-        /// The epoch.
         epoch: u64,
-        /// How many.
         count: u64,
     },
     /// Choose a sleep set from what is held now.
     Sleep {
         /// The buffer's name.
         buffer: String,
-        /// How.
         set: SleepSet,
     },
 }

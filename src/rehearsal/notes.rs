@@ -25,25 +25,55 @@ pub(super) const NOTES_MAX: usize = 1 << 17;
 /// What the owner is told.
 pub(super) enum Note {
     /// A file was read; with its bytes where they are at hand.
-    Read { node: NodeId, bytes: Option<Waiting> },
+    Read {
+        node: NodeId,
+        bytes: Option<Waiting>,
+    },
     /// An epoch has begun, after what was read before this.
-    Began { epoch: u32 },
+    Began {
+        epoch: u32,
+    },
     /// Somebody looks at a view that is not made yet.
-    Make { buffer: usize, view: View, made: Made },
+    Make {
+        buffer: usize,
+        view: View,
+        made: Made,
+    },
     /// Somebody wants to know what a buffer holds now.
-    Show { buffer: usize, shown: Made },
+    Show {
+        buffer: usize,
+        shown: Made,
+    },
     /// A sample of a view was opened.
-    Shown { buffer: usize, sample: SampleId },
+    Shown {
+        buffer: usize,
+        sample: SampleId,
+    },
     /// The bytes of a sample of a view are not what was written.
-    Damaged { buffer: usize, sample: SampleId },
+    Damaged {
+        buffer: usize,
+        sample: SampleId,
+    },
     /// Lines `path score` were written for a buffer.
-    Scored { buffer: usize, lines: Vec<u8>, done: Scored },
+    Scored {
+        buffer: usize,
+        lines: Vec<u8>,
+        done: Scored,
+    },
     /// Codes were written for a buffer.
-    Appended { buffer: usize, bytes: Vec<u8>, done: Appended },
+    Appended {
+        buffer: usize,
+        bytes: Vec<u8>,
+        done: Appended,
+    },
     /// What was taken for a buffer is to last.
-    Sync { buffer: usize, done: Synced },
-    /// A command asks.
-    Asked { ask: Box<dyn FnOnce(&mut Owner) + Send> },
+    Sync {
+        buffer: usize,
+        done: Synced,
+    },
+    Asked {
+        ask: Box<dyn FnOnce(&mut Owner) + Send>,
+    },
     /// There is something to look at: bytes that were fetched, or the end.
     Wake,
 }

@@ -56,7 +56,6 @@ impl Drop for Waiting {
 /// What has come of a file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing yet.
     #[default]
     Unknown,
     /// Somebody was seen at it, so many seconds after the start.

@@ -33,7 +33,6 @@ pub(super) enum Bytes {
 
 /// A file that is offered.
 pub(super) struct Offer {
-    /// Its version.
     pub(super) node: NodeId,
     /// The hash of its path.
     pub(super) hash: u64,
@@ -69,7 +68,6 @@ impl Queue {
         Some(offer)
     }
 
-    /// The first one.
     pub(super) fn first(&self) -> Option<&Offer> {
         self.offers.front()
     }

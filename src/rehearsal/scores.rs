@@ -24,7 +24,6 @@ pub(super) fn elsewhere(other: &str) -> String {
 
 /// What a path means.
 pub(super) enum Meant {
-    /// A sample that is held.
     Held(SampleId),
     /// A file of the dataset that is not, with its path there.
     Other(String),

@@ -16,9 +16,6 @@ pub(super) struct Streams {
 
 impl Streams {
     /// What is bound of an epoch, where that [is taken up](Bindings::take_up).
-    ///
-    /// # Errors
-    /// The disk's.
     pub(super) fn take_up(
         &mut self,
         disk: &dyn Disk,
@@ -32,9 +29,6 @@ impl Streams {
     }
 
     /// Begins an epoch with a set of samples.
-    ///
-    /// # Errors
-    /// As of [`Bindings::begin`].
     pub(super) fn begin(
         &mut self,
         disk: &dyn Disk,
@@ -52,9 +46,6 @@ impl Streams {
     }
 
     /// Forgets all epochs, on the disk too.
-    ///
-    /// # Errors
-    /// The disk's.
     pub(super) fn end(&mut self, disk: &dyn Disk) -> Result<()> {
         self.known.clear();
         Bindings::clear(disk)

@@ -24,7 +24,6 @@ use world::World;
 pub struct SourceModel {
     /// Microseconds that a read occupies a server.
     pub latency_us: u64,
-    /// Servers.
     pub slots: u32,
     /// Bytes per second of the shared link; 0: no limit.
     pub bandwidth: u64,
@@ -48,7 +47,6 @@ impl SourceModel {
 /// One reader of the dataset: a loader with its workers.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    /// What it reads.
     pub order: Arc<Order>,
     /// Processes that read at the same time.
     pub workers: u32,
@@ -67,7 +65,6 @@ pub struct Reader {
 pub struct Scenario {
     /// Sizes and blocks of the files.
     pub layout: Arc<Layout>,
-    /// The readers.
     pub readers: Vec<Reader>,
     /// Whether the planner is told the orders.
     pub known: bool,
@@ -76,7 +73,6 @@ pub struct Scenario {
     /// The planner's settings. A block is read from a tier below RAM, and written to it, in the time
     /// that is said there.
     pub settings: Settings,
-    /// The source.
     pub source: SourceModel,
     /// A tier below RAM that loses everything after so many reads.
     pub vanish: Option<(usize, u64)>,
@@ -85,7 +81,6 @@ pub struct Scenario {
 /// What happened in one epoch, all readers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EpochReport {
-    /// Samples read.
     pub reads: u64,
     /// Of these, samples whose every byte was in a tier when they were opened, or had been
     /// brought there for an earlier read.
@@ -107,7 +102,6 @@ pub struct EpochReport {
 /// What a simulation comes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// By epoch.
     pub epochs: Vec<EpochReport>,
     /// Virtual microseconds from start to end.
     pub elapsed_us: u64,

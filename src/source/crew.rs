@@ -68,7 +68,6 @@ struct State<K> {
     prefetch: VecDeque<Job<K>>,
     /// Those that wait for places that hold others up: by places beside each other, none of them empty.
     waiting: Vec<Vec<(Urgency, Job<K>)>>,
-    /// By their numbers.
     under_way: BTreeMap<u64, UnderWay<K>>,
     begun: u64,
     threads: usize,

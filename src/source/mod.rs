@@ -61,11 +61,8 @@ impl std::fmt::Debug for Fingerprint {
 /// What kind of thing a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Symlink,
     /// A FIFO, shown but never opened.
     Fifo,
@@ -86,21 +83,16 @@ pub struct Stat {
     pub mode: u16,
     /// Number of hard links.
     pub links: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Device number of a device.
     pub rdev: u32,
-    /// Bytes.
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
     /// Times of last access, modification and change in nanoseconds since 1970.
     pub atime_ns: i64,
-    /// See `atime_ns`.
     pub mtime_ns: i64,
-    /// See `atime_ns`.
     pub ctime_ns: i64,
     /// Device and inode, whatever the version: hard links share them.
     pub identity: (u64, u64),
@@ -136,17 +128,13 @@ pub type Deliver = Box<dyn FnOnce(Result<Vec<u8>, ReadError>) + Send>;
 pub struct ReadRequest {
     /// Path below the source's root.
     pub path: Arc<Path>,
-    /// The version expected.
     pub fingerprint: Fingerprint,
     /// Whether another time of the last change alone makes it another version.
     pub exact: bool,
-    /// First byte.
     pub offset: u64,
     /// Number of bytes; the version has at least `offset + length`.
     pub length: usize,
-    /// Whether somebody waits.
     pub urgency: Urgency,
-    /// Takes the bytes.
     pub deliver: Deliver,
 }
 

@@ -17,7 +17,6 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 pub enum Urgency {
     /// A reader waits: goes before every prefetch.
     Demand,
-    /// Nobody waits yet.
     Prefetch,
 }
 

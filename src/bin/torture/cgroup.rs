@@ -54,9 +54,6 @@ impl MemoryGroup {
     }
 
     /// Sets the limit. The kernel refuses one that it cannot enforce now.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn limit(&self, bytes: u64) -> io::Result<()> {
         fs::write(self.file("memory.limit_in_bytes", "memory.max"), bytes.to_string())
     }

@@ -60,7 +60,6 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Every policy.
     pub const ALL: [Policy; 13] = [
         Policy::Reservoir,
         Policy::ClassBalanced,
@@ -107,7 +106,6 @@ pub(super) struct Newcomer {
 /// Who must go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
-    /// A sample that is held.
     Held(SampleId),
     /// The one that is offered.
     Newcomer,

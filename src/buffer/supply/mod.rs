@@ -23,7 +23,6 @@ type Resting = (SampleId, u64);
 /// A sample that was dealt to a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deal {
-    /// Which.
     pub sample: SampleId,
     number: u64,
     /// The taking before which it could not be taken again if it were taken next.

@@ -57,7 +57,6 @@ pub struct ScanStatus {
     pub names: u64,
     /// Whether a regular file is among those that are served.
     pub has_files: bool,
-    /// Whether everything is.
     pub is_whole: bool,
     /// Whether it goes on no more.
     pub is_over: bool,

@@ -9,12 +9,10 @@ pub(super) const LONGEST: usize = 16;
 
 /// A vector of 32-bit words; all arithmetic is modulo 2^32, lane by lane.
 pub(super) trait Lanes: Copy {
-    /// Number of words.
     const COUNT: u32;
 
     /// The word in every lane.
     unsafe fn splat(word: u32) -> Self;
-    /// `from`, `from + 1`, ...
     unsafe fn counting(from: u32) -> Self;
     /// The first of these words.
     unsafe fn load(words: &[u32; LONGEST]) -> Self;

@@ -169,7 +169,6 @@ impl Head {
 /// A seed that gives what was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
-    /// The seed.
     pub seed: u32,
     /// The number of the target that it fits.
     pub target: u32,
@@ -191,7 +190,6 @@ impl SeedSearch {
         SeedSearch { plan: Plan::new(&tests), targets }
     }
 
-    /// The targets.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }

@@ -86,7 +86,6 @@ fn steps(job: &Loader) -> Vec<Step> {
     steps
 }
 
-/// A task reads samples.
 fn read(learner: &mut Learner, task: u32, samples: &[u32]) -> Vec<Decision> {
     let mut out = Vec::new();
     for &sample in samples {

@@ -28,7 +28,6 @@ enum Kind {
     Unset,
     /// A sampler that goes on with one generator.
     Continued,
-    /// No shuffling.
     Sequential,
     /// The same unknown permutation in every epoch.
     Fixed,

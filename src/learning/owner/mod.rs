@@ -77,7 +77,6 @@ pub(super) struct Owner {
     held: Vec<Held>,
     /// None until something is read.
     learner: Option<Learner>,
-    /// Counts the learners.
     generation: u32,
     /// When the learner was made, and how long that took.
     made: Instant,

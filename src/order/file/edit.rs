@@ -56,7 +56,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// Everything.
     pub const WHOLE: Share = Share { rank: 0, world: 1, batch: 1 };
 
     fn has(self, place: u64) -> bool {
@@ -117,7 +116,6 @@ impl<'t> Written<'t> {
         Ok(())
     }
 
-    /// The numbers of its epochs.
     fn numbers_of_epochs(&self) -> Range<u64> {
         let first = self.epochs.first().map_or(0, |epoch| epoch.number);
         first..first + self.epochs.len() as u64

@@ -100,7 +100,6 @@ fn not_binary(length: usize) -> Error {
     Error::new(ErrorKind::Order, message).hint(hint)
 }
 
-/// A number that is a place of the index.
 fn checked_number(number: u64, index: &[FileId], place: Place) -> Result<u32> {
     match u32::try_from(number) {
         Ok(at) if number < index.len() as u64 => Ok(at),

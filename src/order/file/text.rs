@@ -18,11 +18,8 @@ use crate::order::sample::{Range, SampleTable};
 pub(super) enum Line<'t> {
     /// Blank, or a comment.
     Nothing,
-    /// `# epoch K`
     Epoch(u64),
-    /// `# unique`
     Unique,
-    /// `# count N`
     Count(u64),
     /// `# epoch` or `# count` with something that is no number.
     BadNumber(&'t [u8]),

@@ -12,7 +12,6 @@ use crate::order::listing::{Listing, Lookup};
 /// Paths are relative to the dataset's directory, or absolute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manifest<'a> {
-    /// What it says.
     pub text: &'a [u8],
     /// What it is written in.
     pub format: Format,
@@ -187,7 +186,6 @@ struct Files<'l> {
     lookup: Lookup<'l>,
     filter: &'l Filter,
     found: Vec<FileId>,
-    /// Entries looked at.
     entries: u64,
 }
 

@@ -14,7 +14,6 @@ pub struct Accelerate {
     pub seed: u64,
     /// The sampler's first epoch of the stream.
     pub epoch: u64,
-    /// Processes. Not 0.
     pub world: u32,
     /// The process of this stream, below `world`.
     pub rank: u32,

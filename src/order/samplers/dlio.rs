@@ -32,11 +32,9 @@ impl Reads {
 /// order of the list, whatever the shuffles are set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dlio {
-    /// `train.seed`
     pub seed: u64,
     /// DLIO's number of the stream's first epoch; it counts from 1.
     pub epoch: u32,
-    /// Processes. Not 0.
     pub world: u32,
     /// The process of this stream, below `world`.
     pub rank: u32,

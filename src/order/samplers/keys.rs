@@ -187,7 +187,6 @@ fn choice<T: Copy>(key: &str, text: &str, words: &[(&'static str, T)]) -> Result
     })
 }
 
-/// The word for a value.
 fn word<T: Copy + PartialEq>(value: T, words: &[(&'static str, T)]) -> String {
     let found = words.iter().find(|(_, known)| *known == value);
     found.map_or_else(String::new, |(word, _)| (*word).to_owned())

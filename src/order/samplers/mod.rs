@@ -61,7 +61,6 @@ pub enum Sampler {
     TorchWeighted(Weighted),
     /// accelerate's seedable sampler and batch shards.
     Accelerate(Accelerate),
-    /// timm's `RepeatAugSampler`.
     TimmRepeatAug(RepeatAug),
     /// A list shuffled by numpy, Python or libstdc++.
     Shuffle(Shuffle),
@@ -71,7 +70,6 @@ pub enum Sampler {
     Keras(Keras),
     /// `nvidia.dali.fn.readers.file`
     Dali(Dali),
-    /// The DLIO benchmark.
     Dlio(Dlio),
 }
 

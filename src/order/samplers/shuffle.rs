@@ -47,7 +47,6 @@ impl Epochs {
 /// A list that a script shuffles by a library's own function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shuffle {
-    /// The function.
     pub algorithm: Algorithm,
     /// The seed; a text only for [`Algorithm::Python`].
     pub seed: PythonSeed,

@@ -112,7 +112,6 @@ pub(super) fn buffered(n: u32, buffer: u32, pair: [u64; 2], at: impl Fn(u32) -> 
 /// second the high half of the counter.
 struct Philox {
     pair: [u64; 2],
-    /// Numbers given.
     given: u64,
     block: [u32; 4],
 }

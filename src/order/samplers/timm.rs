@@ -10,7 +10,6 @@ use crate::error::Result;
 pub struct RepeatAug {
     /// What the first epoch of the stream gives `set_epoch`.
     pub epoch: u64,
-    /// Processes. Not 0.
     pub world: u32,
     /// The process of this stream, below `world`.
     pub rank: u32,

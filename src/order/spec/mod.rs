@@ -87,7 +87,6 @@ pub enum IndexSpec {
 /// What a file that an order needs is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needed {
-    /// An order file.
     Order,
     /// A list that numbers the files.
     Manifest,

@@ -48,7 +48,6 @@ struct Run {
     late: Vec<(u32, FileId)>,
     /// Fetched and not read since.
     unread: BTreeSet<BlockId>,
-    /// Waited for.
     missed: BTreeSet<BlockId>,
     outcome: Outcome,
 }

@@ -24,7 +24,6 @@ use crate::disk::journal::{Journal, Pinned, Wear};
 use crate::sync::{Mutex, MutexGuard};
 use chunks::Chunks;
 
-/// Bytes of a number.
 const NUMBER_BYTES: usize = 8;
 
 /// Bytes that a text has of each code: its number and its checksum, little-endian.
@@ -49,7 +48,6 @@ pub enum CodeFile {
     All(Codes),
     /// Their numbers in that order, 8 bytes each, little-endian.
     Numbers(Codes),
-    /// One code.
     One(Pinned),
 }
 
@@ -272,9 +270,6 @@ impl CodeStore {
     }
 
     /// Makes what was written last.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn sync(&mut self) -> Result<()> {
         let synced = self.journal.sync();
         match &synced {

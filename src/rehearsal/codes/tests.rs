@@ -26,7 +26,6 @@ fn code(number: u64, turn: u8) -> Vec<u8> {
     (0..BYTES as u8).map(|at| (number as u8).wrapping_mul(7) ^ turn ^ at).collect()
 }
 
-/// What is written of numbers in a turn.
 fn written(numbers: &[u64], turn: u8) -> Vec<u8> {
     let one = |number: &u64| [number.to_le_bytes().to_vec(), code(*number, turn)].concat();
     numbers.iter().flat_map(one).collect()

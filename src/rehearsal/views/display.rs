@@ -16,14 +16,12 @@ pub struct Sample {
     pub source: String,
     /// Who may read it.
     pub access: Access,
-    /// Its bytes.
     pub pinned: Pinned,
 }
 
 /// What a file of a display shows.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// A sample that is held.
     Held(Arc<Sample>),
     /// A file of the dataset, by its path: a link to it.
     Link(String),
@@ -32,9 +30,7 @@ pub enum Content {
 /// A file of a display.
 #[derive(Clone, Debug)]
 pub struct Exhibit {
-    /// Its name.
     pub name: String,
-    /// What it shows.
     pub content: Content,
 }
 
@@ -94,7 +90,6 @@ impl View {
         }
     }
 
-    /// Its name.
     pub fn name(self) -> String {
         match self {
             View::Epoch(number) => format!("epoch-{number}"),

@@ -35,7 +35,6 @@ pub(super) struct Files {
     known: HashMap<u64, Known>,
     /// The latest file of a buffer and a name, with the version of its codes.
     latest: HashMap<(usize, &'static str), (u64, u64)>,
-    /// Files so far.
     count: u64,
 }
 

@@ -79,9 +79,7 @@ pub struct Upcoming {
 /// A node, as it is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number.
     pub node: u64,
-    /// What it is.
     pub kind: EntryKind,
     /// Whether its name stands for it for longer than one look.
     pub lasting: bool,
@@ -90,7 +88,6 @@ pub struct Entry {
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A directory.
     Directory,
     /// A sample, with its bytes and who may read it.
     File(u64, Access),
@@ -100,7 +97,6 @@ pub enum EntryKind {
     Codes(u64),
     /// A file that only takes what is written: scores.
     Scores,
-    /// The same: codes.
     Append,
 }
 
@@ -278,9 +274,6 @@ impl Views {
     }
 
     /// The class of a file, and its path within the dataset.
-    ///
-    /// # Errors
-    /// As of [`Views::open`].
     pub fn label(&self, node: u64) -> Result<(String, String), Errno> {
         match Place::of(node) {
             Some(Place::File(slot, class, file)) => {

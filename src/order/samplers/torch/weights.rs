@@ -19,7 +19,6 @@ const FORMS: &str = "a file of weights is a text with a number a line, or an arr
 /// The weights of a dataset's samples, as a file has them.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
-    /// The file.
     pub file: PathBuf,
     /// What it has; nothing before it is [read](Self::read).
     values: Arc<[f64]>,

@@ -19,7 +19,6 @@ pub(in crate::rehearsal::views) type Class = Option<usize>;
 /// A buffer, as it is served.
 #[derive(Clone)]
 pub struct BufferView {
-    /// Its name.
     pub name: String,
     /// Where the chance of its slots and streams comes from.
     pub seed: u64,
