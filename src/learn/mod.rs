@@ -248,7 +248,7 @@ impl Learner {
             // planner follows such an order by itself.
             Some((sampler, _)) if sampler.weights().is_some() || sampler.draws_anew() => None,
             Some((sampler, samples)) => {
-                let spec = spec.map(|spec| spec.with_sampler(Sampler::Sequential));
+                let spec = spec.map(|spec| spec.with_sampler(Sampler::SEQUENTIAL));
                 let (name, samples) = ("the told".to_owned(), Arc::clone(samples));
                 let index = self.shared.indexes.add_told(Candidate { name, samples, spec });
                 index.map(|index| Told::Drawn { sampler: sampler.clone(), index })

@@ -27,7 +27,7 @@ impl Origin {
             (Origin::Draw { seed: seed as u32, skip }, Law::Continued { gap })
         };
         match sampler {
-            Sampler::Sequential => (Origin::Sequential, Law::Same),
+            Sampler::Sequential(_) => (Origin::Sequential, Law::Same),
             Sampler::TorchDistributed(ranks) if ranks.shuffle => {
                 let first = ranks.seed.wrapping_add(ranks.epoch);
                 match ranks.set_epoch {
@@ -80,7 +80,7 @@ impl Origin {
         let first = self.back(law, n, epoch);
         let (origin, law) = first.unwrap_or_else(|| (self.clone(), law.clone()));
         match (origin, law) {
-            (Origin::Sequential, _) if whole => Some(Sampler::Sequential),
+            (Origin::Sequential, _) if whole => Some(Sampler::SEQUENTIAL),
             (Origin::Sequential, _) if block == 1 => {
                 let ranks = Distributed { world, rank, shuffle: false, ..Distributed::default() };
                 Some(Sampler::TorchDistributed(ranks))
@@ -154,7 +154,7 @@ mod tests {
         let random = Random { epoch: 1, ..Random::new(7) };
         let list = Shuffle::new(Algorithm::Python);
         vec![
-            Sampler::Sequential,
+            Sampler::SEQUENTIAL,
             Sampler::TorchDistributed(Distributed { seed: 5, ..Distributed::default() }),
             Sampler::TorchDistributed(Distributed { set_epoch: false, ..Distributed::default() }),
             Sampler::TorchRandom(random),

@@ -147,7 +147,7 @@ impl Order {
     /// The epochs from `from` on, each as [`Order::epoch`] gives it, without end.
     pub fn epochs(&self, from: u32) -> EpochIter {
         let positions = match &self.epochs {
-            Epochs::Drawn { sampler: Sampler::Sequential, .. } | Epochs::Listed(_) => None,
+            Epochs::Drawn { sampler: Sampler::Sequential(_), .. } | Epochs::Listed(_) => None,
             Epochs::Drawn { start, .. } => {
                 let mut positions = start.clone();
                 positions.skip_epochs(from.into());
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn going_through_epochs_is_the_same_as_asking_for_each() {
-        for sampler in [Sampler::Sequential, Sampler::TorchRandom(Random::new(7))] {
+        for sampler in [Sampler::SEQUENTIAL, Sampler::TorchRandom(Random::new(7))] {
             let order = Order::drawn(sampler, &files(&[5, 3, 9, 8]), "path order").unwrap();
             for (k, epoch) in (2..6).zip(order.epochs(2)) {
                 assert_eq!(epoch, order.epoch(k));
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_file_that_stands_twice_in_the_index_makes_no_permutation() {
-        let order = Order::drawn(Sampler::Sequential, &files(&[1, 2, 1]), "manifest").unwrap();
+        let order = Order::drawn(Sampler::SEQUENTIAL, &files(&[1, 2, 1]), "manifest").unwrap();
         assert!(!order.is_permutation());
     }
 
@@ -320,13 +320,13 @@ mod tests {
         let order = order.ending();
         let lengths: Vec<usize> = order.epochs(0).take(3).map(|epoch| epoch.len()).collect();
         assert_eq!((lengths, order.epoch_len(1), order.ends()), (vec![2, 0, 0], 0, true));
-        let drawn = Order::drawn(Sampler::Sequential, &files(&[1, 2]), "path order").unwrap();
+        let drawn = Order::drawn(Sampler::SEQUENTIAL, &files(&[1, 2]), "path order").unwrap();
         assert_eq!(drawn.ending().epoch_len(7), 2);
     }
 
     #[test]
     fn a_loader_of_whole_batches_leaves_the_rest_of_an_epoch() {
-        let drawn = Order::drawn(Sampler::Sequential, &files(&[7, 8, 9]), "path order").unwrap();
+        let drawn = Order::drawn(Sampler::SEQUENTIAL, &files(&[7, 8, 9]), "path order").unwrap();
         let drawn = drawn.in_whole_batches(2).unwrap();
         assert_eq!((&*drawn.epoch(3), drawn.epoch_len(3)), ([7, 8].as_slice(), 2));
         assert!(drawn.describe().ends_with("path order, whole batches of 2"));
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn empty_orders_are_refused() {
-        assert!(Order::drawn(Sampler::Sequential, &[], "path").is_err());
+        assert!(Order::drawn(Sampler::SEQUENTIAL, &[], "path").is_err());
         assert!(Order::listed("o", vec![], SampleTable::Files).is_err());
         let sampler = Distributed { world: 4, drop_last: true, ..Distributed::default() };
         assert!(Order::drawn(Sampler::TorchDistributed(sampler), &files(&[1]), "path").is_err());

@@ -169,7 +169,7 @@ fn an_order_that_is_told_takes_the_place_of_what_was_learnt() {
     let mut stand = Stand::new();
     stand.open(0..60);
     assert_eq!(stand.said(), (1, 0));
-    let stream = tell(&mut stand, Sampler::Sequential);
+    let stream = tell(&mut stand, Sampler::SEQUENTIAL);
     assert_eq!(stand.said(), (0, 1));
     stand.open(60..120);
     stand.owner.look();
@@ -187,7 +187,7 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
     // Told, and not yet heard of by the thread that learns: only the files are.
     let mut files = vec![false; stand.owner.layout.files()];
     files[stand.files[300].index()] = true;
-    let order = Order::drawn(Sampler::Sequential, &stand.files[300..302], "path order").unwrap();
+    let order = Order::drawn(Sampler::SEQUENTIAL, &stand.files[300..302], "path order").unwrap();
     let (stream, order) = (StreamId(7), Arc::new(order));
     stand.owner.received.push(Received { stream, order, files, followed: true });
     stand.open(9..60);

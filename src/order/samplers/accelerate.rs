@@ -1,54 +1,46 @@
 //! Hugging Face accelerate: `SeedableRandomSampler` and the batches that each process gets.
 
-use super::keys::{Field, Key, check_positive, check_rank, wrong};
+use super::keys::{SEED, check_positive, check_rank, wrong};
 use super::torch::{generator, randperm};
+use super::{Positions, Sampling};
 use crate::error::Result;
 
-/// A prepared `DataLoader(shuffle=True)` with a seedable sampler: `use_seedable_sampler=True`.
-///
-/// Epoch `k` is a permutation seeded with `seed + epoch + k`; batches of it go round the
-/// processes (`BatchSamplerShard`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accelerate {
-    /// The sampler's `data_seed`, or else the process's `torch.initial_seed()`.
-    pub seed: u64,
-    /// The sampler's first epoch of the stream.
-    pub epoch: u64,
-    pub world: u32,
-    /// The process of this stream, below `world`.
-    pub rank: u32,
-    /// The batch size of the loader as the script makes it. Not 0.
-    pub batch_size: u32,
-    /// Whether each batch is divided among the processes, instead of going to one of them.
-    pub split_batches: bool,
-    /// Whether the last round is filled up with samples from the epoch's beginning.
-    pub even_batches: bool,
-    /// Whether the loader drops its last batch if it is not full.
-    pub drop_last: bool,
-    /// Whether the loader shuffles at all.
-    pub shuffle: bool,
-}
+sampler! {
+    name: "accelerate",
+    about: "accelerate's seedable sampler, a process's batches",
 
-impl Default for Accelerate {
-    /// accelerate's defaults, in a world of one.
-    fn default() -> Self {
-        Accelerate {
-            seed: 0,
-            epoch: 0,
-            world: 1,
-            rank: 0,
-            batch_size: 1,
-            split_batches: false,
-            even_batches: true,
-            drop_last: false,
-            shuffle: true,
-        }
+    /// A prepared `DataLoader(shuffle=True)` with a seedable sampler: `use_seedable_sampler=True`.
+    ///
+    /// Epoch `k` is a permutation seeded with `seed + epoch + k`; batches of it go round the
+    /// processes (`BatchSamplerShard`).
+    ///
+    /// Its defaults are accelerate's, in a world of one.
+    #[derive(Copy)]
+    pub struct Accelerate {
+        /// The sampler's `data_seed`, or else the process's `torch.initial_seed()`.
+        pub seed: u64 = 0 => SEED,
+        /// The sampler's first epoch of the stream.
+        pub epoch: u64 = 0,
+        /// Processes. Not 0.
+        pub world: u32 = 1,
+        /// The process of this stream, below `world`.
+        pub rank: u32 = 0,
+        /// The batch size of the loader as the script makes it. Not 0.
+        pub batch_size: u32 = 1,
+        /// Whether each batch is divided among the processes, instead of going to one of them.
+        pub split_batches: bool = false,
+        /// Whether the last round is filled up with samples from the epoch's beginning.
+        pub even_batches: bool = true,
+        /// Whether the loader drops its last batch if it is not full.
+        pub drop_last: bool = false,
+        /// Whether the loader shuffles at all.
+        pub shuffle: bool = true,
     }
 }
 
 impl Accelerate {
     /// How many positions the process gets in an epoch over `n` samples.
-    pub fn epoch_len(&self, n: u32) -> u64 {
+    fn len(&self, n: u32) -> u64 {
         let (n, batch, world, rank) = self.shape(n);
         let round = batch * world;
         if self.drop_last {
@@ -62,7 +54,7 @@ impl Accelerate {
 
     /// The process's positions in the stream's epoch `k` over `n` samples.
     pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
-        let len = self.epoch_len(n);
+        let len = self.len(n);
         let (n64, batch, world, rank) = self.shape(n);
         let places = (0..len).map(|i| {
             let place = (i / batch * world + rank) * batch + i % batch;
@@ -89,38 +81,10 @@ impl Accelerate {
     fn fills(&self) -> bool {
         self.even_batches && !self.drop_last && self.world > 1
     }
+}
 
-    /// Whether a process may be given a position twice in an epoch.
-    pub(super) fn repeats(&self, n: u32) -> bool {
-        let (n, batch, world, _) = self.shape(n);
-        self.fills() && n % (batch * world) != 0
-    }
-
-    pub(super) fn check(&self, n: u32) -> Result<()> {
-        let len = self.epoch_len(n);
-        if self.repeats(n) && len > 4 * u64::from(n) + 1_000_000 {
-            let message =
-                format!("batch_size={} would fill {n} samples up to {len}", self.batch_size);
-            return Err(wrong(message).hint("the batch size counts samples"));
-        }
-        Ok(())
-    }
-
-    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
-        vec![
-            Key::required("seed", Field::U64(&mut self.seed)),
-            Key::new("epoch", Field::U64(&mut self.epoch)),
-            Key::new("world", Field::U32(&mut self.world)),
-            Key::new("rank", Field::U32(&mut self.rank)),
-            Key::new("batch_size", Field::U32(&mut self.batch_size)),
-            Key::new("split_batches", Field::Bool(&mut self.split_batches)),
-            Key::new("even_batches", Field::Bool(&mut self.even_batches)),
-            Key::new("drop_last", Field::Bool(&mut self.drop_last)),
-            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
-        ]
-    }
-
-    pub(super) fn validate(&self) -> Result<()> {
+impl Sampling for Accelerate {
+    fn validate(&self) -> Result<()> {
         check_rank(self.rank, self.world)?;
         check_positive("batch_size", self.batch_size.into())?;
         if self.split_batches && !self.batch_size.is_multiple_of(self.world) {
@@ -129,5 +93,29 @@ impl Accelerate {
             return Err(wrong(message).hint("with split_batches it has to be a multiple of world"));
         }
         Ok(())
+    }
+
+    fn fits(&self, n: u32) -> Result<()> {
+        let len = self.len(n);
+        if self.repeats(n) && len > 4 * u64::from(n) + 1_000_000 {
+            let message =
+                format!("batch_size={} would fill {n} samples up to {len}", self.batch_size);
+            return Err(wrong(message).hint("the batch size counts samples"));
+        }
+        Ok(())
+    }
+
+    fn epoch_len(&self, n: u32, _k: u32) -> u32 {
+        self.len(n).min(u32::MAX.into()) as u32
+    }
+
+    fn repeats(&self, n: u32) -> bool {
+        let (n, batch, world, _) = self.shape(n);
+        self.fills() && n % (batch * world) != 0
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        let own = *self;
+        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
     }
 }

@@ -1,9 +1,11 @@
 //! `keras.utils.image_dataset_from_directory`, as Keras 3.15 with TensorFlow 2.21 has it.
 
-use super::keys::{Field, Fraction, Key, check_positive, wrong};
+use super::keys::{Fraction, Words, check_positive, wrong};
 use super::numpy::{random_state_below, random_state_permutation};
 use super::tensorflow::{buffered, epoch_seeds, seeds};
+use super::{Positions, Sampling};
 use crate::error::Result;
+use crate::order::index::Sorting;
 
 /// Without a seed one below this is drawn.
 const SEED_BOUND: u32 = 1_000_000;
@@ -19,71 +21,49 @@ pub enum Subset {
     Validation,
 }
 
-impl Subset {
-    pub(super) const WORDS: [(&str, Subset); 2] =
-        [("training", Subset::Training), ("validation", Subset::Validation)];
+impl Words for Subset {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("training", Subset::Training), ("validation", Subset::Validation)];
 }
 
-/// `image_dataset_from_directory(seed=seed)`: the list of paths is shuffled once by numpy and
-/// divided; every epoch the part goes through a `tf.data` shuffle buffer of eight batches.
-///
-/// Opens overlap, because the images are read by several threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keras {
-    /// The seed, of numpy's shuffle and of the buffer's; none: the first that numpy draws after
-    /// `set_random_seed`.
-    pub seed: Option<u64>,
-    /// What `keras.utils.set_random_seed` or `tf.random.set_seed` was given; none: neither was
-    /// called.
-    pub graph_seed: Option<u64>,
-    /// Samples in a batch. Not 0.
-    pub batch_size: u32,
-    /// Whether anything is shuffled.
-    pub shuffle: bool,
-    /// Whether paths go through the buffer before they are read. Where it is the decoded images
-    /// that do (Keras 2), the files are read in the order of the list.
-    pub buffer: bool,
-    /// The part that is for validation: the end of the list.
-    pub validation_split: Fraction,
-    /// Which part this is.
-    pub subset: Subset,
-    /// Epochs before the stream's first.
-    pub epoch: u32,
-}
+sampler! {
+    name: "keras",
+    about: "keras image_dataset_from_directory(seed=seed)",
 
-impl Default for Keras {
-    /// Keras's defaults; a seed is missing.
-    fn default() -> Self {
-        Keras {
-            seed: None,
-            graph_seed: None,
-            batch_size: 32,
-            shuffle: true,
-            buffer: true,
-            validation_split: Fraction::ZERO,
-            subset: Subset::Training,
-            epoch: 0,
-        }
+    /// `image_dataset_from_directory(seed=seed)`: the list of paths is shuffled once by numpy and
+    /// divided; every epoch the part goes through a `tf.data` shuffle buffer of eight batches.
+    ///
+    /// Opens overlap, because the images are read by several threads.
+    ///
+    /// Its defaults are Keras's; a seed is missing.
+    #[derive(Copy)]
+    pub struct Keras {
+        /// The seed, of numpy's shuffle and of the buffer's; none: the first that numpy draws after
+        /// `set_random_seed`.
+        pub seed: Option<u64> = None,
+        /// What `keras.utils.set_random_seed` or `tf.random.set_seed` was given; none: neither was
+        /// called.
+        pub graph_seed: Option<u64> = None,
+        /// Samples in a batch. Not 0.
+        pub batch_size: u32 = 32,
+        /// Whether anything is shuffled.
+        pub shuffle: bool = true,
+        /// Whether paths go through the buffer before they are read. Where it is the decoded images
+        /// that do (Keras 2), the files are read in the order of the list.
+        pub buffer: bool = true,
+        /// The part that is for validation: the end of the list.
+        pub validation_split: Fraction = Fraction::ZERO,
+        /// Which part this is.
+        pub subset: Subset = Subset::Training,
+        /// Epochs before the stream's first.
+        pub epoch: u32 = 0,
     }
 }
 
 impl Keras {
-    /// How many positions an epoch over `n` samples has.
-    pub fn epoch_len(&self, n: u32) -> u32 {
-        let validation = self.validation_split.floor_of(n);
-        match (self.validation_split == Fraction::ZERO, self.subset) {
-            (true, _) => n,
-            // With none for validation its part is `paths[-0:]`, all of them, and the other none.
-            (_, Subset::Training) if validation == 0 => 0,
-            (_, Subset::Validation) if validation == 0 => n,
-            (_, Subset::Training) => n - validation,
-            (_, Subset::Validation) => validation,
-        }
-    }
-
     /// The positions of the stream's epoch `k` over `n` samples.
-    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
-        let len = self.epoch_len(n);
+    fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+        let len = self.epoch_len(n, k);
         let from = if self.subset == Subset::Training { 0 } else { n - len };
         if !self.shuffle {
             return (from..from + len).collect();
@@ -102,21 +82,14 @@ impl Keras {
         let draw = || random_state_below(SEED_BOUND, self.graph_seed.unwrap_or(0) as u32).into();
         self.seed.unwrap_or_else(draw)
     }
+}
 
-    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
-        vec![
-            Key::new("seed", Field::Maybe64(&mut self.seed)),
-            Key::new("graph_seed", Field::Maybe64(&mut self.graph_seed)),
-            Key::new("batch_size", Field::U32(&mut self.batch_size)),
-            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
-            Key::new("buffer", Field::Bool(&mut self.buffer)),
-            Key::new("validation_split", Field::Fraction(&mut self.validation_split)),
-            Key::new("subset", Field::Subset(&mut self.subset)),
-            Key::new("epoch", Field::U32(&mut self.epoch)),
-        ]
+impl Sampling for Keras {
+    fn sorting(&self) -> Sorting {
+        Sorting::Keras
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    fn validate(&self) -> Result<()> {
         let (key, seed) = match (self.seed, self.graph_seed) {
             (Some(seed), _) => ("seed", seed),
             (None, Some(seed)) => ("graph_seed", seed),
@@ -126,5 +99,22 @@ impl Keras {
             return Err(wrong(format!("{key}={seed}: numpy refuses 2^32 and more")));
         }
         check_positive("batch_size", self.batch_size.into())
+    }
+
+    fn epoch_len(&self, n: u32, _k: u32) -> u32 {
+        let validation = self.validation_split.floor_of(n);
+        match (self.validation_split == Fraction::ZERO, self.subset) {
+            (true, _) => n,
+            // With none for validation its part is `paths[-0:]`, all of them, and the other none.
+            (_, Subset::Training) if validation == 0 => 0,
+            (_, Subset::Validation) if validation == 0 => n,
+            (_, Subset::Training) => n - validation,
+            (_, Subset::Validation) => validation,
+        }
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        let own = *self;
+        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
     }
 }

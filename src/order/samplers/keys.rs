@@ -3,13 +3,9 @@
 //! Each sampler lists its keys once, as references to its own fields; reading a spec, writing one
 //! and telling what keys there are all go through that list.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use super::dlio::Reads;
-use super::keras::Subset;
-use super::shuffle::Epochs;
-use super::torch::Weights;
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::suggest;
 
@@ -18,41 +14,41 @@ use crate::order::suggest;
 pub struct Key<'s> {
     /// Its name in a spec.
     pub name: &'static str,
-    /// Whether it has to be given.
-    pub required: bool,
-    field: Field<'s>,
+    /// What people are told of it if it has to be given.
+    pub required: Option<Required>,
+    value: &'s mut dyn Value,
 }
 
-/// Where a parameter is kept.
-#[derive(Debug)]
-pub(super) enum Field<'s> {
-    U32(&'s mut u32),
-    U64(&'s mut u64),
-    /// A number, or `none`.
-    Maybe32(&'s mut Option<u32>),
-    /// A number, or `none`.
-    Maybe64(&'s mut Option<u64>),
-    Bool(&'s mut bool),
-    Seed(&'s mut PythonSeed),
-    Fraction(&'s mut Fraction),
-    Epochs(&'s mut Epochs),
-    Subset(&'s mut Subset),
-    Reads(&'s mut Reads),
-    Weights(&'s mut Weights),
+/// What people are told of a parameter that has no default.
+#[derive(Clone, Copy, Debug)]
+pub struct Required {
+    /// What stands for it in the list of keys.
+    pub placeholder: &'static str,
+    /// What to do if it is missing.
+    pub hint: &'static str,
+}
+
+/// A seed that has to be given.
+pub(super) const SEED: Required =
+    Required { placeholder: "N", hint: "seed the script's generator and name its seed here" };
+
+/// A parameter's value.
+pub(super) trait Value: Debug {
+    /// Reads it from what stands after the `=` of the key.
+    fn set(&mut self, key: &str, text: &str) -> Result<()>;
+
+    /// It as a spec writes it.
+    fn text(&self) -> String;
 }
 
 impl<'s> Key<'s> {
-    pub(super) fn new(name: &'static str, field: Field<'s>) -> Self {
-        Key { name, field, required: false }
+    pub(super) fn new(name: &'static str, value: &'s mut dyn Value) -> Self {
+        Key { name, value, required: None }
     }
 
-    pub(super) fn required(name: &'static str, field: Field<'s>) -> Self {
-        Key { name, field, required: true }
-    }
-
-    /// What stands for the parameter where people are told of it and it has no default.
-    pub fn placeholder(&self) -> &'static str {
-        if matches!(self.field, Field::Weights(_)) { "FILE" } else { "N" }
+    /// The same that has to be given.
+    pub(super) fn required(self, required: Required) -> Self {
+        Key { required: Some(required), ..self }
     }
 
     /// Reads the parameter from what stands after the `=`.
@@ -60,42 +56,82 @@ impl<'s> Key<'s> {
     /// # Errors
     /// When it is not of the key's form.
     pub fn set(&mut self, text: &str) -> Result<()> {
-        let name = self.name;
-        match &mut self.field {
-            Field::U32(field) => **field = number(name, text)?,
-            Field::U64(field) => **field = number(name, text)?,
-            Field::Maybe32(field) => **field = maybe(name, text)?,
-            Field::Maybe64(field) => **field = maybe(name, text)?,
-            Field::Bool(field) => **field = boolean(name, text)?,
-            Field::Seed(field) => **field = PythonSeed::parse(name, text)?,
-            Field::Fraction(field) => **field = Fraction::parse(name, text)?,
-            Field::Epochs(field) => **field = choice(name, text, &Epochs::WORDS)?,
-            Field::Subset(field) => **field = choice(name, text, &Subset::WORDS)?,
-            Field::Reads(field) => **field = choice(name, text, &Reads::WORDS)?,
-            Field::Weights(_) if text.is_empty() => {
-                return Err(wrong("the file of weights has no name"));
-            }
-            Field::Weights(field) => **field = Weights::in_file(text),
-        }
-        Ok(())
+        self.value.set(self.name, text)
     }
 
     /// The parameter as a spec writes it.
     pub fn text(&self) -> String {
-        match &self.field {
-            Field::U32(field) => field.to_string(),
-            Field::U64(field) => field.to_string(),
-            Field::Maybe32(field) => field.map_or("none".to_owned(), |value| value.to_string()),
-            Field::Maybe64(field) => field.map_or("none".to_owned(), |value| value.to_string()),
-            Field::Bool(field) => field.to_string(),
-            Field::Seed(PythonSeed::Number(number)) => number.to_string(),
-            Field::Seed(PythonSeed::Text(text)) => format!("'{text}'"),
-            Field::Fraction(field) => field.0.to_string(),
-            Field::Epochs(field) => word(**field, &Epochs::WORDS),
-            Field::Subset(field) => word(**field, &Subset::WORDS),
-            Field::Reads(field) => word(**field, &Reads::WORDS),
-            Field::Weights(field) => field.file.display().to_string(),
+        self.value.text()
+    }
+}
+
+/// A value of which there are few, each with a word.
+pub(super) trait Words: Copy + PartialEq + Debug + 'static {
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+impl<T: Words> Value for T {
+    fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        let found = T::WORDS.iter().find(|(word, _)| *word == text);
+        let (_, value) = found.ok_or_else(|| {
+            let known: Vec<_> = T::WORDS.iter().map(|(word, _)| *word).collect();
+            wrong(format!("{key}={text}: no such word")).hint(suggest::hint(text, &known))
+        })?;
+        *self = *value;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let found = T::WORDS.iter().find(|(_, known)| known == self);
+        found.map_or_else(String::new, |(word, _)| (*word).to_owned())
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Value for $number {
+            fn set(&mut self, key: &str, text: &str) -> Result<()> {
+                *self = number(key, text)?;
+                Ok(())
+            }
+
+            fn text(&self) -> String {
+                self.to_string()
+            }
         }
+    )*};
+}
+
+numbers!(u32, u64);
+
+impl Value for bool {
+    fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        *self = match text {
+            "true" => true,
+            "false" => false,
+            _ => return Err(wrong(format!("{key}={text} is neither true nor false"))),
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: Value + Default> Value for Option<T> {
+    /// Reads a value, or `none`.
+    fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        let mut value = T::default();
+        *self = match text {
+            "none" => None,
+            _ => value.set(key, text).map(|()| Some(value))?,
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        self.as_ref().map_or("none".to_owned(), T::text)
     }
 }
 
@@ -108,16 +144,24 @@ pub enum PythonSeed {
     Text(String),
 }
 
-impl PythonSeed {
-    fn parse(name: &str, text: &str) -> Result<Self> {
+impl Value for PythonSeed {
+    fn set(&mut self, key: &str, text: &str) -> Result<()> {
         let quoted = ['\'', '"'].iter().find_map(|quote| {
             text.strip_prefix(*quote)?.strip_suffix(*quote).filter(|inner| !inner.contains('\''))
         });
-        match quoted {
-            Some(inner) => Ok(PythonSeed::Text(inner.to_owned())),
-            None => number(name, text).map(PythonSeed::Number).map_err(|error| {
+        *self = match quoted {
+            Some(inner) => PythonSeed::Text(inner.to_owned()),
+            None => number(key, text).map(PythonSeed::Number).map_err(|error| {
                 error.hint("a seed is a number, or a text in quotes where the script gives a str")
-            }),
+            })?,
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            PythonSeed::Number(number) => number.to_string(),
+            PythonSeed::Text(text) => format!("'{text}'"),
         }
     }
 }
@@ -157,6 +201,17 @@ impl Fraction {
 /// A fraction is never NaN.
 impl Eq for Fraction {}
 
+impl Value for Fraction {
+    fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        *self = Fraction::parse(key, text)?;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 /// An error about an order.
 pub(in crate::order) fn wrong(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Order, message)
@@ -164,32 +219,6 @@ pub(in crate::order) fn wrong(message: impl Into<String>) -> Error {
 
 pub(in crate::order) fn number<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error| wrong(format!("{key}={text}: {error}")))
-}
-
-fn maybe<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<Option<T>> {
-    if text == "none" { Ok(None) } else { number(key, text).map(Some) }
-}
-
-fn boolean(key: &str, text: &str) -> Result<bool> {
-    match text {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        _ => Err(wrong(format!("{key}={text} is neither true nor false"))),
-    }
-}
-
-/// The value that a word stands for.
-fn choice<T: Copy>(key: &str, text: &str, words: &[(&'static str, T)]) -> Result<T> {
-    let found = words.iter().find(|(word, _)| *word == text);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        wrong(format!("{key}={text}: no such word")).hint(suggest::hint(text, &known))
-    })
-}
-
-fn word<T: Copy + PartialEq>(value: T, words: &[(&'static str, T)]) -> String {
-    let found = words.iter().find(|(_, known)| *known == value);
-    found.map_or_else(String::new, |(word, _)| (*word).to_owned())
 }
 
 /// Refuses a rank that is not in its world.
@@ -209,16 +238,17 @@ pub(in crate::order) fn check_positive(name: &str, value: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::samplers::Epochs;
 
     #[test]
     fn what_is_set_is_shown() {
         let (mut count, mut seed, mut word, mut part) =
-            (None, PythonSeed::Number(0), Epochs::Same, Fraction::ZERO);
+            (None::<u32>, PythonSeed::Number(0), Epochs::Same, Fraction::ZERO);
         let mut keys = [
-            Key::new("count", Field::Maybe32(&mut count)),
-            Key::new("seed", Field::Seed(&mut seed)),
-            Key::new("word", Field::Epochs(&mut word)),
-            Key::new("part", Field::Fraction(&mut part)),
+            Key::new("count", &mut count),
+            Key::new("seed", &mut seed),
+            Key::new("word", &mut word),
+            Key::new("part", &mut part),
         ];
         for (key, text) in keys.iter_mut().zip(["7", "'a b'", "again", "0.25"]) {
             key.set(text).unwrap();

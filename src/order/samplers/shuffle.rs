@@ -3,8 +3,9 @@
 use rand_mt::Mt;
 use rand_pcg::Pcg64;
 
-use super::keys::{Field, Key, PythonSeed, wrong};
-use super::{libstdcxx, numpy, python};
+use super::keys::{Key, PythonSeed, SEED, Words, wrong};
+use super::positions::Running;
+use super::{Positions, Sampling, Spelled, libstdcxx, numpy, python};
 use crate::error::Result;
 
 /// The function that shuffles.
@@ -35,8 +36,8 @@ pub enum Epochs {
     Again,
 }
 
-impl Epochs {
-    pub(super) const WORDS: [(&str, Epochs); 4] = [
+impl Words for Epochs {
+    const WORDS: &'static [(&'static str, Self)] = &[
         ("same", Epochs::Same),
         ("reseed", Epochs::Reseed),
         ("fresh", Epochs::Fresh),
@@ -71,17 +72,6 @@ impl Shuffle {
         }
     }
 
-    /// How many positions an epoch over `n` samples has.
-    pub fn epoch_len(&self, n: u32) -> u32 {
-        self.sample.map_or(n, |sample| sample.min(n))
-    }
-
-    /// The list of `n` samples before the stream's first epoch.
-    pub(super) fn start(&self, n: u32) -> Shuffling {
-        let (generator, spec) = (self.generator(0), self.clone());
-        Shuffling { generator, spec, n, list: Vec::new(), k: 0 }
-    }
-
     fn generator(&self, epoch: u64) -> Generator {
         let number = match &self.seed {
             PythonSeed::Text(text) => return Generator::Python(python::seeded_with_text(text)),
@@ -95,21 +85,69 @@ impl Shuffle {
         }
     }
 
-    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
-        let has_default = self.algorithm == Algorithm::Libstdcxx;
-        let seed = if has_default { Key::new } else { Key::required };
-        let mut keys = vec![
-            seed("seed", Field::Seed(&mut self.seed)),
-            Key::new("epoch", Field::U32(&mut self.epoch)),
-            Key::new("epochs", Field::Epochs(&mut self.epochs)),
+    /// Whether one generator draws all epochs.
+    fn goes_on(&self) -> bool {
+        matches!(self.epochs, Epochs::Fresh | Epochs::Again)
+    }
+
+    fn check_sample(&self) -> Result<()> {
+        match (self.sample, self.epochs) {
+            (Some(_), Epochs::Again) => {
+                Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Spelled for Shuffle {
+    fn all() -> Vec<Self> {
+        let all = [
+            Algorithm::NumpyRandomState,
+            Algorithm::NumpyGenerator,
+            Algorithm::Python,
+            Algorithm::Libstdcxx,
         ];
+        all.map(Shuffle::new).into()
+    }
+
+    fn name(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::NumpyRandomState => "numpy-random-state",
+            Algorithm::NumpyGenerator => "numpy-generator",
+            Algorithm::Python => "python-random",
+            Algorithm::Libstdcxx => "std-shuffle",
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::NumpyRandomState => "numpy RandomState(seed).shuffle, or np.random.seed",
+            Algorithm::NumpyGenerator => {
+                "numpy default_rng(seed).shuffle; Hugging Face Dataset.shuffle(seed)"
+            }
+            Algorithm::Python => {
+                "Python random.seed(seed), shuffle or sample=K; a str seed in quotes"
+            }
+            Algorithm::Libstdcxx => "C++ std::shuffle(.., std::mt19937(seed)) of libstdc++",
+        }
+    }
+
+    fn keys(&mut self) -> Vec<Key<'_>> {
+        let seed = Key::new("seed", &mut self.seed);
+        let has_default = self.algorithm == Algorithm::Libstdcxx;
+        let seed = if has_default { seed } else { seed.required(SEED) };
+        let mut keys =
+            vec![seed, Key::new("epoch", &mut self.epoch), Key::new("epochs", &mut self.epochs)];
         if self.algorithm == Algorithm::Python {
-            keys.push(Key::new("sample", Field::Maybe32(&mut self.sample)));
+            keys.push(Key::new("sample", &mut self.sample));
         }
         keys
     }
+}
 
-    pub(super) fn validate(&self) -> Result<()> {
+impl Sampling for Shuffle {
+    fn validate(&self) -> Result<()> {
         let reseeds = self.epochs == Epochs::Reseed;
         match (&self.seed, self.algorithm) {
             (PythonSeed::Text(_), Algorithm::Python) if reseeds => {
@@ -124,16 +162,7 @@ impl Shuffle {
         }
     }
 
-    fn check_sample(&self) -> Result<()> {
-        match (self.sample, self.epochs) {
-            (Some(_), Epochs::Again) => {
-                Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn check(&self, n: u32) -> Result<()> {
+    fn fits(&self, n: u32) -> Result<()> {
         match self.sample {
             Some(sample) if sample > n => {
                 Err(wrong(format!("sample={sample} is more than there are: {n}")))
@@ -142,15 +171,26 @@ impl Shuffle {
         }
     }
 
-    /// Random draws before epoch `k`, at least.
-    pub(super) fn draws_before(&self, n: u32, k: u32) -> u64 {
-        let running = matches!(self.epochs, Epochs::Fresh | Epochs::Again);
-        if running { u64::from(n.max(1)) * u64::from(k) } else { 0 }
+    fn epoch_len(&self, n: u32, _k: u32) -> u32 {
+        self.sample.map_or(n, |sample| sample.min(n))
+    }
+
+    fn draws_before(&self, n: u32, k: u32) -> u64 {
+        if self.goes_on() {
+            u64::from(n.max(1)) * u64::from(self.epoch.saturating_add(k))
+        } else {
+            0
+        }
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        let (generator, spec) = (self.generator(0), self.clone());
+        Positions::new(Shuffling { generator, spec, n, list: Vec::new() }, self.epoch, from)
     }
 }
 
 /// A generator with its library's ways.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Generator {
     RandomState(Mt),
     Pcg(numpy::Halves<Pcg64>),
@@ -159,41 +199,38 @@ enum Generator {
 }
 
 /// A running [`Shuffle`]: the generator and the list after some epochs.
-#[derive(Clone, Debug)]
-pub(super) struct Shuffling {
+#[derive(Clone)]
+struct Shuffling {
     generator: Generator,
     spec: Shuffle,
     n: u32,
     /// The last epoch; empty before the first.
     list: Vec<u32>,
-    k: u64,
 }
 
-impl Shuffling {
-    /// The next epoch's positions.
-    pub(super) fn next_epoch(&mut self) -> Vec<u32> {
+impl Running for Shuffling {
+    fn epoch(&mut self, k: u64) -> Vec<u32> {
+        let is_drawn = !self.list.is_empty();
         match self.spec.epochs {
-            Epochs::Same if self.k > 0 => return self.list.clone(),
-            Epochs::Reseed => self.generator = self.spec.generator(self.k),
-            _ => {}
+            Epochs::Same if is_drawn => return self.list.clone(),
+            Epochs::Again if is_drawn => {}
+            _ => self.list = (0..self.n).collect(),
         }
-        if self.k == 0 || self.spec.epochs != Epochs::Again {
-            self.list = (0..self.n).collect();
+        if self.spec.epochs == Epochs::Reseed {
+            self.generator = self.spec.generator(k);
         }
-        self.k = self.k.saturating_add(1);
         self.draw();
         self.list.clone()
     }
 
-    /// Goes past so many epochs.
-    pub(super) fn skip_epochs(&mut self, count: u64) {
-        match self.spec.epochs {
-            Epochs::Reseed => self.k = self.k.saturating_add(count),
-            Epochs::Same => {}
-            Epochs::Fresh | Epochs::Again => (0..count).for_each(|_| _ = self.next_epoch()),
+    fn skip(&mut self, count: u64) {
+        if self.spec.goes_on() {
+            (0..count).for_each(|_| _ = self.epoch(0));
         }
     }
+}
 
+impl Shuffling {
     fn draw(&mut self) {
         let list = &mut self.list;
         match (&mut self.generator, self.spec.sample) {

@@ -1,7 +1,7 @@
 //! `tf.data.Dataset.shuffle` and what is made of it, as TensorFlow 2 has them.
 
-use super::keys::{Field, Key, check_positive, wrong};
-use super::python;
+use super::keys::{check_positive, wrong};
+use super::{Positions, Sampling, python};
 use crate::error::Result;
 
 /// The graph seed where only the operation has one.
@@ -10,34 +10,35 @@ const DEFAULT_GRAPH_SEED: u64 = 87_654_321;
 /// Seeds are taken modulo this.
 const SEED_BOUND: u64 = (1 << 31) - 1;
 
-/// `dataset.shuffle(buffer, seed)`; with a buffer of the whole dataset also `list_files(seed=..)`.
-///
-/// Every epoch begins with a buffer that is filled in the order of the index; a sample is drawn
-/// from it and the next of the index takes its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TfShuffle {
-    /// The operation's `seed`; none: the first that the graph seed gives an operation.
-    pub seed: Option<u64>,
-    /// What `tf.random.set_seed` was given; none: it was not called.
-    pub graph_seed: Option<u64>,
-    /// Samples in the buffer; none: all of them. Not 0.
-    pub buffer: Option<u32>,
-    /// Whether every epoch is another (`reshuffle_each_iteration`).
-    pub reshuffle: bool,
-    /// Epochs before the stream's first.
-    pub epoch: u32,
-}
+sampler! {
+    name: "tf-shuffle",
+    about: "tf.data shuffle(buffer, seed); without buffer= also list_files(seed=seed)",
 
-impl Default for TfShuffle {
-    /// The whole dataset, shuffled anew every epoch.
-    fn default() -> Self {
-        TfShuffle { seed: None, graph_seed: None, buffer: None, reshuffle: true, epoch: 0 }
+    /// `dataset.shuffle(buffer, seed)`; with a buffer of the whole dataset also
+    /// `list_files(seed=..)`.
+    ///
+    /// Every epoch begins with a buffer that is filled in the order of the index; a sample is drawn
+    /// from it and the next of the index takes its place.
+    ///
+    /// By default the whole dataset is shuffled anew every epoch.
+    #[derive(Copy)]
+    pub struct TfShuffle {
+        /// The operation's `seed`; none: the first that the graph seed gives an operation.
+        pub seed: Option<u64> = None,
+        /// What `tf.random.set_seed` was given; none: it was not called.
+        pub graph_seed: Option<u64> = None,
+        /// Samples in the buffer; none: all of them. Not 0.
+        pub buffer: Option<u32> = None,
+        /// Whether every epoch is another (`reshuffle_each_iteration`).
+        pub reshuffle: bool = true,
+        /// Epochs before the stream's first.
+        pub epoch: u32 = 0,
     }
 }
 
 impl TfShuffle {
     /// The positions of the stream's epoch `k` over `n` samples: a permutation of `0..n`.
-    pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
+    fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
         let pair = seeds(self.graph_seed, self.operation_seed());
         let epoch = self.reshuffle.then(|| self.epoch.wrapping_add(k));
         buffered(n, self.buffer.unwrap_or(n), epoch_seeds(pair, epoch), |at| at)
@@ -49,18 +50,10 @@ impl TfShuffle {
             python::below(1 << 31, &mut python::seeded(self.graph_seed.unwrap_or(0))).into()
         })
     }
+}
 
-    pub(super) fn keys(&mut self) -> Vec<Key<'_>> {
-        vec![
-            Key::new("seed", Field::Maybe64(&mut self.seed)),
-            Key::new("graph_seed", Field::Maybe64(&mut self.graph_seed)),
-            Key::new("buffer", Field::Maybe32(&mut self.buffer)),
-            Key::new("reshuffle", Field::Bool(&mut self.reshuffle)),
-            Key::new("epoch", Field::U32(&mut self.epoch)),
-        ]
-    }
-
-    pub(super) fn validate(&self) -> Result<()> {
+impl Sampling for TfShuffle {
+    fn validate(&self) -> Result<()> {
         if self.seed.is_none() && self.graph_seed.is_none() {
             let error = wrong("a seed is missing");
             return Err(
@@ -68,6 +61,11 @@ impl TfShuffle {
             );
         }
         check_positive("buffer", self.buffer.unwrap_or(1).into())
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        let own = *self;
+        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
     }
 }
 

@@ -73,5 +73,5 @@ fn words_say_what_is_not_a_default() {
     let sampler = Distributed { seed: 3, world: 2, rank: 1, ..Distributed::default() };
     let sampler = Sampler::TorchDistributed(sampler);
     assert_eq!(sampler.to_string(), "torch-distributed seed 3 world 2 rank 1");
-    assert_eq!(Sampler::Sequential.to_string(), "sequential");
+    assert_eq!(Sampler::SEQUENTIAL.to_string(), "sequential");
 }

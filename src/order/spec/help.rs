@@ -14,12 +14,9 @@ pub fn help() -> String {
         let keys: Vec<_> = sampler
             .keys()
             .iter()
-            .map(|key| {
-                if key.required {
-                    format!("{}={}", key.name, key.placeholder())
-                } else {
-                    format!("{}={}", key.name, key.text())
-                }
+            .map(|key| match key.required {
+                Some(required) => format!("{}={}", key.name, required.placeholder),
+                None => format!("{}={}", key.name, key.text()),
             })
             .collect();
         let colon = if keys.is_empty() { "" } else { ":" };

@@ -110,7 +110,7 @@ impl OrderSpec {
     /// The order that goes one after the other through the files that a filter takes.
     pub fn of_files(sorting: Sorting, filter: Filter) -> OrderSpec {
         OrderSpec {
-            source: Source::Sampler(Sampler::Sequential),
+            source: Source::Sampler(Sampler::SEQUENTIAL),
             index: IndexSpec::Sorted(sorting),
             filter,
             count: None,
@@ -247,9 +247,8 @@ impl Source {
     /// The index order that it has unless another is named.
     fn sorting(&self) -> Sorting {
         match self {
-            Source::Sampler(Sampler::Keras(_)) => Sorting::Keras,
-            Source::Sampler(Sampler::Dali(_)) => Sorting::Dali,
-            _ => Sorting::Path,
+            Source::Sampler(sampler) => sampler.sorting(),
+            Source::File(_) => Sorting::Path,
         }
     }
 }

@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<OrderSpec> {
 
 /// What a spec may begin with.
 fn names() -> Vec<&'static str> {
-    Sampler::all().iter().map(Sampler::name).chain([FILE]).collect()
+    Sampler::all().iter().map(|sampler| sampler.name()).chain([FILE]).collect()
 }
 
 /// What a spec begins with.
@@ -113,7 +113,8 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
     let mut own = sampler.keys();
     let mut rest = Keys::new();
     let given = |key: &&Key<'_>| keys.iter().any(|(name, _)| *name == key.name);
-    let missing = own.iter().find(|key| key.required && !given(key)).map(|key| key.name);
+    let missing =
+        own.iter().filter(|key| !given(key)).find_map(|key| Some((key.name, key.required?)));
     for (name, value) in keys {
         match own.iter_mut().find(|key| key.name == name) {
             Some(key) => key.set(&value)?,
@@ -122,10 +123,7 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
     }
     // What is misspelt is said first: it may be what is missing.
     match missing.filter(|_| !rest.iter().any(|(name, _)| !COMMON_KEYS.contains(name))) {
-        Some("weights") => Err(wrong("weights= is missing")
-            .hint("write what the script gives the sampler to a file, a number a line")),
-        Some(key) => Err(wrong(format!("{key}= is missing"))
-            .hint("seed the script's generator and name its seed here")),
+        Some((key, required)) => Err(wrong(format!("{key}= is missing")).hint(required.hint)),
         None => Ok(rest),
     }
 }

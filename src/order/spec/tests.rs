@@ -43,7 +43,7 @@ fn all_keys_of_all_samplers() {
     let spec =
         parse("torch-random:seed=18446744073709551615,epoch=1,persistent_workers=true,index=path");
     assert_eq!(spec.source, Source::Sampler(Sampler::TorchRandom(random)));
-    assert_eq!(parse("sequential").source, Source::Sampler(Sampler::Sequential));
+    assert_eq!(parse("sequential").source, Source::Sampler(Sampler::SEQUENTIAL));
 }
 
 #[test]

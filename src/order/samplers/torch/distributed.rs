@@ -2,61 +2,49 @@
 
 use super::{generator, randperm};
 use crate::error::Result;
-use crate::order::samplers::keys::{Field, Key, check_rank};
+use crate::order::samplers::keys::check_rank;
+use crate::order::samplers::{Positions, Sampling};
 
-/// `torch.utils.data.DistributedSampler` with what it was constructed with.
-///
-/// Epoch `k` is a permutation seeded with `seed + epoch + k`, filled up with its own beginning
-/// (or, with `drop_last`, cut) to a multiple of `world`, of which the rank takes every
-/// `world`-th from `rank` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Distributed {
-    /// The sampler's `seed`; torch's default is 0.
-    pub seed: u64,
-    /// What the first epoch of the stream gives `set_epoch`.
-    pub epoch: u64,
-    /// The sampler's `num_replicas`: processes that share the epoch. Not 0.
-    pub world: u32,
-    /// The process of this stream, below `world`.
-    pub rank: u32,
-    /// Cut the epoch to a multiple of `world` instead of filling it up.
-    pub drop_last: bool,
-    /// Whether the sampler shuffles at all.
-    pub shuffle: bool,
-    /// Whether the script calls `set_epoch`; one that does not repeats its first epoch for ever.
-    pub set_epoch: bool,
-}
+sampler! {
+    name: "torch-distributed",
+    about: "torch DistributedSampler",
 
-impl Default for Distributed {
-    /// torch's defaults, in a world of one, with `set_epoch` called.
-    fn default() -> Self {
-        Distributed {
-            seed: 0,
-            epoch: 0,
-            world: 1,
-            rank: 0,
-            drop_last: false,
-            shuffle: true,
-            set_epoch: true,
-        }
+    /// `torch.utils.data.DistributedSampler` with what it was constructed with.
+    ///
+    /// Epoch `k` is a permutation seeded with `seed + epoch + k`, filled up with its own beginning
+    /// (or, with `drop_last`, cut) to a multiple of `world`, of which the rank takes every
+    /// `world`-th from `rank` on.
+    ///
+    /// Its defaults are torch's, in a world of one, with `set_epoch` called.
+    #[derive(Copy)]
+    pub struct Distributed {
+        /// The sampler's `seed`; torch's default is 0.
+        pub seed: u64 = 0,
+        /// What the first epoch of the stream gives `set_epoch`.
+        pub epoch: u64 = 0,
+        /// The sampler's `num_replicas`: processes that share the epoch. Not 0.
+        pub world: u32 = 1,
+        /// The process of this stream, below `world`.
+        pub rank: u32 = 0,
+        /// Cut the epoch to a multiple of `world` instead of filling it up.
+        pub drop_last: bool = false,
+        /// Whether the sampler shuffles at all.
+        pub shuffle: bool = true,
+        /// Whether the script calls `set_epoch`; one that does not repeats its first epoch for
+        /// ever.
+        pub set_epoch: bool = true,
     }
 }
 
 impl Distributed {
-    /// How many positions the rank gets in an epoch over `n` samples; 0 when `drop_last` leaves
-    /// nothing of a dataset smaller than the world.
-    pub fn epoch_len(&self, n: u32) -> u32 {
-        if self.drop_last { n / self.world } else { n.div_ceil(self.world) }
-    }
-
-    /// The rank's positions in the stream's epoch `k` over `n` samples: `epoch_len(n)` numbers
+    /// The rank's positions in the stream's epoch `k` over `n` samples: `epoch_len` numbers
     /// below `n`, none twice.
     pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
         // The padding goes round the permutation as often as it must, so the element at a place
         // beyond the end is the one at that place modulo n.
         let (n64, world) = (u64::from(n), u64::from(self.world));
         let places =
-            (0..u64::from(self.epoch_len(n))).map(|i| (u64::from(self.rank) + i * world) % n64);
+            (0..u64::from(self.epoch_len(n, k))).map(|i| (u64::from(self.rank) + i * world) % n64);
         if !self.shuffle {
             return places.map(|place| place as u32).collect();
         }
@@ -70,21 +58,19 @@ impl Distributed {
     }
 }
 
-impl Distributed {
-    pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
-        vec![
-            Key::new("seed", Field::U64(&mut self.seed)),
-            Key::new("epoch", Field::U64(&mut self.epoch)),
-            Key::new("world", Field::U32(&mut self.world)),
-            Key::new("rank", Field::U32(&mut self.rank)),
-            Key::new("drop_last", Field::Bool(&mut self.drop_last)),
-            Key::new("shuffle", Field::Bool(&mut self.shuffle)),
-            Key::new("set_epoch", Field::Bool(&mut self.set_epoch)),
-        ]
+impl Sampling for Distributed {
+    fn validate(&self) -> Result<()> {
+        check_rank(self.rank, self.world)
     }
 
-    pub(in crate::order::samplers) fn validate(&self) -> Result<()> {
-        check_rank(self.rank, self.world)
+    fn epoch_len(&self, n: u32, _k: u32) -> u32 {
+        // `drop_last` leaves nothing of a dataset that is smaller than the world.
+        if self.drop_last { n / self.world } else { n.div_ceil(self.world) }
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        let own = *self;
+        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
     }
 }
 

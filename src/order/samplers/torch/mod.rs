@@ -11,15 +11,22 @@
 //! - [`SubsetRandom`] and [`Stateful`] draw one permutation after the other from one generator;
 //! - [`Weighted`] draws positions by their weights, one epoch after the other from one generator.
 
+mod default_generator;
 mod distributed;
 mod head;
-mod stream;
+mod loader;
+mod random;
+mod stateful;
+mod subset_random;
 mod weighted;
 mod weights;
 
+pub use default_generator::DefaultGenerator;
 pub use distributed::Distributed;
 pub use head::Head;
-pub use stream::{DefaultGenerator, Loader, Random, Stateful, SubsetRandom};
+pub use random::Random;
+pub use stateful::Stateful;
+pub use subset_random::SubsetRandom;
 pub use weighted::Weighted;
 pub use weights::Weights;
 
@@ -75,7 +82,7 @@ fn inside_out(n: u32, rng: &mut Mt) -> Vec<u32> {
 
 /// `torch.randint(high=n, size=(n,), generator=rng)`: `n` positions, any of them any number of
 /// times, one draw each; also where `RandomSampler` asks for them 32 at a time.
-pub fn with_replacement(n: u32, rng: &mut Mt) -> Vec<u32> {
+fn with_replacement(n: u32, rng: &mut Mt) -> Vec<u32> {
     (0..n).map(|_| rng.next_u32() % n).collect()
 }
 

@@ -5,82 +5,70 @@ use std::sync::Arc;
 use rand_mt::Mt;
 
 use super::generator;
-use super::stream::{BASE_SEED_DRAWS, Draws, Loader};
+use super::loader::{BASE_SEED_DRAWS, Draws, Loader};
 use super::weights::Weights;
 use crate::error::Result;
 use crate::order::grouped;
-use crate::order::samplers::keys::{Field, Key, check_positive, wrong};
+use crate::order::samplers::keys::{Required, SEED, check_positive, wrong};
+use crate::order::samplers::{Positions, Sampling};
 
 /// The most samples of an epoch: it takes 4 bytes for each.
 const SAMPLES_MAX: u32 = 1 << 26;
 
-/// `WeightedRandomSampler`: every epoch draws positions by their weights, with the process's default
-/// generator unless the script gives the sampler another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weighted {
-    /// What the generator was seeded with.
-    pub seed: u64,
-    /// A weight for each sample.
-    pub weights: Weights,
-    /// The sampler's `num_samples`; none: as many as there are.
-    pub num_samples: Option<u32>,
-    /// Whether a sample may be drawn again in an epoch.
-    pub replacement: bool,
-    /// Outputs drawn before the first epoch: 2, the base seed, in a `DataLoader` that draws from the
-    /// same generator; 0 where the sampler has its own.
-    pub position: u64,
-    /// Outputs drawn between two epochs, by the same reasons; 0 also with persistent workers.
-    pub gap: u64,
-    /// Epochs before the stream's first.
-    pub epoch: u32,
-}
+const FILE: Required = Required {
+    placeholder: "FILE",
+    hint: "write what the script gives the sampler to a file, a number a line",
+};
 
-impl Default for Weighted {
-    /// The sampler of a loader, both with the default generator, the only one to draw from it. Its
-    /// weights are not known.
-    fn default() -> Self {
-        Weighted {
-            seed: 0,
-            weights: Weights::default(),
-            num_samples: None,
-            replacement: true,
-            position: BASE_SEED_DRAWS,
-            gap: BASE_SEED_DRAWS,
-            epoch: 0,
-        }
+sampler! {
+    name: "torch-weighted",
+    about: "torch WeightedRandomSampler; FILE has a weight a line; position and gap count \
+            outputs before and between its epochs (0 and 0 with a generator of its own)",
+
+    /// `WeightedRandomSampler`: every epoch draws positions by their weights, with the process's
+    /// default generator unless the script gives the sampler another.
+    ///
+    /// Its defaults are those of a loader's sampler if both draw from the default generator, and
+    /// nothing else does. The weights are not known.
+    pub struct Weighted {
+        /// What the generator was seeded with.
+        pub seed: u64 = 0 => SEED,
+        /// A weight for each sample.
+        pub weights: Weights = Weights::default() => FILE,
+        /// The sampler's `num_samples`; none: as many as there are.
+        pub num_samples: Option<u32> = None,
+        /// Whether a sample may be drawn again in an epoch.
+        pub replacement: bool = true,
+        /// Outputs drawn before the first epoch: 2, the base seed, in a `DataLoader` that draws
+        /// from the same generator; 0 where the sampler has its own.
+        pub position: u64 = BASE_SEED_DRAWS,
+        /// Outputs drawn between two epochs, by the same reasons; 0 also with persistent workers.
+        pub gap: u64 = BASE_SEED_DRAWS,
+        /// Epochs before the stream's first.
+        pub epoch: u32 = 0,
     }
 }
 
 impl Weighted {
     /// How many positions an epoch over `n` samples has.
-    pub fn epoch_len(&self, n: u32) -> u32 {
+    fn count(&self, n: u32) -> u32 {
         self.num_samples.unwrap_or(n)
     }
 
-    pub(in crate::order::samplers) fn start(&self, n: u32) -> Loader {
-        let (weights, count) = (Arc::clone(self.weights.values()), self.epoch_len(n));
-        let draws = Draws::Weighted(Multinomial { weights, count, replacement: self.replacement });
-        Loader::new(generator(self.seed), n, draws, [self.position, self.gap])
+    fn loader(&self, n: u32) -> Loader<Multinomial> {
+        let (weights, count) = (Arc::clone(self.weights.values()), self.count(n));
+        let draws = Multinomial { weights, count, replacement: self.replacement };
+        Loader::new(generator(self.seed), draws, [self.position, self.gap])
     }
+}
 
-    pub(in crate::order::samplers) fn keys(&mut self) -> Vec<Key<'_>> {
-        vec![
-            Key::required("seed", Field::U64(&mut self.seed)),
-            Key::required("weights", Field::Weights(&mut self.weights)),
-            Key::new("num_samples", Field::Maybe32(&mut self.num_samples)),
-            Key::new("replacement", Field::Bool(&mut self.replacement)),
-            Key::new("position", Field::U64(&mut self.position)),
-            Key::new("gap", Field::U64(&mut self.gap)),
-            Key::new("epoch", Field::U32(&mut self.epoch)),
-        ]
-    }
-
-    pub(in crate::order::samplers) fn validate(&self) -> Result<()> {
+impl Sampling for Weighted {
+    fn validate(&self) -> Result<()> {
         check_positive("num_samples", self.num_samples.unwrap_or(1).into())
     }
 
-    pub(in crate::order::samplers) fn check(&self, n: u32) -> Result<()> {
-        let (weights, count) = (self.weights.values(), self.epoch_len(n));
+    fn fits(&self, n: u32) -> Result<()> {
+        let (weights, count) = (self.weights.values(), self.count(n));
         if weights.is_empty() || weights.len() as u64 != u64::from(n) {
             let file = self.weights.file.display();
             let (known, n) = (grouped(weights.len() as u64), grouped(n.into()));
@@ -110,27 +98,52 @@ impl Weighted {
         }
         Ok(())
     }
+
+    fn epoch_len(&self, n: u32, _k: u32) -> u32 {
+        self.count(n)
+    }
+
+    fn draws_anew(&self) -> bool {
+        self.replacement
+    }
+
+    fn draws_before(&self, n: u32, k: u32) -> u64 {
+        self.loader(n).draws_before(self.epoch, k)
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        Positions::new(self.loader(n), self.epoch, from)
+    }
+
+    fn weights(&self) -> Option<&Weights> {
+        Some(&self.weights)
+    }
+
+    fn weights_mut(&mut self) -> Option<&mut Weights> {
+        Some(&mut self.weights)
+    }
 }
 
 /// `torch.multinomial(weights, count, replacement)` of a tensor of doubles on the CPU.
 #[derive(Clone, Debug)]
-pub(super) struct Multinomial {
+struct Multinomial {
     weights: Arc<[f64]>,
     count: u32,
     replacement: bool,
 }
 
-impl Multinomial {
-    pub(super) fn draw(&self, rng: &mut Mt) -> Vec<u32> {
+impl Draws for Multinomial {
+    fn draw(&self, rng: &mut Mt) -> Vec<u32> {
         if self.replacement { self.by_shares(rng) } else { self.by_races(rng) }
     }
 
-    /// How many 32-bit outputs of the generator it consumes.
-    pub(super) fn outputs(&self) -> u64 {
+    fn outputs(&self) -> u64 {
         let numbers = if self.replacement { self.count.into() } else { self.weights.len() as u64 };
         2 * numbers
     }
+}
 
+impl Multinomial {
     /// Each position is the first whose share, added to all shares before it, reaches a number that
     /// is drawn. Additions and divisions are torch's, one after the other: every rounding counts.
     fn by_shares(&self, rng: &mut Mt) -> Vec<u32> {
@@ -201,7 +214,7 @@ mod tests {
         };
         for right in [own(2, true), own(9, true), own(1, false), own(3, false), weighted(&[1.0])] {
             let n = right.weights.values().len() as u32;
-            assert!(right.validate().is_ok() && right.check(n).is_ok(), "{right:?}");
+            assert!(right.validate().is_ok() && right.fits(n).is_ok(), "{right:?}");
         }
         for (wrong, n, why) in [
             (own(2, true), 5, "4 weights and 5 samples"),
@@ -211,7 +224,7 @@ mod tests {
             (own(5, false), 4, "3 weights are above 0"),
             (own(u32::MAX, true), 4, "too many"),
         ] {
-            let error = wrong.check(n).unwrap_err().to_string();
+            let error = wrong.fits(n).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("hint: "), "{error}");
         }
         assert!(own(0, true).validate().is_err());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::order::grouped;
-use crate::order::samplers::keys::wrong;
+use crate::order::samplers::keys::{Value, wrong};
 
 /// `torch.multinomial` refuses more.
 const WEIGHTS_MAX: usize = 1 << 24;
@@ -36,11 +36,6 @@ impl PartialEq for Weights {
 impl Eq for Weights {}
 
 impl Weights {
-    /// Those of a file that is yet to be read.
-    pub fn in_file(file: impl Into<PathBuf>) -> Self {
-        Weights { file: file.into(), values: Arc::default() }
-    }
-
     /// The weights; none if the file was not read.
     pub fn values(&self) -> &Arc<[f64]> {
         &self.values
@@ -69,6 +64,21 @@ impl Weights {
     #[cfg(test)]
     pub(crate) fn of(file: &str, values: &[f64]) -> Self {
         Weights { file: file.into(), values: values.into() }
+    }
+}
+
+impl Value for Weights {
+    /// Takes the name of the file, which is yet to be read.
+    fn set(&mut self, _: &str, text: &str) -> Result<()> {
+        if text.is_empty() {
+            return Err(wrong("the file of weights has no name"));
+        }
+        *self = Weights { file: text.into(), values: Arc::default() };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        self.file.display().to_string()
     }
 }
 
@@ -168,7 +178,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> Result<Vec<f64>> {
-        Weights::in_file("w.txt").read(bytes).map(|weights| weights.values().to_vec())
+        Weights::of("w.txt", &[]).read(bytes).map(|weights| weights.values().to_vec())
     }
 
     /// A file as `numpy.save` writes it.

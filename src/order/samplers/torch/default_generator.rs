@@ -1,0 +1,77 @@
+//! A `DataLoader` with the process's default generator.
+
+use rand_mt::Mt;
+
+use super::generator;
+use super::loader::{Draws, Loader, Uniform};
+use crate::error::Result;
+use crate::order::samplers::keys::{SEED, check_positive};
+use crate::order::samplers::{Positions, Sampling};
+
+sampler! {
+    name: "torch-default",
+    about: "torch DataLoader(shuffle=True) after manual_seed(seed); position and stride count \
+            the default generator's outputs",
+
+    /// `DataLoader(shuffle=True)` after `torch.manual_seed(seed)`: the sampler of every epoch seeds
+    /// a generator of its own with a number that it draws from the process's default generator.
+    ///
+    /// What else the process draws in between decides which numbers those are: `position` and
+    /// `stride` count 32-bit outputs of the default generator. Model initialisation on the CPU
+    /// moves `position`; each further loader that is gone through once an epoch adds 2 to `stride`.
+    ///
+    /// By default the loader is the first and the only one to draw.
+    #[derive(Copy)]
+    pub struct DefaultGenerator {
+        /// What `torch.manual_seed` was given.
+        pub seed: u64 = 0 => SEED,
+        /// Which output, from 0, is the low half of the first epoch's seed: 3 when nothing is drawn
+        /// before the loader, whose workers' base seed takes two.
+        pub position: u64 = 3,
+        /// From one epoch's seed to the next: 4; with persistent workers 2. Not 0.
+        pub stride: u64 = 4,
+        /// Epochs before the stream's first.
+        pub epoch: u32 = 0,
+        /// `RandomSampler(replacement=True)`
+        pub replacement: bool = false,
+    }
+}
+
+impl DefaultGenerator {
+    fn loader(&self, n: u32) -> Loader<Seeded> {
+        let draws = Seeded(Uniform { n, replacement: self.replacement });
+        Loader::new(generator(self.seed), draws, [self.position, self.stride - 1])
+    }
+}
+
+impl Sampling for DefaultGenerator {
+    fn validate(&self) -> Result<()> {
+        check_positive("stride", self.stride)
+    }
+
+    fn draws_anew(&self) -> bool {
+        self.replacement
+    }
+
+    fn draws_before(&self, n: u32, k: u32) -> u64 {
+        self.loader(n).draws_before(self.epoch, k)
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        Positions::new(self.loader(n), self.epoch, from)
+    }
+}
+
+/// Draws from a generator of the epoch's own, which the loader's seeds.
+#[derive(Clone, Debug)]
+struct Seeded(Uniform);
+
+impl Draws for Seeded {
+    fn draw(&self, rng: &mut Mt) -> Vec<u32> {
+        self.0.draw(&mut Mt::new(rng.next_u32()))
+    }
+
+    fn outputs(&self) -> u64 {
+        1
+    }
+}

@@ -1,0 +1,80 @@
+//! What draws all epochs from one generator.
+
+use rand_mt::Mt;
+
+use super::{discard, randperm, randperm_draws, with_replacement};
+use crate::order::samplers::positions::Running;
+
+/// Draws of the 64-bit base seed that a `DataLoader` takes for its workers.
+pub(super) const BASE_SEED_DRAWS: u64 = 2;
+
+/// A generator with what one loader draws from it, after some epochs.
+#[derive(Clone, Debug)]
+pub(super) struct Loader<D> {
+    rng: Mt,
+    draws: D,
+    /// Outputs to pass over before the next epoch.
+    before: u64,
+    /// Outputs to pass over from then on.
+    between: u64,
+}
+
+/// What an epoch takes from the generator.
+pub(super) trait Draws: Clone + Send + Sync + 'static {
+    /// The epoch's positions.
+    fn draw(&self, rng: &mut Mt) -> Vec<u32>;
+
+    /// How many 32-bit outputs of the generator they consume.
+    fn outputs(&self) -> u64;
+}
+
+impl<D: Draws> Loader<D> {
+    pub(super) fn new(rng: Mt, draws: D, [before, between]: [u64; 2]) -> Self {
+        Loader { rng, draws, before, between }
+    }
+
+    /// Outputs from the start to those of the stream's epoch `k`; `first` epochs come before the
+    /// stream's first.
+    pub(super) fn draws_before(&self, first: u32, k: u32) -> u64 {
+        self.outputs_before(u64::from(first) + u64::from(k))
+    }
+
+    /// Outputs from here to those of the epoch after `count` more.
+    fn outputs_before(&self, count: u64) -> u64 {
+        let each = self.draws.outputs().saturating_add(self.between);
+        self.before.saturating_add(each.saturating_mul(count))
+    }
+}
+
+impl<D: Draws> Running for Loader<D> {
+    fn epoch(&mut self, _k: u64) -> Vec<u32> {
+        discard(&mut self.rng, std::mem::replace(&mut self.before, self.between));
+        self.draws.draw(&mut self.rng)
+    }
+
+    fn skip(&mut self, count: u64) {
+        if count > 0 {
+            let outputs = self.outputs_before(count).saturating_sub(self.between);
+            discard(&mut self.rng, outputs);
+            self.before = self.between;
+        }
+    }
+}
+
+/// Positions of `n` samples, none of which is likelier than another: a permutation, or each drawn
+/// from all.
+#[derive(Clone, Debug)]
+pub(super) struct Uniform {
+    pub(super) n: u32,
+    pub(super) replacement: bool,
+}
+
+impl Draws for Uniform {
+    fn draw(&self, rng: &mut Mt) -> Vec<u32> {
+        if self.replacement { with_replacement(self.n, rng) } else { randperm(self.n, rng) }
+    }
+
+    fn outputs(&self) -> u64 {
+        if self.replacement { self.n.into() } else { randperm_draws(self.n) }
+    }
+}

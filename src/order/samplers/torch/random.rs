@@ -1,0 +1,60 @@
+//! A `DataLoader` with a generator of its own.
+
+use super::loader::{BASE_SEED_DRAWS, Loader, Uniform};
+use super::{generator, randperm_draws};
+use crate::order::samplers::keys::SEED;
+use crate::order::samplers::{Positions, Sampling};
+
+sampler! {
+    name: "torch-random",
+    about: "torch DataLoader(shuffle=True, generator=G), G seeded with seed",
+
+    /// `DataLoader(shuffle=True, generator=torch.Generator().manual_seed(seed))`.
+    ///
+    /// The loader, its `RandomSampler` and all epochs draw from this one generator. Every epoch has
+    /// to be read to its end: a loop that breaks off early draws less and shifts the epochs after
+    /// it.
+    ///
+    /// In the order of the draws: the base seed of the workers, the permutation, and at the end of
+    /// the epoch another permutation of which `RandomSampler` uses nothing.
+    #[derive(Copy)]
+    pub struct Random {
+        /// What the generator was seeded with.
+        pub seed: u64 = 0 => SEED,
+        /// Epochs that the generator has given before the stream's first, in the same process.
+        pub epoch: u32 = 0,
+        /// Whether the loader keeps its workers: it then draws their base seed once, not every
+        /// epoch.
+        pub persistent_workers: bool = false,
+        /// `RandomSampler(replacement=True)`: as many samples as there are, any of them repeated.
+        pub replacement: bool = false,
+    }
+}
+
+impl Random {
+    /// A loader with this seed, from its first epoch on, without persistent workers.
+    pub fn new(seed: u64) -> Self {
+        Random { seed, ..Random::default() }
+    }
+
+    fn loader(&self, n: u32) -> Loader<Uniform> {
+        let unused = if self.replacement { 0 } else { randperm_draws(n) };
+        let base = if self.persistent_workers { 0 } else { BASE_SEED_DRAWS };
+        let draws = Uniform { n, replacement: self.replacement };
+        Loader::new(generator(self.seed), draws, [BASE_SEED_DRAWS, unused + base])
+    }
+}
+
+impl Sampling for Random {
+    fn draws_anew(&self) -> bool {
+        self.replacement
+    }
+
+    fn draws_before(&self, n: u32, k: u32) -> u64 {
+        self.loader(n).draws_before(self.epoch, k)
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        Positions::new(self.loader(n), self.epoch, from)
+    }
+}

@@ -1,0 +1,48 @@
+//! `torch.utils.data.SubsetRandomSampler`.
+
+use super::generator;
+use super::loader::{BASE_SEED_DRAWS, Loader, Uniform};
+use crate::order::samplers::keys::SEED;
+use crate::order::samplers::{Positions, Sampling};
+
+sampler! {
+    name: "torch-subset-random",
+    about: "torch SubsetRandomSampler over split=; position and gap count outputs before and \
+            between its permutations (0 and 0 with a generator of its own)",
+
+    /// `SubsetRandomSampler`: every epoch the next permutation of its generator, which is the
+    /// process's default one unless the script gives it another. What it is a subset of, `split=`
+    /// of the spec says.
+    ///
+    /// Its defaults are those of a loader's sampler if both draw from the default generator, and
+    /// nothing else does.
+    #[derive(Copy)]
+    pub struct SubsetRandom {
+        /// What the generator was seeded with.
+        pub seed: u64 = 0 => SEED,
+        /// Outputs drawn before the first permutation: 2, the base seed, in a `DataLoader` that
+        /// draws from the same generator; 0 where the sampler has its own.
+        pub position: u64 = BASE_SEED_DRAWS,
+        /// Outputs drawn between two permutations, by the same reasons.
+        pub gap: u64 = BASE_SEED_DRAWS,
+        /// Epochs before the stream's first.
+        pub epoch: u32 = 0,
+    }
+}
+
+impl SubsetRandom {
+    fn loader(&self, n: u32) -> Loader<Uniform> {
+        let draws = Uniform { n, replacement: false };
+        Loader::new(generator(self.seed), draws, [self.position, self.gap])
+    }
+}
+
+impl Sampling for SubsetRandom {
+    fn draws_before(&self, n: u32, k: u32) -> u64 {
+        self.loader(n).draws_before(self.epoch, k)
+    }
+
+    fn epochs(&self, n: u32, from: u32) -> Positions {
+        Positions::new(self.loader(n), self.epoch, from)
+    }
+}
