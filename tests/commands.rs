@@ -109,7 +109,7 @@ fn flags_go_before_the_environment_before_the_file_before_defaults() {
 #[test]
 fn options_as_in_fstab_are_settings() {
     let ground = Ground::new();
-    let options = "defaults,ro,_netdev,nofail,x-systemd.automount,allow_other,ram=1GiB,nvme=2GiB,\
+    let options = "defaults,ro,_netdev,nofail,x-systemd.automount,allow_other,ram=1GiB,disk=2GiB,\
                    cache_dir=/local/belady,source.revalidate=9s,dirsync";
     let shown = ground.prints(&["config", "show", "-o", options], &[]);
     for (key, value) in [
@@ -121,6 +121,11 @@ fn options_as_in_fstab_are_settings() {
         ("mount.options", "[\"dirsync\"]"),
     ] {
         assert!(line(&shown, key).contains(value), "{key} in {shown}");
+    }
+    // The name that the option had first.
+    for words in [["-o", "nvme=3GiB"], ["--nvme", "3GiB"], ["--disk", "3GiB"]] {
+        let shown = ground.prints(&[&["config", "show"][..], &words].concat(), &[]);
+        assert!(line(&shown, "cache.disk").contains("3GiB"), "{words:?}");
     }
     ground.fails(&["config", "show", "-o", "rw"], 2, &["read-only"]);
     ground.fails(&["config", "show", "-o", "ram=much"], 3, &["much", "-o"]);

@@ -123,7 +123,7 @@ class Bench:
     def mount(self, source, cache=True, disk="1GiB"):
         options = ["--ram", "256MiB", "--set", "source.revalidate=1h"]
         if cache:
-            options += ["--cache-dir", self.cache, "--nvme", disk]
+            options += ["--cache-dir", self.cache, "--disk", disk]
         return Belady(source, self.mountpoint, options, patience=self.longest)
 
     def run(self):

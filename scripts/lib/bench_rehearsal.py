@@ -117,7 +117,7 @@ class Bench(Parts):
     def rehearsing(self, source, ram):
         """A mount that is told the order of the task, with a buffer for as many as the old samples are."""
         cache = fresh_dir(os.path.join(self.top, "cache"))
-        return self.mount(source, ram, "--order", TOLD, "--cache-dir", cache, "--nvme", 16 * MIB,
+        return self.mount(source, ram, "--order", TOLD, "--cache-dir", cache, "--disk", 16 * MIB,
                           *buffer_of(len(self.names("old"))))
 
     def fill(self, mount):
@@ -268,7 +268,7 @@ class Bench(Parts):
         names = [f"{folder}/{name}" for folder in sorted(os.listdir(tree))
                  for name in sorted(os.listdir(os.path.join(tree, folder)))]
         cache = fresh_dir(os.path.join(self.top, "cache"))
-        options = ["--cache-dir", cache, "--nvme", 16 * MIB, *buffer_of(count, **{"offer-rate": 0})]
+        options = ["--cache-dir", cache, "--disk", 16 * MIB, *buffer_of(count, **{"offer-rate": 0})]
         with self.mount(tree, 64 * MIB, *options) as mount, Watchdog(LONGEST, [mount]):
             elapsed = stopwatch()
             rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in names), patience=LONGEST)
@@ -359,7 +359,7 @@ class Bench(Parts):
         source, cache = fresh_dir(os.path.join(self.top, "source")), fresh_dir(os.path.join(self.top, "cache"))
         with open(os.path.join(source, "file"), "wb") as f:
             f.write(b"x")
-        options = ["--cache-dir", cache, "--nvme", 16 * MIB, "--set", f"rehearsal.codes.latent={CODE}"]
+        options = ["--cache-dir", cache, "--disk", 16 * MIB, "--set", f"rehearsal.codes.latent={CODE}"]
         with self.mount(source, 64 * MIB, *options) as mount, Watchdog(LONGEST, [mount]):
             before, elapsed = disk_bytes(cache), stopwatch()
             for first in range(0, count, APPEND):

@@ -119,7 +119,7 @@ class Bench(Parts):
         # A turn is two seconds, of which the disk writes back in some: more of them than elsewhere.
         for _ in range(3 * self.pairs):
             for way, found in rates.items():
-                cache = ["--cache-dir", fresh_dir(os.path.join(self.top, "cache")), "--nvme", pages(shape) * 4 // 9]
+                cache = ["--cache-dir", fresh_dir(os.path.join(self.top, "cache")), "--disk", pages(shape) * 4 // 9]
                 time_reads("read", self.listed(source, names))
                 with Belady(source, os.path.join(self.top, "mount"), options + cache * (way == "store")) as mount:
                     with Watchdog(LONGEST, [mount]):
@@ -175,7 +175,7 @@ class Bench(Parts):
         shape = Shape("kill", 200 if self.quick else 1_000, 112_283, 10)
         source = write_files(os.path.join(self.top, "source"), shape)
         cache, names = fresh_dir(os.path.join(self.top, "cache")), names_of(shape)
-        options = ["--ram", 16 * MIB, "--cache-dir", cache, "--nvme", 2 * pages(shape), "--set", "order.learn=off"]
+        options = ["--ram", 16 * MIB, "--cache-dir", cache, "--disk", 2 * pages(shape), "--set", "order.learn=off"]
         wrong, lost, whole, stored, kills = [], [], 0, 0, 0
         for turn in range(KILLS // 20 if self.quick else KILLS):
             chosen = random.Random(turn)
@@ -210,7 +210,7 @@ class Bench(Parts):
         """How many of the samples that are stored a remount reads from the source all the same."""
         names = names_of(shape)
         # Room for all of them: what is fetched from the source is fetched once.
-        options = ["--ram", 2 * pages(shape), "--cache-dir", cache, "--nvme", 2 * pages(shape),
+        options = ["--ram", 2 * pages(shape), "--cache-dir", cache, "--disk", 2 * pages(shape),
                    "--set", "order.learn=off", "--set", "cache.slow-after=1h"]
         with Belady(source, os.path.join(self.top, "mount"), options) as mount, Watchdog(LONGEST, [mount]):
             time_reads("read", self.listed(mount.mountpoint, names))

@@ -92,7 +92,7 @@ class Demo:
                 return self.measure(name, source, slow, [slow])
             cache = fresh_dir(os.path.join(self.work, "cache"))
             size = f"{self.budget_mib}MiB"
-            options = ["--order", ORDER, "--ram", size, "--cache-dir", cache, "--nvme", size]
+            options = ["--order", ORDER, "--ram", size, "--cache-dir", cache, "--disk", size]
             with Belady(source, os.path.join(self.work, "mount"), options) as mount:
                 return self.measure(name, mount.mountpoint, slow, [slow, mount])
 

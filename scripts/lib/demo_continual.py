@@ -84,7 +84,7 @@ class Demo:
     def run(self, way, seed, policy=None):
         """One way on a fresh mount: the accuracies after each task, and how many samples of each are held."""
         cache = fresh_dir(os.path.join(self.work, "cache"))
-        options = ["--cache-dir", cache, "--ram", "256MiB", "--nvme", "256MiB"]
+        options = ["--cache-dir", cache, "--ram", "256MiB", "--disk", "256MiB"]
         sets = {"size": BUFFER, "policy": policy, "seed": seed, "root": "train", "batch": BATCH, "replay": REPLAY}
         for key, value in sets.items() if policy else []:
             options += ["--set", f"rehearsal.old.{key}={value}"]

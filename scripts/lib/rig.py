@@ -213,7 +213,7 @@ class Rig:
         def once():
             disk_options = []
             if disk:
-                disk_options = ["--cache-dir", fresh_dir(os.path.join(self.work, "cache")), "--nvme", disk]
+                disk_options = ["--cache-dir", fresh_dir(os.path.join(self.work, "cache")), "--disk", disk]
             group = self.group()
             self.no_cgroup = self.no_cgroup or group is None
             mountpoint = os.path.join(self.work, "mount")

@@ -32,8 +32,8 @@ pub(super) struct SettingsArgs {
     #[arg(long, value_name = "SIZE")]
     pub(super) ram: Option<String>,
     /// Space to use in the cache directory: 900GiB, 80%, auto
-    #[arg(long, value_name = "SIZE")]
-    pub(super) nvme: Option<String>,
+    #[arg(long, alias = "nvme", value_name = "SIZE")]
+    pub(super) disk: Option<String>,
     /// Access order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`
     #[arg(long, value_name = "FILE|SPEC")]
     pub(super) order: Option<String>,
@@ -80,8 +80,8 @@ impl SettingsArgs {
         if let Some(ram) = &self.ram {
             layers = layers.flag("cache.ram", ram, "--ram");
         }
-        if let Some(nvme) = &self.nvme {
-            layers = layers.flag("cache.disk", nvme, "--nvme");
+        if let Some(disk) = &self.disk {
+            layers = layers.flag("cache.disk", disk, "--disk");
         }
         for set in &self.set {
             layers = layers.set(set);
@@ -117,7 +117,7 @@ impl SettingsArgs {
                 }
                 Some(("config", path)) => config = Some(PathBuf::from(path)),
                 Some(("ram", size)) => settings.push(format!("cache.ram={size}")),
-                Some(("nvme", size)) => settings.push(format!("cache.disk={size}")),
+                Some(("disk" | "nvme", size)) => settings.push(format!("cache.disk={size}")),
                 Some(("cache_dir" | "cache-dir", path)) => {
                     settings.push(format!("cache.dir={path}"));
                 }

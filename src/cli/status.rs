@@ -161,7 +161,7 @@ fn render_kernel(out: &mut String, status: &Value) {
     let (mode, trusted) = (text(status, "/mode"), number(status, "/trusted_files"));
     let _ = write!(out, "  mode     {mode}");
     if mode == "push" {
-        let _ = write!(out, ", {trusted} files in the trust gear, all others watched");
+        let _ = write!(out, ", {trusted} files opened without a request");
     }
     let _ = writeln!(out, "; {}", text(status, "/consistency"));
     let requests = status["requests"].as_object().into_iter().flatten();

@@ -203,7 +203,7 @@ fn verdict(progress: &Progress) -> Result<()> {
             .hint("the mount ends or does not answer, or this command stood still for long"))
     } else if unfit.blocks > 0 {
         let message = format!("{} have no room in RAM or on disk", counted(*unfit));
-        let hint = "they come from the source when they are read; more --ram or --nvme would hold \
+        let hint = "they come from the source when they are read; more --ram or --disk would hold \
                     them, --evict makes room";
         Err(Error::new(ErrorKind::Cache, message).hint(hint))
     } else if gone.blocks > 0 {

@@ -217,7 +217,7 @@ fn readers_meet_writers_with_next_to_none() {
 fn readers_meet_writers_with_a_disk() {
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path().to_str().unwrap();
-    readers_meet_writers(&["--ram", "2MiB", "--cache-dir", cache, "--nvme", "32MiB"]);
+    readers_meet_writers(&["--ram", "2MiB", "--cache-dir", cache, "--disk", "32MiB"]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn make_stores(ground: &Ground, cache: &Path) -> [PathBuf; 2] {
     ground.plant("file", b"x");
     ground.plant("../further/file", b"y");
     let sources = [ground.path("source"), ground.path("further")];
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     for source in &sources {
         Mounted::at(ground, source, &ground.path("mount"), &options).umount();
     }
@@ -96,7 +96,7 @@ const FILES: u64 = 20;
 
 /// A store of a source all of which is in it.
 fn fill(ground: &Ground, cache: &str) {
-    let mounted = Mounted::new(ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    let mounted = Mounted::new(ground, &["--cache-dir", cache, "--disk", "16MiB"]);
     ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
     mounted.umount();
 }
@@ -179,7 +179,7 @@ fn a_store_in_use_is_no_other_stores_trouble() {
     let [first, second] = make_stores(&ground, &cache);
     let cache = cache.to_str().unwrap();
     let [first, second] = [&first, &second].map(|source| source.to_str().unwrap());
-    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--disk", "16MiB"]);
     let said = ground.ends(0, &["cache", "verify", cache]);
     assert!(said.contains("0 damaged") && said.contains("skipped"), "{said}");
     let said = ground.ends(8, &["cache", "rm", cache, first, second]);
@@ -232,7 +232,7 @@ fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
         &ground,
         &first,
         &ground.path("mount"),
-        &["--cache-dir", text, "--nvme", "16MiB"],
+        &["--cache-dir", text, "--disk", "16MiB"],
     );
     let owner = files_of_stores(&cache, "owner").remove(0);
     fs::remove_file(owner).unwrap();
@@ -263,7 +263,7 @@ fn a_cache_disk_that_has_become_read_only_is_bypassed() {
     let disk = Tmpfs::new(&ground, "disk", "size=64M,mode=700");
     let cache = disk.0.join("cache");
     make_stores(&ground, &cache);
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     for (how, state) in [("ro", "down"), ("rw", "normal")] {
         remount(&disk, how);
         // A source that was never stored there, too.

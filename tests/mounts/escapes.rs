@@ -30,7 +30,7 @@ fn names_are_shown_and_not_obeyed() {
     let cache = ground.path(&format!("{NAME} cache"));
     let cache = cache.to_str().unwrap();
     let order = "sequential:index=path";
-    let options = ["--cache-dir", cache, "--nvme", "16MiB", "--order", order];
+    let options = ["--cache-dir", cache, "--disk", "16MiB", "--order", order];
     let mounted = Mounted::at(&ground, &source, &point, &options);
     assert!(fs::read(mounted.path(&sample)).unwrap() == content(1, 5000));
     // An unknown path is refused, which the log tells.

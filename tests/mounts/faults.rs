@@ -280,7 +280,7 @@ fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
     ground.plant_many("d", 300, 30_000);
     let tiny = Tmpfs::new(&ground, "tiny", "size=2M,mode=700");
     let cache = tiny.0.to_str().unwrap();
-    let options = ["--ram", "1MiB", "--cache-dir", cache, "--nvme", "1900KiB"];
+    let options = ["--ram", "1MiB", "--cache-dir", cache, "--disk", "1900KiB"];
     let mounted = Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
     assert_eq!(mounted.status()["disk_state"], "normal");
     // Somebody else takes the space.
@@ -318,7 +318,7 @@ pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
 fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
     ground.plant_many("d", 150, 30_000);
     let cache = ground.path("cache");
-    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let mounted = Mounted::new(ground, &[&["--ram", "1MiB"][..], &disk].concat());
     read_until(&mounted, 150, 30_000, "all on disk", || mounted.count("/placed") >= 150);
     let segments = files_of_stores(&cache, "segment-");

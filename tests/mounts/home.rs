@@ -38,7 +38,7 @@ fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
     ground.plant_many("d", FILES, SIZE);
     let disk = Loop::new(&ground, 256);
     let cache = disk.point.join("cache");
-    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "128MiB"];
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "128MiB"];
     let options =
         [&options[..], &["--set", "order.learn=off", "--set", "cache.slow-after=1h"]].concat();
     let stored = |mounted: &Mounted| mounted.count("/disk/stored") / 4096;
@@ -75,7 +75,7 @@ fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
     let ground = Ground::new();
     ground.plant_many("d", 20, 10_000);
     let cache = ground.path("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let mount = || Mounted::new(&ground, &options);
     mount().umount();
     let (older, trash) = (cache.join("belady-store-v1"), cache.join("belady-trash-left"));
@@ -114,7 +114,7 @@ mknod -m 666 "$GROUND/dev/fuse" c 10 229
 mount --bind "$GROUND/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   belady() { "$GROUND/belady" "$@"; }
-  belady mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/theirs/cache" --nvme 64MiB
+  belady mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/theirs/cache" --disk 64MiB
   for file in "$GROUND"/theirs/mount/d/*; do cmp "$file" "$GROUND/source/d/${file##*/}"; done
   belady umount "$GROUND/theirs/mount"
   belady cache ls "$GROUND/theirs/cache"
@@ -157,7 +157,7 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     let ground = Ground::new();
     ground.plant_many("d", FILES, SIZE);
     let (slow, cache) = (Slow::new(&ground, &[]), ground.path("cache"));
-    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
     let options = [&options[..], &more].concat();
     let mount = || Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
@@ -199,7 +199,7 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     ground.plant_many("d", FILES, SIZE);
     let disk = Loop::new(&ground, 64);
     let cache = disk.point.join("cache");
-    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     let options = [&options[..], &["--set", "order.learn=off"]].concat();
     let stored = FILES * (SIZE as u64).next_multiple_of(4096);
     let mounted = Mounted::new(&ground, &options);
@@ -305,7 +305,7 @@ fn a_cache_directory_beneath_a_disk_that_is_not_mounted_is_told_of() {
         let [source, point, cache] =
             [&ground.path("source"), &point, &cache].map(|path| words(path));
         let said =
-            ground.ends(0, &["mount", &source, &point, "--cache-dir", &cache, "--nvme", "16MiB"]);
+            ground.ends(0, &["mount", &source, &point, "--cache-dir", &cache, "--disk", "16MiB"]);
         let status = ground.ends(0, &["status", &point]);
         check_many(Path::new(&point), "d", 5, 1000);
         ground.umount(Path::new(&point));

@@ -69,7 +69,7 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     let ground = Ground::new();
     ground.plant_many("d", 20, 10_000);
     let cache = ground.path("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let (mut tried, mut rounds) = (Vec::<String>::new(), 0);
     loop {
         let mounted = Mounted::new(&ground, &options);
@@ -279,7 +279,7 @@ fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
         fs::create_dir(directory).unwrap();
     }
     fs::write(source.join("a"), content(1, 30_000)).unwrap();
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     for end in ["umount", "--force", "SIGTERM", "SIGKILL"] {
         let mounted = Mounted::at(&ground, &source, &point, &options);
         assert!(mounted.status()["disk"].is_object(), "it has a cache directory");

@@ -4,9 +4,11 @@
 //! directories are as before. Method: real processes and signals; what is left is looked at.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -23,7 +25,7 @@ fn a_mount_leaves_nothing_behind() {
     let ground = Ground::new();
     ground.plant_many("d", 50, 30_000);
     let cache = ground.path("cache");
-    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     for end in ["umount", "SIGTERM", "SIGINT", "outside"] {
         let mounted = Mounted::new(&ground, &[&["--ram", "1MiB"][..], &disk].concat());
         check_many(&mounted.path(""), "d", 50, 30_000);
@@ -135,6 +137,12 @@ fn a_mount_that_nobody_is_told_of_is_taken_away() {
     // As the daemon of a command that was killed while it waited: nobody has the other end of the pipe.
     let (other_end, pipe) = std::io::pipe().unwrap();
     drop(other_end);
+    // A program that another test starts has a copy of it until it runs.
+    wait_until("nobody has the other end", || {
+        let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+        poll(&mut polled, PollTimeout::ZERO).unwrap();
+        polled[0].revents().unwrap().contains(PollFlags::POLLERR)
+    });
     command.env("BELADY_DAEMON", "1").stdin(Stdio::null()).stdout(pipe);
     let mut daemon = command.stderr(Stdio::null()).spawn().unwrap();
     let _watchdog = Watchdog::over(daemon.id() as i32);
@@ -148,7 +156,7 @@ fn a_daemon_killed_during_reads_is_replaced() {
     let ground = Ground::new();
     ground.plant_many("d", 200, 30_000);
     let cache = ground.path("cache");
-    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let options = [&["--ram", "2MiB"][..], &disk].concat();
     let mounted = Mounted::new(&ground, &options);
     let root = mounted.path("");

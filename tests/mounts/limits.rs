@@ -29,7 +29,7 @@ fn a_limit_on_the_size_of_files_is_a_full_cache_disk() {
     let cache = ground.path("cache");
     let mut command = ground.belady();
     command.arg("mount").args([ground.path("source"), ground.path("mount")]);
-    command.args(["--ram", "1MiB", "--nvme", "64MiB", "--set", "cache.large-file=4MiB"]);
+    command.args(["--ram", "1MiB", "--disk", "64MiB", "--set", "cache.large-file=4MiB"]);
     command.args(["--set", "order.learn=off", "--cache-dir"]).arg(&cache);
     let mounted = Mounted::by(&ground, &mut limited(1 << 20, &command), &ground.path("mount"));
     let check = || {

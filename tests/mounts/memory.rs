@@ -146,7 +146,7 @@ fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
     let cache = ground.path("cache");
     let mut command = ground.belady();
     command.arg("mount").args([ground.path("source"), ground.path("mount")]);
-    command.args(["--nvme", "1GiB", "--set", "order.learn=off", "--cache-dir"]).arg(&cache);
+    command.args(["--disk", "1GiB", "--set", "order.learn=off", "--cache-dir"]).arg(&cache);
     let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
     for _ in 0..2 {
         let read = |number| {

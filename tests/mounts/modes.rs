@@ -59,7 +59,10 @@ fn the_first_reader_is_spared_what_need_not_be_asked() {
     assert_eq!(asked(&status, "release"), 0, "{status}");
     assert!(asked(&status, "own") >= 3, "by the daemon itself: {status}");
     let words = ground.ends(0, &["status", push.point.to_str().unwrap()]);
-    assert!(words.contains("  mode     push, ") && words.contains("in the trust gear"), "{words}");
+    assert!(
+        words.contains("  mode     push, ") && words.contains("files opened without a request"),
+        "{words}"
+    );
     assert!(words.contains("revalidate: a change at the source shows within 60 s"), "{words}");
     push.umount();
     let kept = Mounted::new(&ground, &[&options[..], &["mount.mode=keep-cache"]].concat());

@@ -44,7 +44,7 @@ impl Stand {
         let options = [
             "--ram",
             "2MiB",
-            "--nvme",
+            "--disk",
             "64MiB",
             "--cache-dir",
             cache.to_str().unwrap(),

@@ -139,7 +139,7 @@ fn with_memory_for_nothing() {
 
 #[test]
 fn with_a_byte_of_memory_and_one_on_disk() {
-    bytes_are_the_sources(&["--ram", "1", "--cache-dir", "CACHE", "--nvme", "1MiB"]);
+    bytes_are_the_sources(&["--ram", "1", "--cache-dir", "CACHE", "--disk", "1MiB"]);
 }
 
 #[test]
@@ -156,13 +156,13 @@ fn with_lru_and_one_request_at_a_time() {
 
 #[test]
 fn with_a_small_disk() {
-    bytes_are_the_sources(&["--ram", "1MiB", "--cache-dir", "CACHE", "--nvme", "3MiB"]);
+    bytes_are_the_sources(&["--ram", "1MiB", "--cache-dir", "CACHE", "--disk", "3MiB"]);
 }
 
 #[test]
 fn with_a_disk_that_holds_all_and_an_order() {
     let order = "torch-random:seed=5";
-    let disk = ["--cache-dir", "CACHE", "--nvme", "64MiB", "--order", order];
+    let disk = ["--cache-dir", "CACHE", "--disk", "64MiB", "--order", order];
     bytes_are_the_sources(&[&["--ram", "2MiB"][..], &disk].concat());
 }
 

@@ -110,7 +110,7 @@ fn settings_that_cannot_be() {
     ground.plant("file", b"x");
     mount_refused(&ground, &["--ram", "much"], 3, &["much"]);
     mount_refused(&ground, &["--set", "cache.rum=1GiB"], 3, &["cache.rum"]);
-    mount_refused(&ground, &["--nvme", "1GiB"], 3, &["cache.dir is empty"]);
+    mount_refused(&ground, &["--disk", "1GiB"], 3, &["cache.dir is empty"]);
     let inside = ground.source("cache");
     let inside = inside.to_str().unwrap();
     mount_refused(&ground, &["--cache-dir", inside], 3, &["overlaps the source"]);
@@ -134,7 +134,7 @@ fn a_further_mount_point_in_the_cache_directory() {
     let ground = Ground::new();
     ground.plant("file", b"x");
     let cache = ground.path("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let mounted = Mounted::new(&ground, &options);
     let empty = cache.join("empty");
     fs::create_dir(&empty).unwrap();
@@ -230,7 +230,7 @@ fn cache_disks_without_space() {
     while fs::write(full.0.join("others"), vec![0; 2 << 20]).is_ok() {}
     let cache = full.0.join("cache");
     let cache = cache.to_str().unwrap();
-    for size in [&[][..], &["--nvme", "64MiB"]] {
+    for size in [&[][..], &["--disk", "64MiB"]] {
         let mounted = Mounted::new(&ground, &[&["--cache-dir", cache], size].concat());
         assert!(mounted.status()["decisions"].to_string().contains("no disk tier"));
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
@@ -239,7 +239,7 @@ fn cache_disks_without_space() {
     // What was begun there is brought to its end when there is space.
     let mut larger = Command::new("mount");
     assert!(larger.args(["-o", "remount,size=64M"]).arg(&full.0).status().unwrap().success());
-    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--nvme", "16MiB"]);
+    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--disk", "16MiB"]);
     assert_eq!(mounted.status()["disk_state"], "normal");
     mounted.umount();
     let tag = fs::read_to_string(full.0.join("cache/belady-store-v3/CACHEDIR.TAG")).unwrap();
@@ -249,7 +249,7 @@ fn cache_disks_without_space() {
     // What worked yesterday is made smaller, as a running mount would make it.
     let small = Tmpfs::new(&ground, "small", "size=32M,mode=700");
     let cache = small.0.join("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let mounted = Mounted::new(&ground, &options);
     assert!(mounted.status()["decisions"].to_string().contains("cache.disk shrunk from 64 MiB"));
     assert_eq!(mounted.count("/disk/configured"), 64 << 20);
@@ -258,7 +258,7 @@ fn cache_disks_without_space() {
     let crowded = Tmpfs::new(&ground, "crowded", "size=64M,nr_inodes=2");
     fs::write(crowded.0.join("others"), "").unwrap_or_default();
     let cache = crowded.0.join("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "16MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     let mounted = Mounted::new(&ground, &options);
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
     assert!(mounted.status()["disk_state"].as_str().unwrap().starts_with("down"));
@@ -347,7 +347,7 @@ fn a_mount_for_others_that_would_give_something_away() {
     let ground = Ground::new();
     ground.plant("train/a/deep/file", b"x");
     let cache = ground.path("cache");
-    let cache = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let cache = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let others = [&["-o", "allow_other"][..], &cache].concat();
     let refused = |what: &str| {
         mount_refused(&ground, &others, 6, &["allow-other is refused", what, "force-allow-other"]);

@@ -34,7 +34,7 @@ const SIZE: usize = 24_000;
 
 fn options(ground: &Ground) -> Vec<String> {
     let cache = ground.path("cache");
-    let words = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "--ram", "1MiB"];
+    let words = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB", "--ram", "1MiB"];
     let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
     words.iter().chain(&more).map(|word| (*word).to_owned()).collect()
 }

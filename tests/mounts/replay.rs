@@ -19,7 +19,7 @@ use crate::mounted::Mounted;
 /// Mounts with a cache directory, so that what is learnt is kept.
 fn mount(ground: &Ground) -> Mounted {
     let cache = ground.path("cache");
-    let store = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let store = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     Mounted::new(ground, &[&LEARN[..], &store].concat())
 }
 

@@ -34,7 +34,7 @@ fn held(ground: &Ground, fault: &str) -> Slow {
 
 fn mount(ground: &Ground, slow: &Slow) -> Mounted {
     let cache = ground.path("cache");
-    let options = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "--ram", "8MiB"];
+    let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB", "--ram", "8MiB"];
     Mounted::early(ground, &slow.point, &ground.path("mount"), &options)
 }
 
@@ -233,7 +233,7 @@ fn of_two_mounts_of_a_source_that_begin_at_once_one_waits() {
         let ground = Ground::new();
         let slow = held(&ground, "hang");
         let cache = ground.path("cache");
-        let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+        let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
         let options = if cached { &disk[..] } else { &[] };
         let mut first = begin(&ground, &slow, "mount", options);
         wait_until("a scan", || slow.count("opendir") > 0);

@@ -175,7 +175,7 @@ test "$(wc -l < second.tree)" = 54
 
 #[test]
 fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
-    for disk in ["", r#"--cache-dir "$GROUND/theirs/cache" --nvme 64MiB"#] {
+    for disk in ["", r#"--cache-dir "$GROUND/theirs/cache" --disk 64MiB"#] {
         let user = User::with_both(disk);
         let pid = user.pid();
         user.does(TREE);

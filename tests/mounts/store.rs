@@ -37,7 +37,7 @@ impl Stand {
         ground.plant_many("d", FILES, SIZE);
         let slow = Slow::new(&ground, &[]);
         let cache = ground.path("cache");
-        let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+        let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
         // What is counted is what the tests read, and nothing ahead of them that was learnt.
         let counted = ["--set", "order.learn=off", "--set", "cache.slow-after=1h"];
         let options =
@@ -295,7 +295,7 @@ fn a_store_has_one_daemon_and_a_cache_directory_room_for_several() {
     let first = stand.mount();
     let second = stand.ground.path("second");
     let cache = stand.cache();
-    let disk = ["--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB", "-f"];
+    let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB", "-f"];
     let paths = [stand.slow.point.to_str().unwrap(), second.to_str().unwrap()];
     let said = stand.ground.ends(8, &[&["mount"][..], &paths, &disk].concat());
     assert!(said.contains("in use") && said.contains(&first.pid.to_string()), "{said}");

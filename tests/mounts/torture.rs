@@ -207,7 +207,7 @@ fn take_space(disk: &Path, bytes: usize) -> PathBuf {
     path
 }
 
-const DISK: [&str; 4] = ["--nvme", "32MiB", "--set", "cache.min-free=8MiB"];
+const DISK: [&str; 4] = ["--disk", "32MiB", "--set", "cache.min-free=8MiB"];
 
 #[test]
 fn a_disk_that_others_fill_is_left_to_them_and_taken_again() {
@@ -265,7 +265,7 @@ fn a_disk_that_others_filled_before_the_mount_is_left_to_them() {
     assert!(taken() > 8 << 20);
     let others = take_space(&disk.0, 1 << 30);
     // More than the store has: all of it is others'.
-    let options = ["--nvme", "32MiB", "--set", "cache.min-free=20MiB"];
+    let options = ["--disk", "32MiB", "--set", "cache.min-free=20MiB"];
     let stand = Stand::new(&ground, &disk.0, &options);
     wait_until("the store gives its space back", || {
         stand.check();
@@ -307,7 +307,7 @@ fn a_disk_without_inodes_is_left_alone() {
 fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     let ground = Ground::new();
     plant(&ground);
-    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    let stand = Stand::new(&ground, &ground.path(""), &["--disk", "64MiB"]);
     // The daemon may have deleted a file that was there a moment ago.
     let flip = |path: &Path| {
         let Ok(file) = File::options().write(true).open(path) else { return };
@@ -336,7 +336,7 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     }
     stand.finish();
     // What the last mount left is right, and so is what is read of it.
-    let stand = Stand::new(&ground, &ground.path(""), &["--nvme", "64MiB"]);
+    let stand = Stand::new(&ground, &ground.path(""), &["--disk", "64MiB"]);
     stand.fill();
     stand.until("normal");
     stand.finish();
@@ -348,7 +348,7 @@ fn a_cache_directory_may_be_replaced_or_deleted() {
     plant(&ground);
     // What is learnt is written there too, and so is what was seen of new files.
     let more = ["--set", "order.learn=auto", "--set", "source.revalidate=1s"];
-    let stand = Stand::new(&ground, &ground.path(""), &[&["--nvme", "64MiB"][..], &more].concat());
+    let stand = Stand::new(&ground, &ground.path(""), &[&["--disk", "64MiB"][..], &more].concat());
     stand.fill();
     // Another directory with files of these very names, which are somebody else's.
     let (cache, moved) = (ground.path("cache"), ground.path("moved"));

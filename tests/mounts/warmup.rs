@@ -31,7 +31,7 @@ impl Stand {
         ground.plant_many("b", FILES / 3, SIZE);
         let slow = Slow::new(&ground, &[]);
         let cache = ground.path("cache");
-        let disk = |nvme| ["--cache-dir", cache.to_str().unwrap(), "--nvme", nvme];
+        let disk = |nvme| ["--cache-dir", cache.to_str().unwrap(), "--disk", nvme];
         let disk = nvme.map(disk);
         let only = ["order.learn=off", "--set", "cache.slow-after=1h"];
         let counted = [&["--ram", ram, "--set"][..], &only].concat();

@@ -63,7 +63,7 @@ pub(super) fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
     // Not all of the source fits, so that none of it lies there until it is read: what would be
     // given up for others is room for samples of the buffer.
     ground.plant("val/large", &content(9, 2 << 20));
-    let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--nvme", "1MiB"];
+    let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--disk", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
     let sets = sets.iter().flat_map(|set| ["--set", set]);
     Mounted::new(ground, &cache.into_iter().chain(sets).collect::<Vec<_>>())

@@ -361,7 +361,7 @@ fn what_the_local_store_serves_is_offered_and_read_from_there() {
     ground.plant_many("d", COUNT, 30_000);
     let slow = Slow::new(&ground, &[]);
     let cache = ground.path("cache");
-    let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--nvme", "64MiB"];
+    let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let only = ["--set", "order.learn=off", "--set", "cache.slow-after=1h"];
     let disk = [&disk[..], &only].concat();
     let mount = |options: &[&str]| {

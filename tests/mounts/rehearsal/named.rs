@@ -86,7 +86,7 @@ fn a_buffer_of_more_than_the_disk_is_named() {
         let options = [
             "--cache-dir",
             cache.to_str().unwrap(),
-            "--nvme",
+            "--disk",
             nvme,
             "--set",
             &size,
