@@ -66,7 +66,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             inflight_max: 32,
             window_bytes: None,
             start_at_open: true,
-            gears: false,
+            may_untrack: false,
             withheld: false,
         },
         source: BUSY,

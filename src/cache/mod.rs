@@ -19,9 +19,9 @@
 
 mod care;
 mod checked;
+mod file_flags;
 mod find;
 mod flight;
-mod gears;
 mod inbox;
 mod landing;
 mod legs;
@@ -52,8 +52,8 @@ use crate::store::{Lent, Store};
 use crate::sync::{Mutex, MutexGuard};
 use care::Owed;
 use checked::Checked;
+pub use file_flags::FileFlags;
 use flight::{Fetching, Flight, Key};
-pub use gears::Gears;
 pub use inbox::{Inbox, Message, Question};
 pub use landing::Landed;
 use local::Local;
@@ -145,9 +145,9 @@ pub struct Cache {
     memory: Memory,
     store_pool: Pool,
     push_pool: Pool,
-    gear_crew: Crew<NodeId>,
+    expire_crew: Crew<NodeId>,
     checked: Checked,
-    gears: Gears,
+    file_flags: FileFlags,
     /// Told of files to be looked at again at the source.
     recheck: OnceLock<Recheck>,
     traffic: Traffic,
@@ -157,8 +157,8 @@ pub struct Cache {
 /// Threads that read the local store.
 const STORE_THREADS: usize = 4;
 
-/// For how long taking trust back may take, which is a matter of microseconds.
-const GEAR_PATIENCE: Duration = Duration::from_secs(2);
+/// For how long expiring a name may take, which is a matter of microseconds.
+const EXPIRE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Threads that push blocks into the page cache.
 const PUSH_THREADS: usize = 4;
@@ -189,9 +189,9 @@ impl Cache {
             memory: Memory::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            gear_crew: Crew::new("belady-gear", GEAR_PATIENCE, 1, 0, || ()),
+            expire_crew: Crew::new("belady-expire", EXPIRE_PATIENCE, 1, 0, || ()),
             checked: Checked::default(),
-            gears: Gears::default(),
+            file_flags: FileFlags::default(),
             recheck: OnceLock::new(),
             traffic: Traffic::default(),
             alarm,
@@ -271,9 +271,9 @@ impl Cache {
         self.local.as_ref()?.lent(node).filter(|_| self.catalog.hand_out_any(node))
     }
 
-    /// The gear of each file.
-    pub fn gears(&self) -> &Gears {
-        &self.gears
+    /// What is known of each file.
+    pub fn file_flags(&self) -> &FileFlags {
+        &self.file_flags
     }
 
     /// The account of the memory that bytes on their way take.

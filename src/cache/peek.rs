@@ -15,7 +15,7 @@ impl Cache {
         let mut blocks = self.catalog.layout().blocks_in(file, range.start, length);
         let flights = self.lock();
         self.pages.get().is_some()
-            && self.gears.is_fetched(file)
+            && self.file_flags.is_fetched(file)
             && blocks.all(|block| !flights.contains_key(&Key::whole(block, node)))
     }
 

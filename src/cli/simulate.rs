@@ -219,7 +219,7 @@ fn row(
         known: !args.unknown,
         epochs: args.epochs,
         settings: Settings {
-            gears: false,
+            may_untrack: false,
             withheld: false,
             tiers,
             source_us: Some(source.read_us(layout.mean_pages_bytes())),

@@ -481,7 +481,7 @@ fn planner_settings(settings: &Settings, withheld: bool) -> plan::Settings {
         inflight_max: settings.prefetch.inflight,
         window_bytes: settings.prefetch.window_bytes,
         start_at_open: settings.prefetch.start == Start::FirstOpen,
-        gears: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
+        may_untrack: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
         withheld,
     }
 }

@@ -138,13 +138,13 @@ fn act(
     for action in actions.drain(..) {
         match action {
             Action::Fetch { block, .. } => cache.prefetch(block),
-            Action::Trust { file } => cache.turn(file, true),
-            Action::Watch { file } => cache.turn(file, false),
+            Action::Untrack { file } => cache.set_untracked(file, true),
+            Action::Track { file } => cache.set_untracked(file, false),
             Action::Began { .. } => {
                 observers.iter_mut().for_each(|observer| observer.heed(&action));
             }
             Action::Check { block } => cache.check(block, Instant::now()),
-            Action::InParts { file, on } => cache.gears().divide(file, on),
+            Action::InParts { file, on } => cache.file_flags().divide(file, on),
             Action::Drop { block } => cache.drop_pages(block, None),
             Action::DropParts { block, pages } => cache.drop_pages(block, Some(pages)),
             Action::Load { block, tier } => cache.load(block, tier),
@@ -164,7 +164,7 @@ fn publish(planner: &Planner, published: &Mutex<Published>) {
         counters: planner.counters(),
         accounts: planner.accounts(),
         policy: planner.policy(),
-        trusted: planner.trusted_files(),
+        trusted: planner.untracked_files(),
         streams: planner.streams().collect(),
     };
     *published.lock() = state;

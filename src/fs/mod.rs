@@ -209,11 +209,11 @@ impl Dataset {
 
     /// Whether a file may be opened without a lookup: no open of it needs to be seen, or its read
     /// will be. One with several names never, since not all of them could be taken back.
-    pub fn is_trusted(&self, attr: &Attr) -> bool {
-        let gears = self.cache.gears();
-        let trusted = |file| gears.is_trusted(file) || !gears.is_fetched(file);
+    pub fn may_be_untracked(&self, attr: &Attr) -> bool {
+        let flags = self.cache.file_flags();
+        let untracked = |file| flags.is_untracked(file) || !flags.is_fetched(file);
         let file = attr.node.file().filter(|_| self.has_one_name(attr));
-        self.sees_opens() || file.is_some_and(trusted)
+        self.sees_opens() || file.is_some_and(untracked)
     }
 
     /// Whether a file has no other name in the tree, however many links there are to it.
@@ -223,8 +223,8 @@ impl Dataset {
 
     /// For how long the kernel may believe that a name stands for this node.
     pub fn entry_valid(&self, attr: &Attr) -> Duration {
-        let watched = attr.stat.kind == Kind::File && !self.is_trusted(attr);
-        if watched { Duration::ZERO } else { attr.valid }
+        let tracked = attr.stat.kind == Kind::File && !self.may_be_untracked(attr);
+        if tracked { Duration::ZERO } else { attr.valid }
     }
 
     /// For how long the kernel may believe the attributes: those of one version of a file never

@@ -198,7 +198,8 @@ impl Dataset {
     /// Whether readers of a node get the pages that they ask for, and no whole blocks.
     fn is_in_parts(&self, node: NodeId) -> bool {
         // By a further connection the kernel keeps nothing of what it is answered.
-        self.peeks.is_none() && node.file().is_some_and(|file| self.cache.gears().is_in_parts(file))
+        self.peeks.is_none()
+            && node.file().is_some_and(|file| self.cache.file_flags().is_in_parts(file))
     }
 
     /// A read has got its bytes, which are a node's, or begins anew.

@@ -260,7 +260,7 @@ fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are
     const PAGE: usize = 4096;
     let mut stand = checked(None);
     let file = stand.node.file().unwrap();
-    stand.dataset.cache.gears().divide(file, true);
+    stand.dataset.cache.file_flags().divide(file, true);
     for offset in [0, BLOCK + 5 * PAGE] {
         let read = stand.read(offset + 7..offset + 10);
         stand.answer(offset, None);
@@ -305,7 +305,7 @@ fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
     let catalog = stand.dataset.catalog();
     catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
     let Served { node: present, file, .. } = catalog.served(stand.node).unwrap();
-    stand.dataset.cache.gears().divide(file, true);
+    stand.dataset.cache.file_flags().divide(file, true);
     let parts = read(&stand.dataset, present, 0..10);
     stand.answer(0, None);
     is_answered(parts);

@@ -19,7 +19,7 @@ struct Lookups {
     count: u32,
     version: u16,
     /// Whether it opens the file without asking, by the last of them.
-    trusts: bool,
+    untracked: bool,
     /// Whether the source could not say what the name stands for when it was asked last.
     in_doubt: bool,
 }
@@ -77,14 +77,14 @@ impl Known {
     }
 
     /// The kernel is told of a node, and whether it may open it without asking again.
-    pub(super) fn looked_up(&self, node: NodeId, trusts: bool) {
+    pub(super) fn looked_up(&self, node: NodeId, untracked: bool) {
         let mut nodes = self.lock();
         let lookups = match nodes.find(node).is_some() {
             true => nodes.find(node),
             false => Some(nodes.make(node)),
         };
         if let Some(lookups) = lookups {
-            (lookups.count, lookups.trusts) = (lookups.count.saturating_add(1), trusts);
+            (lookups.count, lookups.untracked) = (lookups.count.saturating_add(1), untracked);
         }
     }
 
@@ -102,7 +102,7 @@ impl Known {
 
     /// Whether the kernel opens the file without asking; from now on it is taken to ask.
     pub(super) fn expire(&self, node: NodeId) -> bool {
-        self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.trusts))
+        self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.untracked))
     }
 
     pub(super) fn forgotten(&self, node: NodeId, lookups: u64) {
@@ -115,9 +115,9 @@ impl Known {
         }
     }
 
-    /// Whether the kernel knows a node; `trusting`: and opens it without asking.
-    pub(super) fn contains(&self, node: NodeId, trusting: bool) -> bool {
-        self.lock().find(node).is_some_and(|lookups| lookups.trusts || !trusting)
+    /// Whether the kernel knows a node; `untracked`: and opens it without asking.
+    pub(super) fn contains(&self, node: NodeId, untracked: bool) -> bool {
+        self.lock().find(node).is_some_and(|lookups| lookups.untracked || !untracked)
     }
 
     pub(super) fn len(&self) -> usize {

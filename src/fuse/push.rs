@@ -67,7 +67,7 @@ impl Pusher {
     }
 
     /// Whether the kernel is to open a file without asking.
-    fn trusts(&self, node: NodeId) -> bool {
+    fn may_be_untracked(&self, node: NodeId) -> bool {
         self.dataset.attr(node).is_ok_and(|attr| !self.dataset.entry_valid(&attr).is_zero())
     }
 
@@ -96,7 +96,7 @@ impl Pusher {
 
     /// Whether the kernel has yet to be told of a node before it takes pages for it.
     fn is_unknown(&self, node: NodeId) -> bool {
-        !self.known.contains(node, self.trusts(node))
+        !self.known.contains(node, self.may_be_untracked(node))
     }
 
     /// Looks a path up so that the kernel knows its node. Blocks.
@@ -200,7 +200,7 @@ impl Pages for Pusher {
 
     fn renew(&self, at: Located) {
         // Where opens are requests, and where each of them is to be seen, the reader asks in any case.
-        let asks = self.dataset.sees_opens() || !self.trusts(at.node);
+        let asks = self.dataset.sees_opens() || !self.may_be_untracked(at.node);
         if asks || !self.known.contains(at.node, false) {
             return;
         }

@@ -37,8 +37,8 @@ pub struct Settings {
     /// Whether prefetching waits for the first open.
     pub start_at_open: bool,
     /// Whether files are opened without a request, so that the planner chooses which of these
-    /// opens it sees, by [`Action::Trust`] and [`Action::Watch`].
-    pub gears: bool,
+    /// opens it sees, by [`Action::Untrack`] and [`Action::Track`].
+    pub may_untrack: bool,
     /// Whether each file is withheld from the start: its opens are to be seen until it is
     /// [released](Event::Released).
     pub withheld: bool,
@@ -197,10 +197,10 @@ pub enum Action {
         /// The epoch, from 1.
         epoch: u32,
     },
-    /// Let a file be opened without asking, until [`Action::Watch`].
-    Trust { file: FileId },
+    /// Let a file be opened without asking, until [`Action::Track`].
+    Untrack { file: FileId },
     /// See each open of a file.
-    Watch { file: FileId },
+    Track { file: FileId },
     /// Bring readers of a large file the pages that they ask for, and no whole blocks; or whole blocks
     /// again.
     InParts {

@@ -195,8 +195,8 @@ impl Planner {
     }
 
     /// Number of files that are opened without a request.
-    pub fn trusted_files(&self) -> u64 {
-        self.visibility.unseen()
+    pub fn untracked_files(&self) -> u64 {
+        self.visibility.untracked()
     }
 
     /// Where each stream stands.

@@ -1,17 +1,22 @@
-//! Which files may be opened without asking.
+//! Which files may be opened without a request.
 //!
-//! Where opening a file is no request of its own, the kernel looks its name up, and by how long it
-//! may believe the answer a file is in one of two gears. *Watch*: each open is a lookup, and shows
-//! who reads what. *Trust*: no request at all. A file is trusted where nothing hangs on seeing its
-//! opens: it is kept in RAM, an order that is followed has it, and recency decides nothing. Watched
-//! all the same are the first files of the epochs to come, which show that an epoch starts, and,
-//! from shortly before their read until it is seen, a pseudo-random sixteenth of all files, the
-//! *beacons*, which show how far a reader is. What is staged for one read is watched, so that it is
-//! known exactly when it can go. Where what is known of an order ends, everything is watched again:
-//! the epoch after it may begin with any file. Watched, too, is what others have to see: of what may be
-//! rehearsed, the first read ([`Event::Withheld`](super::Event::Withheld)).
+//! In mode `push` opening a file is no request of its own: the kernel looks its name up, and believes
+//! the answer for a lifetime that belady sets. By that a file is *tracked* or *untracked*.
 //!
-//! inotify(7) would show the opens of trusted files, too, at the price of an event for each that wakes us
+//! - Tracked: each open is a lookup, and shows which task reads which file.
+//! - Untracked: an open causes no request at all.
+//!
+//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy does not go by
+//! recency. It is tracked all the same:
+//!
+//! 1. if it is among the first files of an epoch, which show that the epoch starts;
+//! 2. if it is a *probe*, a pseudo-random sixteenth of all files, from shortly before its read until it is
+//!    seen. Probes show how far a reader is;
+//! 3. if it is staged for one read, so that it is known when it can go;
+//! 4. if what is known of an order ends: the epoch after it may begin with any file;
+//! 5. if it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
+//!
+//! inotify(7) would show the opens of untracked files, too, at the price of an event for each that wakes us
 //! beside its reader. It is not used: with nine sightings of ten lost a reader's place is known well
 //! enough (`tests/tracker`), and what Python asks of each file that it opens makes it exact.
 
@@ -23,32 +28,32 @@ use super::stream::Stream;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
 
-/// Files of more blocks are watched: a request is nothing against reading them.
-const TRUSTED_BLOCKS_MAX: usize = 16;
+/// Files of more blocks are tracked: a request is nothing against reading them.
+const UNTRACKED_BLOCKS_MAX: usize = 16;
 
 /// In place of a tick: opens of the file are not seen.
-const UNSEEN: u64 = u64::MAX;
+const UNTRACKED: u64 = u64::MAX;
 
 /// How each file is opened.
 pub(super) struct Visibility {
     /// Whether files can be opened without a request; else each open is seen.
     is_chosen: bool,
-    /// By file, the tick since which each of its opens is seen, at the latest, or [`UNSEEN`].
+    /// By file, the tick since which each of its opens is seen, at the latest, or [`UNTRACKED`].
     since: Vec<u64>,
     /// By file, whether others have to see its opens.
     withheld: Vec<bool>,
     /// Whether that is so of a file of which nothing was said.
     withheld_at_first: bool,
     /// How many files are opened without a request.
-    unseen: u64,
+    untracked: u64,
 }
 
 impl Visibility {
     /// All opens of so many files are seen.
     pub(super) fn new(settings: &Settings, files: usize) -> Self {
-        let (is_chosen, withheld_at_first) = (settings.gears, settings.withheld);
+        let (is_chosen, withheld_at_first) = (settings.may_untrack, settings.withheld);
         let (since, withheld) = (vec![0; files], vec![withheld_at_first; files]);
-        Visibility { is_chosen, since, withheld, withheld_at_first, unseen: 0 }
+        Visibility { is_chosen, since, withheld, withheld_at_first, untracked: 0 }
     }
 
     /// There are more files.
@@ -84,24 +89,24 @@ impl Visibility {
         if !self.is_chosen {
             return None;
         }
-        let unseen = !self.is_withheld(file) && may_be_unseen(file, ledger, forecast);
-        self.show(file, unseen, forecast.ticks + 1)
+        let untracked = !self.is_withheld(file) && may_be_untracked(file, ledger, forecast);
+        self.show(file, untracked, forecast.ticks + 1)
     }
 
     /// A file is to be opened so from this tick on. Says what the shell has to do if that is news.
-    fn show(&mut self, file: FileId, unseen: bool, tick: u64) -> Option<Action> {
+    fn show(&mut self, file: FileId, untracked: bool, tick: u64) -> Option<Action> {
         let since = self.since.get_mut(file.index())?;
-        if (*since == UNSEEN) == unseen {
+        if (*since == UNTRACKED) == untracked {
             return None;
         }
-        *since = if unseen { UNSEEN } else { tick };
-        self.unseen = self.unseen + u64::from(unseen) - u64::from(!unseen);
-        Some(if unseen { Action::Trust { file } } else { Action::Watch { file } })
+        *since = if untracked { UNTRACKED } else { tick };
+        self.untracked = self.untracked + u64::from(untracked) - u64::from(!untracked);
+        Some(if untracked { Action::Untrack { file } } else { Action::Track { file } })
     }
 
     /// How many files are opened without a request.
-    pub(super) fn unseen(&self) -> u64 {
-        self.unseen
+    pub(super) fn untracked(&self) -> u64 {
+        self.untracked
     }
 
     /// What can be seen of readers of files that lie so.
@@ -118,13 +123,13 @@ pub(super) struct Sight<'a> {
 }
 
 impl Sight<'_> {
-    /// Whether a read of the block since a tick may not have been seen: its file is trusted, or was
-    /// at that time, and it is no beacon, which is lit before anyone can get there.
+    /// Whether a read of the block since a tick may not have been seen: its file is untracked, or was
+    /// at that time, and it is no probe. Probes are tracked before anyone can get there.
     pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
-        !is_beacon(self.layout.file_of(block)) && self.may_miss(block, since)
+        !is_probe(self.layout.file_of(block)) && self.may_miss(block, since)
     }
 
-    /// As [`misses`](Sight::misses), and a beacon may have been lit too late as well.
+    /// As [`misses`](Sight::misses), and a probe may have been tracked too late as well.
     pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
         let file = self.layout.file_of(block);
         self.since.get(file.index()).is_some_and(|seen_since| *seen_since > since)
@@ -132,20 +137,20 @@ impl Sight<'_> {
 }
 
 /// Whether each read of a file is to be seen: one of sixteen, as good as random.
-fn is_beacon(file: FileId) -> bool {
+fn is_probe(file: FileId) -> bool {
     file.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
 }
 
 /// Whether nothing hangs on seeing the opens of a file.
-fn may_be_unseen(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
+fn may_be_untracked(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
     let blocks = ledger.layout.blocks_of(file);
-    if blocks.len() == 0 || blocks.len() > TRUSTED_BLOCKS_MAX {
+    if blocks.len() == 0 || blocks.len() > UNTRACKED_BLOCKS_MAX {
         return false;
     }
     let mut streams = forecast.streams();
-    let beacon = is_beacon(file);
+    let probe = is_probe(file);
     let watched =
-        |stream: &Stream, block| stream.is_in_head(block) || beacon && stream.is_near(block);
+        |stream: &Stream, block| stream.is_in_head(block) || probe && stream.is_near(block);
     let kept = |block| ledger.is_here(block) && !ledger.residency.is_staged(block);
     // An order of others, as of a validation, says nothing of when it is read.
     forecast.policy() != PolicyKind::Lru

@@ -25,7 +25,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             inflight_max: 1,
             window_bytes: Some(0),
             start_at_open: false,
-            gears: false,
+            may_untrack: false,
             withheld: false,
         },
         source: SourceModel::INSTANT,
@@ -92,7 +92,7 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
                 inflight_max: 32,
                 window_bytes: None,
                 start_at_open: false,
-                gears: false,
+                may_untrack: false,
                 withheld: false,
             },
             source,
@@ -119,7 +119,7 @@ fn with_ram(capacity: u64) -> Settings {
         inflight_max: 32,
         window_bytes: None,
         start_at_open: false,
-        gears: false,
+        may_untrack: false,
         withheld: false,
     }
 }

@@ -156,8 +156,8 @@ impl<'a> World<'a> {
                 }
                 // Nothing gets lost here, every open is seen, and nobody wants more than he reads.
                 Action::Check { .. }
-                | Action::Trust { .. }
-                | Action::Watch { .. }
+                | Action::Untrack { .. }
+                | Action::Track { .. }
                 | Action::InParts { .. }
                 | Action::DropParts { .. }
                 | Action::Began { .. }

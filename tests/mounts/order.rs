@@ -83,7 +83,7 @@ fn is_all_there(mounted: &Mounted) {
 }
 
 /// Whether so many reads have been counted: all of them where each open is a request. Else an open
-/// may slip by while its file is being taken back from the trust gear.
+/// may slip by while its file becomes tracked again.
 fn counted(mounted: &Mounted, key: &str, reads: u64) -> bool {
     let status = mounted.status();
     let count = status.pointer(key).and_then(Value::as_u64).unwrap();

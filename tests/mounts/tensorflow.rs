@@ -75,7 +75,7 @@ fn is_received(kind: &str, order: &str) {
     let mounted = Mounted::new(&ground, &["--ram", "6MiB", "--order", order]);
     let mut loader = start(&mounted, kind);
     let predicted = || mounted.count("/orders/0/opens_predicted");
-    // An open may slip by while its file is being taken back from the trust gear, and on a busy
+    // An open may slip by while its file becomes tracked again, and on a busy
     // machine many of an epoch.
     wait_until("an epoch foreseen", || {
         let before = predicted();

@@ -64,10 +64,10 @@ impl Stand {
         lookups() != before
     }
 
-    fn turn(&self, trusted: bool) {
+    fn turn(&self, untracked: bool) {
         let attr = self.cache.catalog().lookup(NodeId::ROOT, "file".as_ref(), true);
         let file: FileId = attr.unwrap().unwrap().node.file().unwrap();
-        self.cache.turn(file, trusted);
+        self.cache.set_untracked(file, untracked);
     }
 }
 

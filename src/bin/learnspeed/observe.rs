@@ -38,7 +38,7 @@ impl Mount {
             window_bytes: None,
             start_at_open: true,
             // Each open is seen.
-            gears: false,
+            may_untrack: false,
             withheld: false,
         };
         let layout = Arc::new(Layout::new((0..samples).map(|_| SAMPLE)));

@@ -311,7 +311,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
         let held = Arc::clone(&reads);
         let hold = move |request| held.lock().push(request);
         let stand = stand(|directory| Arc::new(Instead::new(directory, hold)));
-        let is_fetched = || stand.cache.gears().is_fetched(stand.node.file().unwrap());
+        let is_fetched = || stand.cache.file_flags().is_fetched(stand.node.file().unwrap());
         stand.cache.load(BLOCK, TIER);
         assert!(!is_fetched(), "the kernel will have no pages of it");
         let reader = (!prefetched).then(|| stand.read());

@@ -300,7 +300,7 @@ mod tests {
                 inflight_max: 4,
                 window_bytes: None,
                 start_at_open: false,
-                gears: false,
+                may_untrack: false,
                 withheld: false,
             };
             let planner = Planner::new(settings, catalog.layout());

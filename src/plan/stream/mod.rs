@@ -83,7 +83,7 @@ pub(in crate::plan) struct Stream {
     due: Vec<BlockId>,
     /// How far apart they have been at most, in positions.
     spread: u32,
-    /// Up to which position of the current epoch, and beyond it of the next, beacons are lit.
+    /// Up to which position of the current epoch, and beyond it of the next, probes are tracked.
     lit: u32,
     /// Blocks that have come near.
     near: Vec<BlockId>,

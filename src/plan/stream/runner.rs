@@ -8,7 +8,7 @@ use crate::plan::visibility::Sight;
 const RUNNERS_MAX: usize = 64;
 
 /// From how many reads on that were seen, for each worker, there is no other worker: of what is
-/// trusted only beacons are seen, so that many more may have been read.
+/// trusted only probes are seen, so that many more may have been read.
 const SIGHTED_MIN: u64 = 32;
 
 /// How many positions past a runner are checked: far enough that what is missing can still be
@@ -92,8 +92,8 @@ impl Stream {
         SPAN_MIN.max(4 * self.spread)
     }
 
-    /// How many positions past the foremost runner, and of an epoch's start, beacons are lit: more than
-    /// are read before that has been done by workers that are far apart. Among few beacons whoever
+    /// How many positions past the foremost runner, and of an epoch's start, probes are tracked: more than
+    /// are read before that has been done by workers that are far apart. Among few probes whoever
     /// goes through the files by names would seem to go forward in the order.
     pub(super) fn outlook(&self) -> u32 {
         SPAN_MIN.max(2 * self.spread)

@@ -16,7 +16,7 @@ const READS: u32 = 2;
 fn world(ram: u64, sizes: impl IntoIterator<Item = u64>) -> World {
     let layout = Arc::new(Layout::new(sizes));
     let plan = settings(ram, None, PolicyKind::Auto);
-    let plan = Settings { window_bytes: None, gears: true, inflight_max: 32, ..plan };
+    let plan = Settings { window_bytes: None, may_untrack: true, inflight_max: 32, ..plan };
     let mut world = World::new(plan.clone());
     world.planner = Planner::new(plan, layout.clone());
     world.layout = layout;
@@ -36,7 +36,7 @@ fn tell(world: &mut World, names: &Arc<[u32]>) {
 
 /// A task opens a file, which is seen unless it is trusted.
 fn look_up(world: &mut World, task: u32, file: u32) {
-    if !world.trusted.contains(&FileId(file)) {
+    if !world.untracked.contains(&FileId(file)) {
         world.look_up(task, FileId(file));
     }
 }

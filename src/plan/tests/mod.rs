@@ -46,7 +46,7 @@ fn settings(ram: u64, disk: Option<u64>, policy: PolicyKind) -> Settings {
         inflight_max: 4,
         window_bytes: Some(ram / 4),
         start_at_open: false,
-        gears: false,
+        may_untrack: false,
         withheld: false,
     }
 }
@@ -72,7 +72,7 @@ struct World {
     left_behind: Vec<BlockId>,
     open: BTreeMap<FileId, u32>,
     seen: BTreeMap<u32, FileId>,
-    trusted: BTreeSet<FileId>,
+    untracked: BTreeSet<FileId>,
     began: Vec<u32>,
     fetched: u64,
 }
@@ -93,7 +93,7 @@ impl World {
             left_behind: Vec::new(),
             open: BTreeMap::new(),
             seen: BTreeMap::new(),
-            trusted: BTreeSet::new(),
+            untracked: BTreeSet::new(),
             began: Vec::new(),
             fetched: 0,
         }
@@ -110,8 +110,8 @@ impl World {
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
                     self.parts.remove(&block);
                 }
-                Action::Trust { file } => assert!(self.trusted.insert(file), "{file:?}"),
-                Action::Watch { file } => assert!(self.trusted.remove(&file), "{file:?}"),
+                Action::Untrack { file } => assert!(self.untracked.insert(file), "{file:?}"),
+                Action::Track { file } => assert!(self.untracked.remove(&file), "{file:?}"),
                 Action::Check { block } => {
                     assert!(self.pages.contains(&block) || self.fetching.contains(&block));
                 }
@@ -304,12 +304,12 @@ impl World {
         assert_eq!(accounts.kept[RAM] + accounts.staged, held);
         assert_eq!(accounts.dropping, bytes(&mut self.dropping.iter().copied()));
         assert_eq!(accounts.fetching as usize, self.fetching.len());
-        for file in &self.trusted {
+        for file in &self.untracked {
             let there = |block| self.pages.contains(&block) || self.fetching.contains(&block);
-            assert!(self.layout.blocks_of(*file).all(there), "{file:?} is trusted");
+            assert!(self.layout.blocks_of(*file).all(there), "{file:?} is untracked");
             assert!(!self.planner.visibility.is_withheld(*file), "{file:?} is withheld");
         }
-        assert_eq!(self.planner.trusted_files(), self.trusted.len() as u64);
+        assert_eq!(self.planner.untracked_files(), self.untracked.len() as u64);
         let capacity = self.planner.stager.ledger.capacity(RAM);
         assert!(accounts.kept[RAM] + accounts.window <= capacity || accounts.kept[RAM] == 0);
         let used = accounts.kept[RAM] + accounts.staged + accounts.parts;
@@ -409,7 +409,7 @@ proptest! {
         disk in prop::option::of(0..4_000_000u64),
         withheld in any::<bool>(),
     ) {
-        let plan = Settings { gears: true, withheld, ..settings(ram, disk, policy) };
+        let plan = Settings { may_untrack: true, withheld, ..settings(ram, disk, policy) };
         let mut world = World::new(plan);
         for step in steps {
             match step {

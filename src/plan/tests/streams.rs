@@ -147,23 +147,23 @@ fn what_is_staged_is_not_dropped_when_an_order_is_told_anew() {
 fn where_an_order_ends_everything_is_watched_and_nothing_guessed() {
     let files = 2000;
     let settings = settings(4000 * 4096, None, PolicyKind::Auto);
-    let mut world = untold(files, Settings { gears: true, ..settings });
+    let mut world = untold(files, Settings { may_untrack: true, ..settings });
     let known = vec![shuffled(files, 0)];
     let order = Order::listed("test", known, SampleTable::Files).unwrap().ending();
     world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
     let epoch = shuffled(files, 0);
     read_all(&mut world, 1, epoch.iter().copied().take(1500));
-    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
+    assert!(world.untracked.len() > 1000, "{}", world.untracked.len());
     read_all(&mut world, 1, epoch[1500..1950].iter().copied());
-    assert_eq!(world.trusted.len(), 0);
+    assert_eq!(world.untracked.len(), 0);
     read_all(&mut world, 1, epoch[1950..].iter().copied());
     let fetched = world.fetched;
     // An epoch that nobody knows: all is kept from the first one.
     read_all(&mut world, 2, shuffled(files, 5).iter().copied());
-    assert_eq!((world.fetched, world.trusted.len()), (fetched, 0));
+    assert_eq!((world.fetched, world.untracked.len()), (fetched, 0));
     let order = Arc::new(Order::listed("test", vec![epoch], SampleTable::Files).unwrap());
     world.tell(Event::Continued { stream: StreamId(0), order });
-    assert!(world.trusted.len() > 1000, "{}", world.trusted.len());
+    assert!(world.untracked.len() > 1000, "{}", world.untracked.len());
 }
 
 #[test]
@@ -271,14 +271,14 @@ fn names_that_are_only_looked_up_say_nothing_against_an_order() {
 fn what_nobody_saw_is_not_counted_as_seen() {
     let files = 3000;
     let settings = settings(8000 * 4096, None, PolicyKind::Auto);
-    let mut world = untold(files, Settings { gears: true, ..settings });
+    let mut world = untold(files, Settings { may_untrack: true, ..settings });
     let epochs = (0..4).map(|epoch| shuffled(files, epoch)).collect();
     let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
     world.tell(Event::Ordered { stream: StreamId(0), order });
     for epoch in 0..2 {
         // What is trusted the kernel opens by itself.
         for &file in shuffled(files, epoch).iter() {
-            if !world.trusted.contains(&FileId(file)) {
+            if !world.untracked.contains(&FileId(file)) {
                 read_all(&mut world, 1, std::iter::once(file));
             }
         }
@@ -293,23 +293,23 @@ fn what_nobody_saw_is_not_counted_as_seen() {
 fn what_is_withheld_is_watched_until_it_is_released() {
     let files = 1000;
     let settings = settings(8000 * 4096, None, PolicyKind::Auto);
-    let mut world = untold(files, Settings { gears: true, withheld: true, ..settings });
+    let mut world = untold(files, Settings { may_untrack: true, withheld: true, ..settings });
     let epochs = (0..3).map(|epoch| shuffled(files, epoch)).collect();
     let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
     world.tell(Event::Ordered { stream: StreamId(0), order });
     read_all(&mut world, 1, shuffled(files, 0).iter().copied());
-    assert_eq!((world.trusted.len(), world.planner.trusted_files()), (0, 0));
+    assert_eq!((world.untracked.len(), world.planner.untracked_files()), (0, 0));
     for file in (0..files).map(FileId) {
         world.tell(Event::Released { file });
     }
-    let trusted = world.trusted.clone();
+    let trusted = world.untracked.clone();
     assert!(trusted.len() > files as usize / 2, "{}", trusted.len());
-    assert_eq!(world.planner.trusted_files(), trusted.len() as u64);
+    assert_eq!(world.planner.untracked_files(), trusted.len() as u64);
     let one = *trusted.first().unwrap();
     world.tell(Event::Withheld { file: one });
-    assert!(!world.trusted.contains(&one));
+    assert!(!world.untracked.contains(&one));
     world.tell(Event::Released { file: one });
-    assert_eq!(world.trusted, trusted);
+    assert_eq!(world.untracked, trusted);
     // A file that nobody has.
     world.tell(Event::Released { file: FileId(files) });
 }
@@ -361,7 +361,7 @@ fn workers_that_read_in_the_order_of_names_are_followed() {
 fn the_order_of_a_part_does_not_blind_the_rest() {
     let (train, all) = (1_800, 2_000);
     let plan = settings(u64::from(all) / 2 * 4096, None, PolicyKind::Auto);
-    let mut world = untold(all, Settings { gears: true, ..plan });
+    let mut world = untold(all, Settings { may_untrack: true, ..plan });
     let validation: Arc<[u32]> = (train..all).collect();
     let hits = |world: &World| world.planner.counters().hits;
     let mut found = 0;
@@ -375,12 +375,12 @@ fn the_order_of_a_part_does_not_blind_the_rest() {
             world.tell(Event::Ordered { stream: StreamId(0), order });
         }
         for &file in validation.iter() {
-            if !world.trusted.contains(&FileId(file)) {
+            if !world.untracked.contains(&FileId(file)) {
                 read_all(&mut world, 2, std::iter::once(file));
             }
         }
         // Each read of the training is seen.
-        assert!(world.trusted.iter().all(|file| file.0 >= train), "{:?}", world.trusted);
+        assert!(world.untracked.iter().all(|file| file.0 >= train), "{:?}", world.untracked);
     }
     assert!(found > u64::from(train) * 3 / 4, "{found} of {train} in the last epoch");
     let status = world.planner.streams().next().unwrap().1;
@@ -540,7 +540,8 @@ fn each_open_is_counted_once() {
         for workers in [1, 4, 8] {
             let plan = settings(u64::from(FILES) / 2 * 4096, None, PolicyKind::Auto);
             let window = Some(60 * 4096);
-            let mut world = untold(FILES, Settings { gears: true, window_bytes: window, ..plan });
+            let mut world =
+                untold(FILES, Settings { may_untrack: true, window_bytes: window, ..plan });
             let order = |epochs: Vec<Arc<[u32]>>| {
                 Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap())
             };
@@ -561,7 +562,7 @@ fn each_open_is_counted_once() {
                                 world.tell(Event::Continued { stream, order: order(known) });
                             }
                             read += 1;
-                            if !world.trusted.contains(&FileId(file)) {
+                            if !world.untracked.contains(&FileId(file)) {
                                 world.see(100 * epoch as u32 + worker + 1, FileId(file));
                             }
                             while !world.fetching.is_empty() {

@@ -67,7 +67,7 @@ impl Loader {
         let window = u64::from(40 + 3 * self.workers * self.batch) * 4096;
         let kept = u64::from(self.files) * 4096 * self.share / 100;
         let mut plan = settings(kept + window, None, PolicyKind::Auto);
-        (plan.window_bytes, plan.inflight_max, plan.gears) = (Some(window), 32, true);
+        (plan.window_bytes, plan.inflight_max, plan.may_untrack) = (Some(window), 32, true);
         let mut world = World::new(plan.clone());
         world.planner = Planner::new(plan, layout.clone());
         world.layout = layout;
@@ -143,7 +143,7 @@ impl Run {
             self.missed.insert(block);
         }
         self.unread.remove(&block);
-        let seen = !self.world.trusted.contains(&file);
+        let seen = !self.world.untracked.contains(&file);
         if missed || seen && !self.choice.random_bool(self.loader.lost) {
             self.late.push((task, file));
         }
@@ -196,7 +196,7 @@ const LOADER: Loader = Loader {
 };
 
 #[test]
-fn what_is_kept_is_read_unseen_but_for_beacons() {
+fn what_is_kept_is_read_unseen_but_for_probes() {
     let (outcome, status) = Loader { share: 110, ..LOADER }.run(4);
     assert!(status.following && status.epoch >= 3, "{status:?}");
     // The first epoch finds its way; a sixteenth and the starts of epochs are seen.
@@ -214,18 +214,18 @@ fn workers_that_are_far_apart_are_followed() {
     assert!(outcome.misses * 10 <= outcome.reads, "{outcome:?}");
 }
 
-/// Who goes through all files by name sees beacons in the order of names.
+/// Who goes through all files by name sees probes in the order of names.
 #[test]
-fn a_walk_moves_no_stream_and_lights_no_beacons() {
+fn a_walk_moves_no_stream_and_lights_no_probes() {
     let loader = Loader { files: 20_000, workers: 1, batch: 64, share: 110, ..LOADER };
     let mut run = loader.begin(2);
     (0..2).for_each(|epoch| run.epoch(epoch));
-    let watched = |run: &Run| run.loader.files - run.world.trusted.len() as u32;
+    let watched = |run: &Run| run.loader.files - run.world.untracked.len() as u32;
     let before = watched(&run);
     assert!(before < 4096 / 16 + 2 * 32 + 60, "{before}");
     for _ in 0..3 {
         for file in (0..run.loader.files).map(FileId) {
-            if !run.world.trusted.contains(&file) {
+            if !run.world.untracked.contains(&file) {
                 run.world.see(1_000, file);
             }
         }

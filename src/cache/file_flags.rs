@@ -10,16 +10,16 @@ use crate::source::Urgency;
 
 /// What is known of each file.
 #[derive(Default)]
-pub struct Gears {
-    trusted: Bits,
+pub struct FileFlags {
+    untracked: Bits,
     fetched: Bits,
     in_parts: Bits,
 }
 
-impl Gears {
-    /// Whether a file is in the trust gear.
-    pub fn is_trusted(&self, file: FileId) -> bool {
-        self.trusted.has(file)
+impl FileFlags {
+    /// Whether a file may be opened without a request.
+    pub fn is_untracked(&self, file: FileId) -> bool {
+        self.untracked.has(file)
     }
 
     /// Whether something of a file has been fetched, so that there may be pages of it.
@@ -37,8 +37,8 @@ impl Gears {
         self.in_parts.set(file, on);
     }
 
-    fn set(&self, file: FileId, trusted: bool) {
-        self.trusted.set(file, trusted);
+    fn set(&self, file: FileId, untracked: bool) {
+        self.untracked.set(file, untracked);
     }
 
     /// Something of a file is being fetched. Says whether that is so for the first time.
@@ -49,28 +49,28 @@ impl Gears {
 
 impl Cache {
     /// Lets a file be opened without asking, or each of its opens be seen.
-    pub fn turn(self: &Arc<Self>, file: FileId, trusted: bool) {
-        self.gears.set(file, trusted);
-        if !trusted {
+    pub fn set_untracked(self: &Arc<Self>, file: FileId, untracked: bool) {
+        self.file_flags.set(file, untracked);
+        if !untracked {
             self.expire(file);
         }
     }
 
     /// A flight of a file begins: from now on its opens are to be seen, since there may be pages of it.
     pub(super) fn begin_fetch(self: &Arc<Self>, file: Option<FileId>) {
-        if let Some(file) = file.filter(|file| self.gears.note_fetch(*file))
-            && !self.gears.is_trusted(file)
+        if let Some(file) = file.filter(|file| self.file_flags.note_fetch(*file))
+            && !self.file_flags.is_untracked(file)
         {
             self.expire(file);
         }
     }
 
-    /// Has the kernel look a file up at its next open, unless it is trusted by then.
+    /// Has the kernel look a file up at its next open, unless it is untracked by then.
     fn expire(self: &Arc<Self>, file: FileId) {
         let Some((node, parent, name)) = self.catalog.name(file) else { return };
         let cache = Arc::clone(self);
-        self.gear_crew.submit(Urgency::Prefetch, parent, move || {
-            if !cache.gears.is_trusted(file)
+        self.expire_crew.submit(Urgency::Prefetch, parent, move || {
+            if !cache.file_flags.is_untracked(file)
                 && let Some(pages) = cache.pages.get()
             {
                 pages.expire(node, parent, &name);
@@ -84,21 +84,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_watched_until_it_is_trusted() {
-        let gears = Gears::default();
-        assert!(!gears.is_trusted(FileId(70)));
-        gears.set(FileId(70), true);
-        assert!(gears.is_trusted(FileId(70)) && !gears.is_trusted(FileId(6)));
-        gears.set(FileId(70), false);
-        assert!(!gears.is_trusted(FileId(70)));
+    fn a_file_is_tracked_until_it_is_untracked() {
+        let flags = FileFlags::default();
+        assert!(!flags.is_untracked(FileId(70)));
+        flags.set(FileId(70), true);
+        assert!(flags.is_untracked(FileId(70)) && !flags.is_untracked(FileId(6)));
+        flags.set(FileId(70), false);
+        assert!(!flags.is_untracked(FileId(70)));
     }
 
     #[test]
     fn a_file_is_fetched_for_the_first_time_once() {
-        let gears = Gears::default();
-        assert!(!gears.is_fetched(FileId(70)));
-        assert!(gears.note_fetch(FileId(70)) && !gears.note_fetch(FileId(70)));
-        assert!(gears.is_fetched(FileId(70)) && !gears.is_fetched(FileId(71)));
-        assert!(gears.note_fetch(FileId(71)));
+        let flags = FileFlags::default();
+        assert!(!flags.is_fetched(FileId(70)));
+        assert!(flags.note_fetch(FileId(70)) && !flags.note_fetch(FileId(70)));
+        assert!(flags.is_fetched(FileId(70)) && !flags.is_fetched(FileId(71)));
+        assert!(flags.note_fetch(FileId(71)));
     }
 }
