@@ -6,7 +6,7 @@
 //! that stood at `j + n - distance` or earlier, so two draws of one sample are `distance` apart at
 //! least. No sample is favoured: all of this is the same under any renaming of samples.
 
-use super::luck::{Luck, Purpose};
+use super::counter_rng::{CounterRng, Purpose};
 use super::members::SampleId;
 
 /// The draws of an epoch from a fixed set of samples.
@@ -17,7 +17,7 @@ pub struct Draws {
     distance: usize,
     seed: u64,
     epoch: u64,
-    luck: Luck,
+    rng: CounterRng,
     round: u64,
     order: Vec<SampleId>,
 }
@@ -34,19 +34,19 @@ impl Draws {
         let mut samples: Vec<SampleId> = samples.into_iter().collect();
         samples.sort_unstable();
         samples.dedup();
-        let luck = Luck::new(seed, Purpose::Draws, epoch);
+        let rng = CounterRng::new(seed, Purpose::Draws, epoch);
         let distance = distance.min(samples.len());
-        let mut draws = Draws { order: Vec::new(), samples, distance, seed, epoch, luck, round: 0 };
+        let mut draws = Draws { order: Vec::new(), samples, distance, seed, epoch, rng, round: 0 };
         draws.restart();
         draws
     }
 
     /// Goes back to the first round.
     fn restart(&mut self) {
-        self.luck = Luck::new(self.seed, Purpose::Draws, self.epoch);
+        self.rng = CounterRng::new(self.seed, Purpose::Draws, self.epoch);
         self.round = 0;
         self.order.clone_from(&self.samples);
-        self.luck.shuffle(&mut self.order);
+        self.rng.shuffle(&mut self.order);
     }
 
     /// Goes on to the next round.
@@ -55,7 +55,7 @@ impl Draws {
         let mut entering = std::mem::take(&mut self.order).into_iter();
         let mut open: Vec<SampleId> = entering.by_ref().take(window).collect();
         while !open.is_empty() {
-            self.order.push(open.swap_remove(self.luck.index(open.len())));
+            self.order.push(open.swap_remove(self.rng.index(open.len())));
             open.extend(entering.next());
         }
         self.round += 1;

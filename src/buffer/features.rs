@@ -112,12 +112,12 @@ fn herding(units: &[Vec<f64>]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::luck::{Luck, Purpose};
+    use super::super::counter_rng::{CounterRng, Purpose};
     use super::*;
 
     fn random_features(class: u32, first: u32, n: u32) -> Vec<Feature> {
-        let mut luck = Luck::new(u64::from(class), Purpose::Offer, 1);
-        let mut value = || luck.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
+        let mut rng = CounterRng::new(u64::from(class), Purpose::Offer, 1);
+        let mut value = || rng.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
         let feature = |sample| Feature {
             sample: Some(SampleId(sample)),
             class: ClassId(class),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::luck::{Luck, Purpose};
+use super::counter_rng::{CounterRng, Purpose};
 use super::members::{Capacity, ClassId, Member, Members, SampleId};
 use super::policies::{Evicted, Keeper, Newcomer, Policy, Victim};
 
@@ -129,8 +129,9 @@ impl Buffer {
     }
 
     fn rank(&self, member: &Member) -> u64 {
-        let luck = Luck::new(self.rules.seed, Purpose::Rank, u64::from(member.sample.0)).next();
-        self.keeper().rank(member, luck)
+        let rng =
+            CounterRng::new(self.rules.seed, Purpose::Rank, u64::from(member.sample.0)).next();
+        self.keeper().rank(member, rng)
     }
 
     /// Offers a sample. None where 2^32 were offered, which is as many as have numbers.
@@ -142,16 +143,16 @@ impl Buffer {
         let newcomer = self.newcomer(sample, candidate);
         let mut offered = Offered { sample, kept: false, evicted: Vec::new() };
         let capacity = self.rules.capacity;
-        let mut luck = Luck::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
+        let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
         let keeper = self.keeper();
         if capacity.share(bytes) > capacity.limit()
-            || !keeper.admits(&self.members, &self.evicted, &newcomer, &mut luck)
+            || !keeper.admits(&self.members, &self.evicted, &newcomer, &mut rng)
         {
             return Some(offered);
         }
         let mut gone = Vec::new();
         while !self.members.fits(bytes) {
-            let victim = keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck);
+            let victim = keeper.victim(&self.members, &self.evicted, &newcomer, &mut rng);
             let Victim::Held(victim) = victim else { break };
             let Some(place) = self.members.take(victim) else { break };
             let lowest = self.evicted.note(place.member.class, self.rank(&place.member));
@@ -177,12 +178,12 @@ impl Buffer {
     pub fn may_keep(&self, candidate: Candidate, ahead: u32) -> bool {
         let Some(number) = self.offers.checked_add(ahead) else { return false };
         let newcomer = self.newcomer(SampleId(number), candidate);
-        let mut luck = Luck::new(self.rules.seed, Purpose::Offer, u64::from(number));
+        let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(number));
         let (keeper, capacity) = (self.keeper(), self.rules.capacity);
         capacity.share(candidate.bytes) <= capacity.limit()
-            && keeper.admits(&self.members, &self.evicted, &newcomer, &mut luck)
+            && keeper.admits(&self.members, &self.evicted, &newcomer, &mut rng)
             && (self.members.fits(candidate.bytes)
-                || keeper.victim(&self.members, &self.evicted, &newcomer, &mut luck)
+                || keeper.victim(&self.members, &self.evicted, &newcomer, &mut rng)
                     != Victim::Newcomer)
     }
 
@@ -197,10 +198,10 @@ impl Buffer {
     pub fn resize(&mut self, capacity: Capacity) -> Vec<SampleId> {
         self.rules.capacity = capacity;
         self.members.resize(capacity);
-        let mut luck = Luck::new(self.rules.seed, Purpose::Resize, u64::from(self.offers));
+        let mut rng = CounterRng::new(self.rules.seed, Purpose::Resize, u64::from(self.offers));
         let mut evicted = Vec::new();
         while self.members.used() > capacity.limit()
-            && let Some(victim) = self.keeper().spare(&self.members, &mut luck)
+            && let Some(victim) = self.keeper().spare(&self.members, &mut rng)
             && let Some(gone) = self.members.remove(victim)
         {
             self.evicted.note(gone.class, self.rank(&gone));
@@ -239,8 +240,8 @@ impl Buffer {
     ) -> Result<(), Refused> {
         let (keeper, seed) = (self.keeper(), self.rules.seed);
         let rank = |member: &Member| {
-            let luck = Luck::new(seed, Purpose::Rank, u64::from(member.sample.0)).next();
-            keeper.rank(member, luck)
+            let rng = CounterRng::new(seed, Purpose::Rank, u64::from(member.sample.0)).next();
+            keeper.rank(member, rng)
         };
         if self.members.update(sample, change, rank) { Ok(()) } else { Err(Refused::NotHeld) }
     }

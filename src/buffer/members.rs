@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::luck::Luck;
+use super::counter_rng::CounterRng;
 
 /// A sample that was offered: the number of its offer, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -265,8 +265,8 @@ impl Members {
         self.by_rank.range(range).next_back().map(|(_, rank, sample)| (*rank, *sample))
     }
 
-    pub(super) fn any(&self, luck: &mut Luck) -> Option<SampleId> {
-        self.all.get(luck.index(self.all.len())).copied()
+    pub(super) fn any(&self, rng: &mut CounterRng) -> Option<SampleId> {
+        self.all.get(rng.index(self.all.len())).copied()
     }
 
     pub(super) fn of_class(&self, class: ClassId, index: usize) -> Option<SampleId> {
@@ -300,7 +300,7 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
-    use super::super::luck::Purpose;
+    use super::super::counter_rng::Purpose;
     use super::*;
 
     fn member(sample: u32, class: u32, bytes: u64) -> Member {
@@ -311,20 +311,20 @@ mod tests {
     /// Every answer is what a list of the members would give, whatever was done before.
     #[test]
     fn the_answers_are_those_of_a_plain_list() {
-        let mut luck = Luck::new(5, Purpose::Offer, 0);
+        let mut rng = CounterRng::new(5, Purpose::Offer, 0);
         let mut members = Members::new(Capacity::Bytes(1 << 20), true);
         let mut list: Vec<(Member, u64)> = Vec::new();
         for sample in 0..2000 {
-            if luck.below(5) < 3 {
-                let new = member(sample, luck.below(7) as u32, 1 + luck.below(100));
-                let rank = luck.below(50);
+            if rng.below(5) < 3 {
+                let new = member(sample, rng.below(7) as u32, 1 + rng.below(100));
+                let rank = rng.below(50);
                 members.insert(new, rank);
                 list.push((new, rank));
-            } else if let Some(gone) = members.any(&mut luck) {
+            } else if let Some(gone) = members.any(&mut rng) {
                 let before = members.clone();
                 let mut taken = Vec::new();
-                for _ in 0..1 + luck.index(3) {
-                    taken.extend(members.any(&mut luck).and_then(|sample| members.take(sample)));
+                for _ in 0..1 + rng.index(3) {
+                    taken.extend(members.any(&mut rng).and_then(|sample| members.take(sample)));
                 }
                 taken.into_iter().rev().for_each(|place| members.put_back(place));
                 assert!(members == before, "who was taken and put back has never been away");

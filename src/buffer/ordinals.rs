@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 
-use super::luck::{Luck, Purpose};
+use super::counter_rng::{CounterRng, Purpose};
 use super::members::SampleId;
 
 /// The ordinals of an epoch.
@@ -47,7 +47,7 @@ impl Ordinals {
                 *place = Some(sample);
             }
         }
-        Luck::new(seed, Purpose::Stream, epoch).shuffle(&mut due);
+        CounterRng::new(seed, Purpose::Stream, epoch).shuffle(&mut due);
         due.reverse();
         due.retain(|sample| held(*sample) && !taken.contains(sample));
         Ordinals { bound, due }

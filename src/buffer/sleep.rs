@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::luck::{Luck, Purpose};
+use super::counter_rng::{CounterRng, Purpose};
 use super::members::{Member, SampleId};
 
 /// How samples are chosen from a buffer.
@@ -104,9 +104,9 @@ struct Group {
 }
 
 impl Group {
-    fn new(chooser: Chooser, mut members: Vec<&Member>, luck: &mut Luck) -> Group {
+    fn new(chooser: Chooser, mut members: Vec<&Member>, rng: &mut CounterRng) -> Group {
         // Among equals chance decides, also where places do.
-        luck.shuffle(&mut members);
+        rng.shuffle(&mut members);
         let in_order = members.first().is_some_and(|member| chooser.place(member).is_some());
         if in_order {
             let place = |member: &&Member| chooser.place(member).unwrap_or(f32::INFINITY);
@@ -159,13 +159,13 @@ impl Group {
     }
 
     /// Draws a sample of a group that is not empty.
-    fn draw(&mut self, luck: &mut Luck) -> SampleId {
+    fn draw(&mut self, rng: &mut CounterRng) -> SampleId {
         let index = match self.next {
             Some(next) => {
                 self.next = Some((next + 1) % self.samples.len());
                 next
             }
-            None => self.find(luck.below(self.sums[1])),
+            None => self.find(rng.below(self.sums[1])),
         };
         self.set(index, 0);
         self.drawn.push(index);
@@ -214,14 +214,14 @@ impl Turns {
     }
 
     /// Draws a sample; once all were drawn, they can be drawn again.
-    fn draw(&mut self, luck: &mut Luck) -> Option<SampleId> {
+    fn draw(&mut self, rng: &mut CounterRng) -> Option<SampleId> {
         if self.round.is_empty() {
             let gone = self.filled.extract_if(.., |at| self.groups[*at].is_empty());
             self.empty.extend(gone);
             if self.filled.is_empty() {
                 self.refill();
             }
-            luck.shuffle(&mut self.filled);
+            rng.shuffle(&mut self.filled);
             self.round.clone_from(&self.filled);
         }
         // Who is in the round has given none since it began.
@@ -229,7 +229,7 @@ impl Turns {
         if self.groups[at].drawn.is_empty() {
             self.touched.push(at);
         }
-        Some(self.groups[at].draw(luck))
+        Some(self.groups[at].draw(rng))
     }
 }
 
@@ -245,8 +245,8 @@ pub fn sleep_set<'a>(
         let group = if set.chooser.is_balanced() { member.class.0 } else { 0 };
         classes.entry(group).or_default().push(member);
     }
-    let mut luck = Luck::new(set.seed, Purpose::Sleep, set.budget);
-    let groups = classes.into_values().map(|own| Group::new(set.chooser, own, &mut luck));
+    let mut rng = CounterRng::new(set.seed, Purpose::Sleep, set.budget);
+    let groups = classes.into_values().map(|own| Group::new(set.chooser, own, &mut rng));
     let mut turns = Turns::new(groups.collect());
     let mut chosen = Vec::new();
     if turns.groups.is_empty() {
@@ -256,8 +256,8 @@ pub fn sleep_set<'a>(
     while (chosen.len() as u64) < set.budget {
         let begin = chosen.len();
         let size = batch.min(set.budget - begin as u64);
-        chosen.extend((0..size).map_while(|_| turns.draw(&mut luck)));
-        luck.shuffle(&mut chosen[begin..]);
+        chosen.extend((0..size).map_while(|_| turns.draw(&mut rng)));
+        rng.shuffle(&mut chosen[begin..]);
         turns.refill();
     }
     chosen

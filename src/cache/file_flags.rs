@@ -69,7 +69,7 @@ impl Cache {
     fn expire(self: &Arc<Self>, file: FileId) {
         let Some((node, parent, name)) = self.catalog.name(file) else { return };
         let cache = Arc::clone(self);
-        self.expire_crew.submit(Urgency::Prefetch, parent, move || {
+        self.expire_pool.submit(Urgency::Prefetch, parent, move || {
             if !cache.file_flags.is_untracked(file)
                 && let Some(pages) = cache.pages.get()
             {

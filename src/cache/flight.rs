@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::care::Owed;
-use super::legs::Route;
+use super::attempts::Route;
+use super::on_drop::NotifyOnDrop;
 use super::{Cache, Waiter};
 use crate::catalog::NodeId;
 use crate::disk::Buffer;
@@ -39,7 +39,7 @@ pub(super) struct Fetching {
     /// Whether the bytes are to go to RAM; what readers wait for always is.
     pub(super) to_ram: bool,
     /// What the planner is owed for a copy in the local store that it wants.
-    pub(super) placed: Option<Owed>,
+    pub(super) placed: Option<NotifyOnDrop>,
     /// Where the bytes are asked for.
     pub(super) route: Route,
 }
@@ -62,7 +62,7 @@ impl Fetching {
     }
 
     /// The planner wants a copy in the local store alone.
-    pub(super) fn for_store(placed: Owed) -> Self {
+    pub(super) fn for_store(placed: NotifyOnDrop) -> Self {
         Fetching { to_ram: false, placed: Some(placed), ..Fetching::for_ram() }
     }
 

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::care::InCare;
 use super::flight::{Fetching, Flight, Key};
 use super::memory::Arrival;
+use super::on_drop::FailOnDrop;
 use super::{Cache, ReadFailure};
 use crate::catalog::{Handed, Located, NodeId, Received};
 use crate::disk::Buffer;
@@ -93,7 +93,7 @@ impl Drop for Push {
             // A push may wait for a reader, and that reader for memory.
             return cache.fail(key, ReadFailure::Errno(Errno::ENOMEM));
         }
-        let flight = InCare::new(&cache, key);
+        let flight = FailOnDrop::new(&cache, key);
         cache.push_pool.submit(Urgency::Prefetch, move || {
             let _flight = flight.taken();
             pushing.push();

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Cache;
-use super::care::Owed;
 use super::find::find;
 use super::memory::Arrival;
+use super::on_drop::NotifyOnDrop;
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::{Buffer, DiskState, LOOK_EVERY, looks_in};
 use crate::ids::BlockId;
@@ -41,16 +41,16 @@ pub(super) const SYNC_LOOKS: u32 = 5;
 
 pub(super) enum Job {
     /// Store what has arrived, and tell the planner.
-    Put(BlockId, Arrival, Owed),
+    Put(BlockId, Arrival, NotifyOnDrop),
     /// Give up whatever is stored of a block by then.
     Remove(BlockId),
     /// Give up what was found to be damaged of a block, or has come in its place since, and tell the
     /// planner: it may have been stored again, and be found damaged by who read it before.
-    Damaged(BlockId, Key, Owed),
+    Damaged(BlockId, Key, NotifyOnDrop),
     /// Give up what is of no block.
     Forget(Vec<Key>),
     /// Find what is of files that came to be known, tell the planner, and give up the rest.
-    Adopt(Owed),
+    Adopt(NotifyOnDrop),
     Sync,
 }
 
@@ -180,7 +180,7 @@ impl Local {
 
     /// As [`adopt`](Self::adopt), of files that the catalog has come to know since, behind what is
     /// queued. What is found the planner is `owed`.
-    pub(super) fn adopt_again(self: &Arc<Self>, owed: Owed) {
+    pub(super) fn adopt_again(self: &Arc<Self>, owed: NotifyOnDrop) {
         self.submit(Job::Adopt(owed));
     }
 
@@ -231,7 +231,7 @@ impl Local {
             Found::Nothing => None,
             Found::Whole(_) | Found::Damaged => {
                 tracing::warn!(path = %located.path.display(), "a stored sample is damaged");
-                let owed = Owed::new(cache, Event::NotHere { block, tier: self.tier });
+                let owed = NotifyOnDrop::new(cache, Event::NotHere { block, tier: self.tier });
                 self.submit(Job::Damaged(block, key, owed));
                 None
             }
@@ -270,7 +270,12 @@ impl Local {
 
     /// Stores a block that has arrived, unless too much waits already; `owed` is what the planner is
     /// told, also where it is not stored.
-    pub(super) fn put(self: &Arc<Self>, block: BlockId, arrival: Option<Arrival>, owed: Owed) {
+    pub(super) fn put(
+        self: &Arc<Self>,
+        block: BlockId,
+        arrival: Option<Arrival>,
+        owed: NotifyOnDrop,
+    ) {
         if let Some(arrival) = arrival.filter(|_| !self.store.hangs()) {
             self.submit(Job::Put(block, arrival, owed));
         }
@@ -376,7 +381,7 @@ impl Local {
         if jobs.is_empty() {
             return;
         }
-        let mut puts: Vec<(BlockId, Key, Located, Arrival, Owed)> = Vec::new();
+        let mut puts: Vec<(BlockId, Key, Located, Arrival, NotifyOnDrop)> = Vec::new();
         for job in jobs {
             let Job::Put(block, arrival, owed) = job else { continue };
             // Another version by now: what arrived is of no use.

@@ -17,17 +17,17 @@
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
 //! never an error to a reader; a source error reaches the reader as it is.
 
-mod care;
+mod attempts;
 mod checked;
 mod file_flags;
 mod find;
 mod flight;
 mod inbox;
 mod landing;
-mod legs;
 mod local;
 mod memory;
 mod observer;
+mod on_drop;
 mod parts;
 mod peek;
 #[cfg(test)]
@@ -47,10 +47,9 @@ use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Alarm;
 use crate::ids::{BlockId, PageRange};
 use crate::plan::Event;
-use crate::source::{Crew, Pool, Source, Urgency};
+use crate::source::{KeyedPool, Pool, Source, Urgency};
 use crate::store::{Lent, Store};
 use crate::sync::{Mutex, MutexGuard};
-use care::Owed;
 use checked::Checked;
 pub use file_flags::FileFlags;
 use flight::{Fetching, Flight, Key};
@@ -59,6 +58,7 @@ pub use landing::Landed;
 use local::Local;
 pub use memory::{Arrival, Charge, Memory};
 pub use observer::Observer;
+use on_drop::NotifyOnDrop;
 pub use whole::Taken;
 use whole::Wholes;
 
@@ -137,7 +137,7 @@ pub struct Cache {
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
     flights: Mutex<HashMap<Key, Flight>>,
-    departures: AtomicU64,
+    flights_begun: AtomicU64,
     /// Whole files that are read from the local store.
     wholes: Wholes,
     pages: OnceLock<Arc<dyn Pages>>,
@@ -145,7 +145,7 @@ pub struct Cache {
     memory: Memory,
     store_pool: Pool,
     push_pool: Pool,
-    expire_crew: Crew<NodeId>,
+    expire_pool: KeyedPool<NodeId>,
     checked: Checked,
     file_flags: FileFlags,
     /// Told of files to be looked at again at the source.
@@ -182,14 +182,14 @@ impl Cache {
             catalog,
             inbox,
             flights: Mutex::default(),
-            departures: AtomicU64::new(0),
+            flights_begun: AtomicU64::new(0),
             wholes: Wholes::default(),
             pages: OnceLock::new(),
             local,
             memory: Memory::default(),
             store_pool: Pool::new("belady-store", STORE_THREADS, 2),
             push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            expire_crew: Crew::new("belady-expire", EXPIRE_PATIENCE, 1, 0, || ()),
+            expire_pool: KeyedPool::new("belady-expire", EXPIRE_PATIENCE, 1, 0, || ()),
             checked: Checked::default(),
             file_flags: FileFlags::default(),
             recheck: OnceLock::new(),
@@ -253,7 +253,7 @@ impl Cache {
     pub fn adopt_again(self: &Arc<Self>) {
         let Some(local) = self.local.as_ref().map(Arc::clone) else { return };
         let found = Event::Found { tier: local.tier, blocks: Vec::new() };
-        let owed = Owed::new(self, found);
+        let owed = NotifyOnDrop::new(self, found);
         // What it has yet to give up, since files have changed, is queued before.
         self.inbox.ask(Box::new(move |_| local.adopt_again(owed)));
     }
@@ -385,7 +385,7 @@ impl Cache {
     /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is
     /// under way leaves one there when it ends.
     pub fn load(self: &Arc<Self>, block: BlockId, tier: usize) {
-        let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+        let placed = NotifyOnDrop::new(self, Event::Placed { block, tier, done: false });
         let (Some(local), Some(located)) = (&self.local, self.catalog.locate(block)) else {
             return;
         };
@@ -445,7 +445,7 @@ impl Cache {
 
     /// Drops a block's pages, or part of them, and tells the planner when that is done.
     pub fn drop_pages(self: &Arc<Self>, block: BlockId, part: Option<PageRange>) {
-        let dropped = Owed::new(self, Event::Dropped { block });
+        let dropped = NotifyOnDrop::new(self, Event::Dropped { block });
         if let (Some(pages), Some(at)) = (self.pages.get(), self.locate(block, part)) {
             pages.discard(at, Box::new(move || drop(dropped)));
         }
@@ -455,7 +455,7 @@ impl Cache {
     pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
         match &self.local {
             Some(local) => {
-                let placed = Owed::new(self, Event::Placed { block, tier, done: false });
+                let placed = NotifyOnDrop::new(self, Event::Placed { block, tier, done: false });
                 local.put(block, Some(arrival), placed);
             }
             None => self.inbox.put(Event::Placed { block, tier, done: false }, None),

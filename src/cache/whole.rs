@@ -104,7 +104,8 @@ impl Cache {
         length: u64,
         begin: impl FnOnce(&Arc<Self>, Charge) + Send + 'static,
     ) {
-        let (cache, number) = (Arc::clone(self), self.departures.fetch_add(1, Ordering::Relaxed));
+        let (cache, number) =
+            (Arc::clone(self), self.flights_begun.fetch_add(1, Ordering::Relaxed));
         let begin = move |charge| begin(&cache, charge);
         self.memory.admit(number, Urgency::Prefetch, length as usize, begin);
     }

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use serde::Serialize;
 
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 use crate::ids::{BlockId, FileId};
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
@@ -229,7 +229,7 @@ impl Catalog {
     pub fn open(
         source: Arc<dyn Source>,
         period: Option<Duration>,
-        from: &Anchored,
+        from: &AtomicFile,
     ) -> std::io::Result<Self> {
         let (identity, mut tables) = saved::read(from)?;
         let root = source.stat(Path::new(""))?;
@@ -250,7 +250,7 @@ impl Catalog {
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
     /// Nothing happens where it is there as it is, or where the scan is not over.
-    pub fn save(&self, to: &Anchored) -> std::io::Result<()> {
+    pub fn save(&self, to: &AtomicFile) -> std::io::Result<()> {
         if !self.scan_status().is_whole || self.saved.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Catalog {
     }
 
     /// As [`save`](Self::save), whatever is there.
-    pub fn export(&self, to: &Anchored) -> std::io::Result<()> {
+    pub fn export(&self, to: &AtomicFile) -> std::io::Result<()> {
         // Nobody has to wait for the disk.
         let tables = self.tables();
         saved::write(self.source.lasting_identity(), &tables, to)

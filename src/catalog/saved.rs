@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::row::State;
 use super::tree::{Children, Directory, Tables};
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
 
@@ -53,7 +53,7 @@ fn check_trust(file: &File) -> Result<()> {
 /// # Errors
 /// The file's, [`ErrorKind::PermissionDenied`] for one that others could have written, and
 /// [`ErrorKind::InvalidData`] for one that is damaged or of another format.
-pub(super) fn read(place: &Anchored) -> Result<(u128, Tables)> {
+pub(super) fn read(place: &AtomicFile) -> Result<(u128, Tables)> {
     let mut file = place.open()?;
     check_trust(&file)?;
     let mut bytes = vec![0; HEAD_BYTES];
@@ -114,7 +114,7 @@ impl<W: Write> Write for Summed<W> {
 
 /// Writes the tables of a source to a file, which is the new one or the one before whatever
 /// happens. Nobody else may write it at the same time.
-pub(super) fn write(identity: u128, tables: &Tables, place: &Anchored) -> Result<()> {
+pub(super) fn write(identity: u128, tables: &Tables, place: &AtomicFile) -> Result<()> {
     place.replace(|mut file| {
         file.write_all(&[0; HEAD_BYTES])?;
         // Many small writes come out of the encoder: they are gathered before they are summed.
@@ -186,7 +186,7 @@ mod tests {
     fn encoded(tables: &Tables) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("catalog");
-        write(IDENTITY, tables, &Anchored::at(&path).unwrap()).unwrap();
+        write(IDENTITY, tables, &AtomicFile::at(&path).unwrap()).unwrap();
         std::fs::read(path).unwrap()
     }
 
@@ -246,13 +246,13 @@ mod tests {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("catalog");
-        let place = Anchored::at(&path).unwrap();
+        let place = AtomicFile::at(&path).unwrap();
         write(IDENTITY, &some_tree().tables, &place).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert!(read(&place).is_ok());
         let link = directory.path().join("link");
         symlink(&path, &link).unwrap();
-        assert!(read(&Anchored::at(&link).unwrap()).is_err());
+        assert!(read(&AtomicFile::at(&link).unwrap()).is_err());
         for (mode, trusted) in [(0o644, true), (0o664, false), (0o602, false), (0o400, true)] {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(read(&place).is_ok(), trusted, "{mode:o}");

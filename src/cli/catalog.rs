@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{apart, say, say_json, warn};
 use crate::catalog::{Catalog, CatalogState};
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, check_apart};
 use crate::source::{PosixSource, Source};
@@ -132,8 +132,8 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
         None => scan()?,
         Some(cache) => {
             let saved = home::catalog(&absolute(cache), &owner);
-            let open = |place: Anchored| Catalog::open(Arc::clone(&source), None, &place);
-            match Anchored::at(&saved).and_then(open) {
+            let open = |place: AtomicFile| Catalog::open(Arc::clone(&source), None, &place);
+            match AtomicFile::at(&saved).and_then(open) {
                 Ok(catalog) => catalog,
                 Err(error) if error.kind() == IoErrorKind::NotFound => scan()?,
                 Err(error) => {
@@ -144,7 +144,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
             }
         }
     };
-    let exported = Anchored::at(file).and_then(|place| catalog.export(&place));
+    let exported = AtomicFile::at(file).and_then(|place| catalog.export(&place));
     exported.map_err(|error| cannot_write(file, &error))?;
     report("exported to", &catalog, file, json);
     Ok(())
@@ -153,7 +153,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
 fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
     let (path, source, owner) = open(source)?;
     check_apart(cache, &path, &path)?;
-    let opened = Anchored::at(file).and_then(|place| Catalog::open(source, None, &place));
+    let opened = AtomicFile::at(file).and_then(|place| Catalog::open(source, None, &place));
     let catalog = opened.map_err(|error| cannot(file, &error))?;
     let home = home::claim(cache, &owner)?;
     let saved = home::catalog(cache, &owner);

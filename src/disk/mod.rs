@@ -5,19 +5,19 @@
 //! 2. `health` counts errors and looks at the free space: a disk that fails or is full is left alone for a
 //!    while.
 //! 3. `calls` notes each call until it is answered, and so knows a disk that hangs.
-//! 4. [`journal`] is a log that is only appended to; [`Anchored`] is a file that is replaced as a whole.
+//! 4. [`journal`] is a log that is only appended to; [`AtomicFile`] is a file that is replaced as a whole.
 //!
 //! The other disk is the model of the tests, which knows what a crash may leave of what was
 //! written. Both promise the same, and no more: what was written is there for later reads at once,
 //! and after a crash if it was synced. A name is there after a crash if the names were synced.
 
 mod alarm;
+mod atomic_file;
 mod calls;
 mod ending;
 mod health;
 pub mod journal;
 mod pages;
-mod replace;
 mod state;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -40,6 +40,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::ids::PAGE_BYTES;
 pub use alarm::Alarm;
+pub use atomic_file::{AtomicFile, hold, unguessable};
 #[cfg(test)]
 pub(crate) use calls::HANGS_AFTER;
 pub(crate) use calls::looks_in;
@@ -47,7 +48,6 @@ pub use calls::{LOOK_EVERY, Standstill, Watch, unless_it_hangs};
 pub use ending::{STOP_PATIENCE, ends};
 pub(crate) use health::{Health, has_no_room};
 pub use pages::Buffer;
-pub use replace::{Anchored, hold, unguessable};
 pub use state::DiskState;
 
 /// What a disk has left.

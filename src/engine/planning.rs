@@ -101,7 +101,7 @@ fn run(
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
             for observer in &mut observers {
-                observer.hear(&message.event, message.arrival.as_ref(), &mut says);
+                observer.observe(&message.event, message.arrival.as_ref(), &mut says);
             }
             let arrival = match (&message.event, message.arrival) {
                 (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
@@ -141,7 +141,7 @@ fn act(
             Action::Untrack { file } => cache.set_untracked(file, true),
             Action::Track { file } => cache.set_untracked(file, false),
             Action::Began { .. } => {
-                observers.iter_mut().for_each(|observer| observer.heed(&action));
+                observers.iter_mut().for_each(|observer| observer.carry_out(&action));
             }
             Action::Check { block } => cache.check(block, Instant::now()),
             Action::InParts { file, on } => cache.file_flags().divide(file, on),

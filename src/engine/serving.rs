@@ -27,7 +27,7 @@ use crate::fuse::{
     is_mounted, source_name, unmount,
 };
 use crate::rehearsal::Rehearsal;
-use crate::source::{Crew, Urgency};
+use crate::source::{KeyedPool, Urgency};
 use crate::sync::Mutex;
 
 /// From a file `rehearsal/NAME/VIEW/CLASS/FILE` to the root of the mount.
@@ -51,7 +51,7 @@ pub struct Serving {
     /// What is written to control files and views and not taken yet.
     written: Arc<Room>,
     /// Tells the kernel of names that have changed.
-    notifier: Crew<NodeId>,
+    notifier: KeyedPool<NodeId>,
 }
 
 /// What there is of something now. It is used while the lock is free.
@@ -75,7 +75,7 @@ impl Serving {
             bound: Mutex::default(),
             files: Mutex::default(),
             written: Arc::default(),
-            notifier: Crew::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ()),
+            notifier: KeyedPool::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ()),
         }
     }
 
@@ -189,7 +189,7 @@ impl Serving {
         }
         let views = Arc::clone(rehearsal.views());
         views.lead_to(self.dataset_seen_from(&place));
-        views.heed(Rights::new(&self.core.dataset));
+        views.obey(Rights::new(&self.core.dataset));
         let written = Arc::clone(&self.written);
         match Mounted::views(views, written, &place, self.core.settings.mount.allow_other) {
             Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),

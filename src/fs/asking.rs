@@ -17,7 +17,7 @@ use super::Dataset;
 use super::waiting::{Pending, Reply, interrupted};
 use crate::catalog::{Attr, NodeId};
 use crate::process::is_ending;
-use crate::source::{self, Crew, Urgency};
+use crate::source::{self, KeyedPool, Urgency};
 use crate::sync::Mutex;
 
 /// Questions at once that nobody waits for, and more that a reader waits for. Without belady each reader
@@ -76,7 +76,7 @@ impl source::Place for Place {
 }
 
 /// The threads that ask.
-pub(super) type Threads = Crew<Place>;
+pub(super) type Threads = KeyedPool<Place>;
 
 /// Blocks, free, available, files, free files, block size and longest name of a filesystem.
 pub(super) type Space = [u64; 7];
@@ -101,7 +101,7 @@ impl LastSpace {
 
 /// The threads that ask the source for its metadata.
 pub(super) fn threads() -> Arc<Threads> {
-    let threads = Crew::new("belady-meta", PATIENCE, QUESTIONS, RESERVED, || ());
+    let threads = KeyedPool::new("belady-meta", PATIENCE, QUESTIONS, RESERVED, || ());
     Arc::new(threads.with_limits(QUESTIONS_MAX, 1))
 }
 

@@ -25,7 +25,7 @@ use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
-use crate::source::{Crew, Kind, Source};
+use crate::source::{KeyedPool, Kind, Source};
 use crate::store::Lent;
 pub use rights::{Access, Rights};
 use waiting::Waiting;
@@ -85,7 +85,7 @@ pub struct Dataset {
     space: Arc<LastSpace>,
     /// Where a further connection has it looked whether the first one has what it is to read; none for
     /// the first.
-    peeks: Option<Crew<NodeId>>,
+    peeks: Option<KeyedPool<NodeId>>,
     /// Whether opens are requests; else a reader is known by where it is seen.
     opens: AtomicBool,
     /// Whether there is a directory for views.
@@ -141,7 +141,7 @@ impl Dataset {
             metadata: Arc::clone(&self.metadata),
             waiting: Arc::clone(&self.waiting),
             space: Arc::clone(&self.space),
-            peeks: Some(Crew::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
+            peeks: Some(KeyedPool::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
             opens: AtomicBool::new(true),
             views: AtomicBool::new(false),
             lists_views: AtomicBool::new(false),

@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::own::OwnThreads;
-use crate::source::{Crew, Urgency};
+use crate::source::{KeyedPool, Urgency};
 use crate::sync::is_holding;
 
 /// What nobody waits for is done on so many threads at once, and what somebody does on as many.
@@ -43,7 +43,7 @@ const WAIT: Duration = Duration::from_secs(15);
 pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
 
 /// Threads of which one directory takes no more than a few.
-type Threads = Crew<PathBuf>;
+type Threads = KeyedPool<PathBuf>;
 
 /// The mount, used by ourselves.
 pub(super) struct Inside {
@@ -111,7 +111,8 @@ impl Way {
 
 impl Inside {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
-        let threads = Crew::new("belady-inside", PATIENCE, THREADS, THREADS, leave_descriptors);
+        let threads =
+            KeyedPool::new("belady-inside", PATIENCE, THREADS, THREADS, leave_descriptors);
         let way =
             Arc::new(Way { mountpoint, gate: RwLock::new(()), closing: AtomicBool::new(false) });
         Inside { threads, readers: OnceLock::new(), way }
@@ -181,7 +182,8 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let start = || Crew::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
+        let start =
+            || KeyedPool::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
         self.way.run(self.readers.get_or_init(start), path, work)
     }
 }
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn what_others_have_open_when_a_thread_starts_can_be_closed() {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let threads = Crew::new("inside", PATIENCE, 1, 1, leave_descriptors);
+        let threads = KeyedPool::new("inside", PATIENCE, 1, 1, leave_descriptors);
         let (sender, started) = mpsc::sync_channel(1);
         threads.submit(Urgency::Demand, PathBuf::new(), move || sender.send(()).unwrap());
         started.recv().unwrap();
@@ -242,7 +244,7 @@ mod tests {
         let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ends, PollTimeout::from(u16::MAX)), Ok(1), "the end is seen");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
-        // The threads live as long as their crew.
+        // The threads live as long as their pool.
         drop(threads);
     }
 }

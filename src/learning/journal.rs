@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::saved::{read, replace};
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 use crate::learn::{JOURNAL_BYTES_MAX, Journal, Record};
 use crate::order::Listing;
 
@@ -70,7 +70,7 @@ pub(super) struct Kept {
     journal: Journal,
     numbering: Option<Arc<Numbering>>,
     /// Where it is kept, if there is a store.
-    file: Option<Anchored>,
+    file: Option<AtomicFile>,
     /// What was found there and how its samples are counted, until it is known how ours are.
     found: Option<(Journal, u128)>,
     written: Journal,
@@ -84,7 +84,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Reads what the directory of a store has.
-    pub(super) fn open(file: Option<Anchored>) -> Self {
+    pub(super) fn open(file: Option<AtomicFile>) -> Self {
         let mut kept = Kept {
             journal: Journal::default(),
             numbering: None,

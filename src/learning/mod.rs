@@ -36,7 +36,7 @@ use serde::Serialize;
 use crate::cache::{Arrival, Inbox, Observer};
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
-use crate::disk::{Anchored, STOP_PATIENCE, ends};
+use crate::disk::{AtomicFile, STOP_PATIENCE, ends};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, Record, SearchId};
@@ -146,7 +146,7 @@ pub(crate) struct Surroundings {
     pub(crate) streams: Streams,
     pub(crate) published: Arc<Mutex<Published>>,
     /// Where the journal is kept, if there is a local store.
-    pub(crate) journal: Option<Anchored>,
+    pub(crate) journal: Option<AtomicFile>,
 }
 
 impl Surroundings {
@@ -156,7 +156,7 @@ impl Surroundings {
         inbox: &Arc<Inbox>,
         streams: &Streams,
         published: &Arc<Mutex<Published>>,
-        journal: Option<Anchored>,
+        journal: Option<AtomicFile>,
     ) -> Self {
         Surroundings {
             source: Arc::clone(source),
@@ -275,7 +275,7 @@ pub(crate) struct Ear {
 
 impl Observer for Ear {
     /// Passes on what is an open, or looks like one.
-    fn hear(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
+    fn observe(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
         let heard = match *event {
             // It may be the only sign that the file was opened.
             Event::Touched { task, file } => Event::Seen { task, file },

@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 
 /// What it begins with: the format's name and version.
 const MAGIC: [u8; 8] = *b"blyjrnl1";
@@ -18,7 +18,7 @@ const HEAD: usize = 20;
 /// # Errors
 /// In words where it has more than `most` bytes, belongs to somebody else, is damaged or cannot be
 /// read.
-pub(super) fn read(place: &Anchored, most: u64) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn read(place: &AtomicFile, most: u64) -> Result<Option<Vec<u8>>, String> {
     let file = match place.open() {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -52,7 +52,7 @@ pub(super) fn read(place: &Anchored, most: u64) -> Result<Option<Vec<u8>>, Strin
 ///
 /// # Errors
 /// The disk's; the journal is then as it was.
-pub(super) fn replace(place: &Anchored, content: &[u8]) -> io::Result<()> {
+pub(super) fn replace(place: &AtomicFile, content: &[u8]) -> io::Result<()> {
     place.replace(|mut file| {
         file.write_all(&MAGIC)?;
         file.write_all(&(content.len() as u64).to_le_bytes())?;
@@ -70,10 +70,10 @@ mod tests {
 
     const MOST: u64 = 1000;
 
-    fn some_place() -> (tempfile::TempDir, PathBuf, Anchored) {
+    fn some_place() -> (tempfile::TempDir, PathBuf, AtomicFile) {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("journal");
-        let place = Anchored::at(&path).unwrap();
+        let place = AtomicFile::at(&path).unwrap();
         (home, path, place)
     }
 

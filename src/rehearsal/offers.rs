@@ -176,7 +176,7 @@ impl Offers {
 }
 
 impl Observer for Offers {
-    fn hear(&mut self, event: &Event, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
+    fn observe(&mut self, event: &Event, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
         self.take_failed(says);
         match *event {
             Event::Missed { block, .. }
@@ -204,7 +204,7 @@ impl Observer for Offers {
         }
     }
 
-    fn heed(&mut self, action: &Action) {
+    fn carry_out(&mut self, action: &Action) {
         if let Action::Began { epoch } = *action {
             // All that was read so far was read before. The owner may have ended.
             _ = self.notes.send(Note::Began { epoch });

@@ -4,11 +4,11 @@
 //! and completing in any order. What it reads it checks against the [`Fingerprint`] that the
 //! catalog has: bytes of another version of the file are never handed out under this one's name.
 
-mod crew;
 mod held;
 mod image;
 #[cfg(test)]
 pub(crate) mod instead;
+mod keyed_pool;
 mod pool;
 mod posix;
 mod reading;
@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use crew::{Crew, Place};
+pub use keyed_pool::{KeyedPool, Place};
 use nix::errno::Errno;
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;

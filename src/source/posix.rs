@@ -22,7 +22,7 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::image;
 use super::reading::Reading;
-use super::{Crew, Fingerprint, Kind, ReadRequest, Source, Stat, Urgency};
+use super::{Fingerprint, KeyedPool, Kind, ReadRequest, Source, Stat, Urgency};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that only readers who wait are served by.
@@ -43,7 +43,7 @@ const PART: usize = 64;
 pub struct PosixSource {
     root: Arc<OwnedFd>,
     /// What hangs is a file.
-    readers: Crew<Arc<Path>>,
+    readers: KeyedPool<Arc<Path>>,
     reading: Arc<Reading>,
 }
 
@@ -66,7 +66,8 @@ impl PosixSource {
             }
         })?;
         let root = Arc::new(root);
-        let readers = Crew::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
+        let readers =
+            KeyedPool::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
         let readers = readers.with_limits(READS_MAX, READS_OF_FILE_MAX);
         let reading = Arc::new(Reading::new(Arc::clone(&root)));
         Ok(PosixSource { root, readers, reading })

@@ -3,12 +3,18 @@
 //! As long as a class was never cut, its newcomers take the place of a sample of the largest class.
 //! A class that was cut, or is the largest, is a reservoir of itself.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim, highest};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
 
 pub(super) struct ClassBalanced;
 
 impl Keeper for ClassBalanced {
-    fn admits(&self, _: &Members, evicted: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+    fn admits(
+        &self,
+        _: &Members,
+        evicted: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> bool {
         evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
     }
 
@@ -17,7 +23,7 @@ impl Keeper for ClassBalanced {
         held: &Members,
         evicted: &Evicted,
         newcomer: &Newcomer,
-        _: &mut Luck,
+        _: &mut CounterRng,
     ) -> Victim {
         let class = newcomer.member.class;
         match held.largest() {

@@ -2,18 +2,18 @@
 //! class has less than an equal share of the room, and takes the place of a random sample of the
 //! largest class where there is none. What is once balanced stays as it is.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
 
 pub(super) struct Gdumb;
 
 impl Keeper for Gdumb {
-    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut CounterRng) -> bool {
         let used = u128::from(held.used_by(newcomer.member.class));
         used * (held.classes().len() as u128) < u128::from(held.capacity.limit())
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, luck: &mut Luck) -> Victim {
-        let any = |(class, count)| held.of_class(class, luck.index(count));
+    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, rng: &mut CounterRng) -> Victim {
+        let any = |(class, count)| held.of_class(class, rng.index(count));
         held.largest().and_then(any).map_or(Victim::Newcomer, Victim::Held)
     }
 }

@@ -1,12 +1,18 @@
 //! The buffer of REMIND (Hayes et al., ECCV 2020) and SIESTA: every newcomer is added, then a random
 //! sample of the largest class must go.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
 
 pub(super) struct LargestClass;
 
 impl Keeper for LargestClass {
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, luck: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        rng: &mut CounterRng,
+    ) -> Victim {
         let class = newcomer.member.class;
         let own = held.count(class);
         let (largest, count) = match held.largest() {
@@ -16,7 +22,7 @@ impl Keeper for LargestClass {
             }
             _ => (class, own + 1),
         };
-        held.of_class(largest, luck.index(count)).map_or(Victim::Newcomer, Victim::Held)
+        held.of_class(largest, rng.index(count)).map_or(Victim::Newcomer, Victim::Held)
     }
 }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::luck::Luck;
+use super::counter_rng::CounterRng;
 use super::members::{ClassId, Member, Members, SampleId};
 
 /// Who is kept in a buffer.
@@ -149,9 +149,9 @@ pub(super) trait Keeper: Sync {
         true
     }
 
-    /// The rank of a sample, of which `luck` is the random part.
-    fn rank(&self, _member: &Member, luck: u64) -> u64 {
-        luck
+    /// The rank of a sample, of which `rng` is the random part.
+    fn rank(&self, _member: &Member, rng: u64) -> u64 {
+        rng
     }
 
     /// Whether a newcomer is wanted, should there be room.
@@ -160,7 +160,7 @@ pub(super) trait Keeper: Sync {
         _held: &Members,
         _evicted: &Evicted,
         _newcomer: &Newcomer,
-        _luck: &mut Luck,
+        _luck: &mut CounterRng,
     ) -> bool {
         true
     }
@@ -171,12 +171,12 @@ pub(super) trait Keeper: Sync {
         held: &Members,
         evicted: &Evicted,
         newcomer: &Newcomer,
-        luck: &mut Luck,
+        rng: &mut CounterRng,
     ) -> Victim;
 
     /// Who goes first where there is less room: whoever ranks highest, of the largest class where
     /// ranks are compared within one.
-    fn spare(&self, held: &Members, _luck: &mut Luck) -> Option<SampleId> {
+    fn spare(&self, held: &Members, _luck: &mut CounterRng) -> Option<SampleId> {
         let (class, _) = held.largest()?;
         held.last(class).map(|(_, sample)| sample)
     }

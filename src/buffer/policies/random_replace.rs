@@ -1,7 +1,7 @@
 //! The update of Neomem: a full buffer takes a newcomer with a fixed probability, in the place of
 //! any sample. What is old goes as fast as what is new, so the tasks of late prevail.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, SampleId, Victim};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, SampleId, Victim};
 
 /// One in so many newcomers is taken: 14 candidates of a batch of 56.
 const ONE_IN: u64 = 4;
@@ -9,16 +9,22 @@ const ONE_IN: u64 = 4;
 pub(super) struct RandomReplace;
 
 impl Keeper for RandomReplace {
-    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, luck: &mut Luck) -> bool {
-        held.fits(newcomer.member.bytes) || luck.below(ONE_IN) == 0
+    fn admits(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        rng: &mut CounterRng,
+    ) -> bool {
+        held.fits(newcomer.member.bytes) || rng.below(ONE_IN) == 0
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, luck: &mut Luck) -> Victim {
-        held.any(luck).map_or(Victim::Newcomer, Victim::Held)
+    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, rng: &mut CounterRng) -> Victim {
+        held.any(rng).map_or(Victim::Newcomer, Victim::Held)
     }
 
-    fn spare(&self, held: &Members, luck: &mut Luck) -> Option<SampleId> {
-        held.any(luck)
+    fn spare(&self, held: &Members, rng: &mut CounterRng) -> Option<SampleId> {
+        held.any(rng)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A uniform sample of everything that was offered: the lowest ranks, which are chance.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim, highest};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
 
 pub(super) struct Reservoir;
 
@@ -9,11 +9,23 @@ impl Keeper for Reservoir {
         false
     }
 
-    fn admits(&self, _: &Members, evicted: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+    fn admits(
+        &self,
+        _: &Members,
+        evicted: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> bool {
         evicted.of_all().is_none_or(|lowest| newcomer.rank < lowest)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest(held, newcomer.member.class, Some(newcomer))
     }
 }

@@ -1,6 +1,6 @@
 //! The last samples that were offered: first in, first out.
 
-use super::{Evicted, Keeper, Luck, Member, Members, Newcomer, Victim, highest};
+use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest};
 
 pub(super) struct Ring;
 
@@ -13,7 +13,13 @@ impl Keeper for Ring {
         u64::from(u32::MAX - member.sample.0)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest(held, newcomer.member.class, None)
     }
 }

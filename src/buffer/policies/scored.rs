@@ -2,7 +2,7 @@
 //! replay promises least. What nothing is known of yet stays until all else is gone; among equals
 //! chance decides.
 
-use super::{Evicted, Keeper, Luck, Member, Members, Newcomer, Victim, highest_of_largest};
+use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest_of_largest};
 
 /// Small scores stay: a margin, a distance from the mean, a place in an order of herding.
 pub(super) struct Least;
@@ -14,10 +14,10 @@ pub(super) struct Most;
 pub(super) struct MinReplay;
 
 /// The rank of a sample that can be spared by so much, if that is known.
-fn rank(spared: Option<u32>, luck: u64) -> u64 {
+fn rank(spared: Option<u32>, rng: u64) -> u64 {
     match spared {
-        None => luck >> 1,
-        Some(spared) => 1 << 63 | u64::from(spared) << 31 | luck >> 33,
+        None => rng >> 1,
+        Some(spared) => 1 << 63 | u64::from(spared) << 31 | rng >> 33,
     }
 }
 
@@ -28,31 +28,49 @@ fn ordered(score: f32) -> u32 {
 }
 
 impl Keeper for Least {
-    fn rank(&self, member: &Member, luck: u64) -> u64 {
-        rank(member.score.map(ordered), luck)
+    fn rank(&self, member: &Member, rng: u64) -> u64 {
+        rank(member.score.map(ordered), rng)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest_of_largest(held, newcomer)
     }
 }
 
 impl Keeper for Most {
-    fn rank(&self, member: &Member, luck: u64) -> u64 {
-        rank(member.score.map(|score| ordered(-score)), luck)
+    fn rank(&self, member: &Member, rng: u64) -> u64 {
+        rank(member.score.map(|score| ordered(-score)), rng)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest_of_largest(held, newcomer)
     }
 }
 
 impl Keeper for MinReplay {
-    fn rank(&self, member: &Member, luck: u64) -> u64 {
-        rank(Some(member.replays), luck)
+    fn rank(&self, member: &Member, rng: u64) -> u64 {
+        rank(Some(member.replays), rng)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest_of_largest(held, newcomer)
     }
 }

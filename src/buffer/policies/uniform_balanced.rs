@@ -2,16 +2,28 @@
 //!
 //! Unlike CBRS, a class that was cut takes room from a larger one when its turn comes again.
 
-use super::{Evicted, Keeper, Luck, Members, Newcomer, Victim, highest_of_largest};
+use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest_of_largest};
 
 pub(super) struct UniformBalanced;
 
 impl Keeper for UniformBalanced {
-    fn admits(&self, _: &Members, evicted: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> bool {
+    fn admits(
+        &self,
+        _: &Members,
+        evicted: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> bool {
         evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut Luck) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &Evicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> Victim {
         highest_of_largest(held, newcomer)
     }
 }

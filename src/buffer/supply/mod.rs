@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use super::luck::{Luck, Purpose};
+use super::counter_rng::{CounterRng, Purpose};
 use super::members::SampleId;
 
 /// Samples that are drawn ahead of their deals.
@@ -45,7 +45,7 @@ struct Hand {
 /// but for [`renew`](Supply::renew), and for the taking of what had been given back or taken before.
 pub struct Supply {
     distance: usize,
-    luck: Luck,
+    rng: CounterRng,
     /// Those that there are, each with the number of its latest deal; 0: of none.
     all: HashMap<SampleId, u64>,
     /// Samples of this round that are dealt next, the first one first.
@@ -73,12 +73,12 @@ impl Supply {
     /// taken leave others; with fewer samples than that, it comes again after all others but one:
     /// were there no choice at all, what is always given back would never be taken.
     pub fn new(seed: u64, number: u64, distance: usize) -> Supply {
-        let luck = Luck::new(seed, Purpose::Supply, number);
+        let rng = CounterRng::new(seed, Purpose::Supply, number);
         let (all, next, open, rest, taken, dealt) = Default::default();
         let (waiting, owed, round, takings, deals) = Default::default();
         Supply {
             distance,
-            luck,
+            rng,
             all,
             next,
             open,
@@ -113,7 +113,7 @@ impl Supply {
         self.waiting.retain(|_, deal| all.contains_key(&deal.sample));
         self.owed.retain(|sample| all.contains_key(sample));
         for sample in samples.into_iter().filter(|sample| !before.contains_key(sample)) {
-            if round == 0 || self.luck.below(round) < left {
+            if round == 0 || self.rng.below(round) < left {
                 self.open.push(sample);
             } else {
                 self.taken.push_front((sample, 0));
@@ -146,7 +146,7 @@ impl Supply {
     fn draw_ahead(&mut self) {
         self.admit();
         while self.next.len() < AHEAD && !self.open.is_empty() {
-            self.next.push_back(self.open.swap_remove(self.luck.index(self.open.len())));
+            self.next.push_back(self.open.swap_remove(self.rng.index(self.open.len())));
         }
     }
 
@@ -189,7 +189,7 @@ impl Supply {
             self.draw_ahead();
         }
         // One of two: the first of what a name is looked up for twice always comes back.
-        let either = self.luck.index(self.next.len().min(2));
+        let either = self.rng.index(self.next.len().min(2));
         let sample = self.next.remove(either).or_else(|| self.longest_ago())?;
         self.deals += 1;
         let deal = Deal { sample, number: self.deals, from: self.rests_until() };
@@ -269,7 +269,7 @@ impl Supply {
                 self.owed.insert(deal.sample);
             }
             // Soon, for it may have been fetched, but not always where it was.
-            let place = self.luck.index(self.next.len().min(SOON) + 1);
+            let place = self.rng.index(self.next.len().min(SOON) + 1);
             self.next.insert(place, deal.sample);
         }
     }

@@ -52,14 +52,14 @@ fn what_comes_next_is_known_ahead() {
 fn nothing_repeats_within_the_distance_whatever_readers_do() {
     for (n, distance, hands) in [(137, 64, 16), (40, 20, 8), (20, 12, 7), (9, 4, 4)] {
         let mut supply = supply(n, distance);
-        let mut luck = Luck::new(1, Purpose::Offer, 9);
+        let mut rng = CounterRng::new(1, Purpose::Offer, 9);
         let (mut held, mut last) = (Vec::new(), HashMap::new());
         for _ in 0..20_000 {
             if held.len() < hands {
                 held.push(supply.deal().unwrap());
             }
-            let deal: Deal = held.swap_remove(luck.index(held.len()));
-            match luck.below(4) {
+            let deal: Deal = held.swap_remove(rng.index(held.len()));
+            match rng.below(4) {
                 0 => supply.give_back(deal),
                 1 => held.push(deal),
                 _ => {

@@ -366,7 +366,10 @@ fn what_is_given_up_and_stored_is_done_together_but_in_order_for_each_block() {
     let stand = stand(|directory| Arc::new(directory));
     let memory = Memory::default();
     let owed = |block| {
-        Owed::new(&stand.cache, Event::Placed { block: BlockId(block), tier: TIER, done: false })
+        NotifyOnDrop::new(
+            &stand.cache,
+            Event::Placed { block: BlockId(block), tier: TIER, done: false },
+        )
     };
     let put = |block, length| {
         let bytes = Arc::new(Buffer::from(vec![0; length]));

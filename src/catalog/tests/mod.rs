@@ -26,8 +26,8 @@ impl Choice {
 }
 
 /// The file of a saved catalog.
-pub(super) fn at(path: &Path) -> Anchored {
-    Anchored::at(path).unwrap()
+pub(super) fn at(path: &Path) -> AtomicFile {
+    AtomicFile::at(path).unwrap()
 }
 
 fn opened(directory: &Path) -> Arc<dyn Source> {

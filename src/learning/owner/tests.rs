@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use super::*;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 use crate::ids::FileId;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::Random;
@@ -314,7 +314,7 @@ fn a_process_that_has_ended_has_no_loader() {
 fn opens_are_heard_while_the_journal_is_being_written() {
     let mut stand = Stand::new();
     let store = tempfile::tempdir().unwrap();
-    let file = Anchored::at(&store.path().join("journal")).unwrap();
+    let file = AtomicFile::at(&store.path().join("journal")).unwrap();
     stand.owner.kept = Kept::open(Some(file.clone()));
     let order = shuffled();
     stand.open(order[..60].iter().copied());

@@ -164,7 +164,7 @@ impl Views {
     }
 
     /// Samples are for those alone whom the source lets read them. The first one counts.
-    pub fn heed(&self, rights: Rights) {
+    pub fn obey(&self, rights: Rights) {
         let _ = self.rights.set(rights);
     }
 

@@ -110,7 +110,7 @@ mod tests {
             let mut codes = CodeStore::open(disk, CODE.len() as u32, 0).unwrap();
             codes.append(&[7_u64.to_le_bytes(), CODE].concat()).unwrap();
             let views = views_of(Some(Arc::clone(codes.shelf())));
-            views.heed(Rights::new(&dataset));
+            views.obey(Rights::new(&dataset));
             let file = views.codes(views.lookup_code(0, "7").unwrap().node).unwrap();
             Stand { views, dataset, store, gates, file, _directories: directories }
         }

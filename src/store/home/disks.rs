@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::geteuid;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::disk::Anchored;
+use crate::disk::AtomicFile;
 
 /// Where notes are kept that last: in a directory of the user, or of the system for root.
 fn notes() -> Option<PathBuf> {
@@ -77,7 +77,7 @@ fn compare(cache: &Path, note: &Path) -> Result<Option<String>> {
 fn write(note: &Path, disk: &Path) -> Result<()> {
     let directory = note.parent().ok_or_else(|| Error::other("no directory"))?;
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    Anchored::at(note)?.replace(|mut file| file.write_all(disk.as_os_str().as_bytes()))
+    AtomicFile::at(note)?.replace(|mut file| file.write_all(disk.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::disk::{Anchored, hold};
+use crate::disk::{AtomicFile, hold};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{has_ended, is_ending};
 pub use disks::moved;
@@ -128,13 +128,13 @@ impl Home {
     }
 
     /// Where the catalog of the source is saved.
-    pub fn catalog(&self) -> Anchored {
-        Anchored::new(&self.directory, CATALOG)
+    pub fn catalog(&self) -> AtomicFile {
+        AtomicFile::new(&self.directory, CATALOG)
     }
 
     /// Where it is written what was learnt of the orders in which loaders read.
-    pub fn journal(&self) -> Anchored {
-        Anchored::new(&self.directory, JOURNAL)
+    pub fn journal(&self) -> AtomicFile {
+        AtomicFile::new(&self.directory, JOURNAL)
     }
 
     /// Gives away what says that this process stays, to be dropped after this.

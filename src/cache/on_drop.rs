@@ -1,7 +1,7 @@
-//! What is owed to readers and to the planner, even where a job panics.
+//! Readers and the planner get their answer even if a job panics.
 //!
-//! A job that panics drops what it holds. A flight in its hands then fails with `EIO` instead of
-//! having its readers wait for ever; an event that the planner waits for is told all the same.
+//! A job that panics drops what it holds. A flight that it holds then fails with `EIO`, so that its readers
+//! do not wait for ever. An event that the planner waits for is told.
 
 use std::sync::Arc;
 use std::thread::panicking;
@@ -15,16 +15,16 @@ use crate::plan::Event;
 /// A flight in the hands of one job. Dropped by a panic, or without having been [`taken`], it
 /// fails.
 ///
-/// [`taken`]: InCare::taken
-pub(super) struct InCare {
+/// [`taken`]: FailOnDrop::taken
+pub(super) struct FailOnDrop {
     cache: Arc<Cache>,
     key: Key,
     taken: bool,
 }
 
-impl InCare {
+impl FailOnDrop {
     pub(super) fn new(cache: &Arc<Cache>, key: Key) -> Self {
-        InCare { cache: Arc::clone(cache), key, taken: false }
+        FailOnDrop { cache: Arc::clone(cache), key, taken: false }
     }
 
     /// The job runs: from here on it ends the flight or hands it on, unless it panics.
@@ -34,7 +34,7 @@ impl InCare {
     }
 }
 
-impl Drop for InCare {
+impl Drop for FailOnDrop {
     fn drop(&mut self) {
         if !self.taken || panicking() {
             self.cache.fail(self.key, ReadFailure::Errno(Errno::EIO));
@@ -43,18 +43,18 @@ impl Drop for InCare {
 }
 
 /// An event that is told when it is dropped, as it then is.
-pub(super) struct Owed {
+pub(super) struct NotifyOnDrop {
     cache: Arc<Cache>,
     pub(super) event: Event,
 }
 
-impl Owed {
+impl NotifyOnDrop {
     pub(super) fn new(cache: &Arc<Cache>, event: Event) -> Self {
-        Owed { cache: Arc::clone(cache), event }
+        NotifyOnDrop { cache: Arc::clone(cache), event }
     }
 }
 
-impl Drop for Owed {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.cache.inbox.put(self.event.clone(), None);
     }

@@ -1,8 +1,8 @@
-//! Chance from a counter: what is decided names its own random numbers.
+//! A counter-based random generator: each decision has its own random numbers.
 //!
-//! ChaCha8 (Bernstein 2008) is a function of a key and a counter. The key is the seed with the
-//! purpose, the stream is the number of what is decided; nothing has to be remembered from one
-//! decision to the next, and any of them can be made ahead or again.
+//! ChaCha8 (Bernstein 2008) is a function of a key and a counter. The key is the seed and the purpose. The
+//! stream is the number of the decision. So nothing is remembered from one decision to the next, and each
+//! can be made ahead or again.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -26,9 +26,9 @@ pub(super) enum Purpose {
 }
 
 /// The random numbers of one decision.
-pub(super) struct Luck(ChaCha8Rng);
+pub(super) struct CounterRng(ChaCha8Rng);
 
-impl Luck {
+impl CounterRng {
     /// The numbers of decision `number`.
     pub(super) fn new(seed: u64, purpose: Purpose, number: u64) -> Self {
         let mut key = [0; 32];
@@ -36,7 +36,7 @@ impl Luck {
         key[8] = purpose as u8;
         let mut generator = ChaCha8Rng::from_seed(key);
         generator.set_stream(number);
-        Luck(generator)
+        CounterRng(generator)
     }
 
     /// Any number.
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_decision_has_its_own_numbers_whenever_it_is_made() {
-        let of = |seed, purpose, number| Luck::new(seed, purpose, number).next();
+        let of = |seed, purpose, number| CounterRng::new(seed, purpose, number).next();
         assert_eq!(of(1, Purpose::Rank, 2), of(1, Purpose::Rank, 2));
         let others = [
             of(1, Purpose::Rank, 2),
@@ -88,20 +88,20 @@ mod tests {
     /// The numbers are part of what is reproducible: another version must give the same.
     #[test]
     fn the_numbers_stay_what_they_are() {
-        let mut luck = Luck::new(7, Purpose::Draws, 3);
-        let first: Vec<u64> = (0..4).map(|_| luck.below(1000)).collect();
+        let mut rng = CounterRng::new(7, Purpose::Draws, 3);
+        let first: Vec<u64> = (0..4).map(|_| rng.below(1000)).collect();
         assert_eq!(first, [619, 353, 291, 605]);
     }
 
     #[test]
     fn each_number_below_a_bound_is_as_likely() {
-        let mut luck = Luck::new(1, Purpose::Draws, 0);
+        let mut rng = CounterRng::new(1, Purpose::Draws, 0);
         let mut counts = vec![0; 37];
-        (0..100_000).for_each(|_| counts[luck.index(37)] += 1);
+        (0..100_000).for_each(|_| counts[rng.index(37)] += 1);
         uniform("below 37", &counts);
-        assert_eq!((luck.below(1), luck.below(0)), (0, 0));
+        assert_eq!((rng.below(1), rng.below(0)), (0, 0));
         let mut list: Vec<u32> = (0..100).collect();
-        luck.shuffle(&mut list);
+        rng.shuffle(&mut list);
         assert!(!list.is_sorted());
         list.sort_unstable();
         assert_eq!(list, (0..100).collect::<Vec<_>>());

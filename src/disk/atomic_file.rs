@@ -1,9 +1,9 @@
-//! A file of our own that is replaced as a whole, beneath a directory that is held open.
+//! Atomic replacement of one file below a directory that is held open.
 //!
-//! Whoever puts another directory where ours was keeps what is in that one. A file is written under
-//! another name, synced and renamed, so that after any crash it is as before or as after. In a directory
-//! of our own that name is one and the same, so that what a crash leaves goes at the next time; in
-//! others' it is one that nobody has.
+//! The file is written under another name, synced and renamed. So after any crash it is as before or as
+//! after. In a directory of our own that name is always the same: what a crash leaves is replaced the next
+//! time. In a directory of others the name is random. A directory that is put in place of ours later is
+//! never touched.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -29,17 +29,17 @@ pub fn unguessable() -> u64 {
 
 /// Where such a file is.
 #[derive(Clone, Debug)]
-pub struct Anchored {
+pub struct AtomicFile {
     directory: Arc<OwnedFd>,
     name: String,
     /// Whether the directory is ours alone.
     ours: bool,
 }
 
-impl Anchored {
+impl AtomicFile {
     /// A name in a directory of our own that is [held](hold).
     pub fn new(directory: &Arc<OwnedFd>, name: &str) -> Self {
-        Anchored { directory: Arc::clone(directory), name: name.to_owned(), ours: true }
+        AtomicFile { directory: Arc::clone(directory), name: name.to_owned(), ours: true }
     }
 
     /// The last name of a path, in the directory that is there now, by way of links too; others may
@@ -52,7 +52,7 @@ impl Anchored {
         let directory = hold(&parent.unwrap_or(Path::new(".")).canonicalize()?)?;
         let name = path.file_name().and_then(|name| name.to_str());
         let no_name = || Error::new(ErrorKind::InvalidInput, "it is no name of a file");
-        Ok(Anchored { directory, name: name.ok_or_else(no_name)?.to_owned(), ours: false })
+        Ok(AtomicFile { directory, name: name.ok_or_else(no_name)?.to_owned(), ours: false })
     }
 
     /// Opens the file for reading; no link is followed, and what is no file is not waited for.
@@ -108,7 +108,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (ours, moved) = (top.path().join("ours"), top.path().join("moved"));
         fs::create_dir(&ours).unwrap();
-        let place = Anchored::new(&hold(&ours).unwrap(), "file");
+        let place = AtomicFile::new(&hold(&ours).unwrap(), "file");
         place.replace(|mut file| file.write_all(b"one")).unwrap();
         fs::rename(&ours, &moved).unwrap();
         fs::create_dir(&ours).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     fn what_fails_or_was_cut_short_leaves_the_file_as_it_was() {
         let top = tempfile::tempdir().unwrap();
         let path = top.path().join("file");
-        let place = Anchored::new(&hold(top.path()).unwrap(), "file");
+        let place = AtomicFile::new(&hold(top.path()).unwrap(), "file");
         assert_eq!(place.open().unwrap_err().kind(), ErrorKind::NotFound);
         place.replace(|mut file| file.write_all(b"one")).unwrap();
         assert!(place.replace(|_| Err(Error::other("injected"))).is_err());
@@ -142,14 +142,14 @@ mod tests {
         );
         // What is named so among others' files is theirs.
         fs::write(top.path().join("file.new"), "precious").unwrap();
-        let among = Anchored::at(&path).unwrap();
+        let among = AtomicFile::at(&path).unwrap();
         assert!(among.replace(|_| Err(Error::other("injected"))).is_err());
         among.replace(|mut file| file.write_all(b"three")).unwrap();
         assert_eq!(std::io::read_to_string(among.open().unwrap()).unwrap(), "three");
         assert_eq!(fs::read(top.path().join("file.new")).unwrap(), b"precious");
         assert_eq!(names(top.path()).len(), 2);
         std::os::unix::fs::symlink(&path, top.path().join("link")).unwrap();
-        assert!(Anchored::at(&top.path().join("link")).unwrap().open().is_err());
-        assert!(Anchored::at(Path::new("/")).is_err());
+        assert!(AtomicFile::at(&top.path().join("link")).unwrap().open().is_err());
+        assert!(AtomicFile::at(Path::new("/")).is_err());
     }
 }

@@ -1,12 +1,13 @@
-//! Threads whose jobs may be held up by the places that they are about.
+//! A pool of threads whose jobs have a key: the place that a job is about, such as a directory.
 //!
-//! A job here is over soon. One that is at it for longer than a crew has patience is held up: another
-//! thread takes its turn. A place with too many of these hangs: what else is to be done there waits
-//! until one is over, or is refused, as whoever asked wants it. So a place that hangs costs what is
-//! asked of it, and all others a moment. If several places beside each other hang, as names in one
-//! directory, all that are beside them count as places that hang. The number of threads has a limit.
-//! Beyond half of it places beside each other get one thread at a time, so that many places that hang
-//! leave threads for the others. At the limit every place counts as one that hangs.
+//! 1. A job is expected to end soon. If it takes longer than the pool's patience, it is *held up*, and
+//!    another thread takes its turn.
+//! 2. A key with too many jobs that are held up *hangs*. Further jobs of the key wait until one is over, or
+//!    are refused, as their caller wants it. So a place that hangs costs its own jobs, and others nothing.
+//! 3. If several keys beside each other hang, as names in one directory do, all keys beside them count as
+//!    hanging.
+//! 4. The number of threads has a limit. Beyond half of it, keys beside each other get one thread at a time.
+//!    At the limit every key counts as hanging.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,7 @@ use nix::errno::Errno;
 use super::Urgency;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Jobs at once with those that are held up, unless a crew is given another limit.
+/// Jobs at once with those that are held up, unless a pool is given another limit.
 const UNDER_WAY_MAX: usize = 64;
 
 /// Places beside each other with jobs that are held up; more, and all that are beside them hang.
@@ -198,12 +199,12 @@ struct Shared<K> {
 
 /// A queue of jobs, each about a place, and the threads that do them.
 ///
-/// What is still queued when the crew is dropped is not done; threads end with the job they are at.
-pub struct Crew<K: Place>(Arc<Shared<K>>);
+/// What is still queued when the pool is dropped is not done; threads end with the job they are at.
+pub struct KeyedPool<K: Place>(Arc<Shared<K>>);
 
-impl<K: Place> Crew<K> {
-    /// A crew that does at most `prefetching_max` prefetches and `reserved` further jobs at once, but
-    /// for those that are at it for longer than `patience`. Each thread does `start` first.
+impl<K: Place> KeyedPool<K> {
+    /// A pool that does at most `prefetching_max` prefetches and `reserved` further jobs at once. Jobs that
+    /// take longer than `patience` do not count. Each thread does `start` first.
     pub fn new(
         name: &'static str,
         patience: Duration,
@@ -211,7 +212,7 @@ impl<K: Place> Crew<K> {
         reserved: usize,
         start: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let crew = Crew(Arc::new(Shared {
+        let pool = KeyedPool(Arc::new(Shared {
             name,
             state: Mutex::new(State::new(patience)),
             wake: Condvar::new(),
@@ -219,8 +220,8 @@ impl<K: Place> Crew<K> {
             reserved,
             start: Box::new(start),
         }));
-        crew.0.add_thread(&mut crew.0.lock());
-        crew
+        pool.0.add_thread(&mut pool.0.lock());
+        pool
     }
 
     /// As many jobs as this may be under way with those that are held up, `held_up_max` of them at one
@@ -266,7 +267,7 @@ impl<K: Place> Crew<K> {
     }
 }
 
-impl<K: Place> Drop for Crew<K> {
+impl<K: Place> Drop for KeyedPool<K> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.wake.notify_all();
@@ -326,7 +327,7 @@ impl<K: Place> Shared<K> {
     fn answer(&self, work: Work, turn: Result<(), Errno>) {
         // A job that panics must not take the thread with it.
         if catch_unwind(AssertUnwindSafe(|| work(turn))).is_err() {
-            tracing::error!(crew = self.name, "a job panicked");
+            tracing::error!(pool = self.name, "a job panicked");
         }
     }
 
@@ -364,39 +365,39 @@ mod tests {
         }
     }
 
-    /// What only a broken crew takes.
+    /// What only a broken pool takes.
     const LIMIT: Duration = Duration::from_secs(180);
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    fn crew() -> Crew<u32> {
-        Crew::new("crew", PATIENCE, 2, 2, || ())
+    fn pool() -> KeyedPool<u32> {
+        KeyedPool::new("pool", PATIENCE, 2, 2, || ())
     }
 
     /// Has a job wait at a place until what is returned is dropped.
-    fn hang(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Sender<()> {
+    fn hang(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Sender<()> {
         let (sender, receiver) = mpsc::channel::<()>();
-        crew.submit(urgency, place, move || _ = receiver.recv());
+        pool.submit(urgency, place, move || _ = receiver.recv());
         sender
     }
 
     /// Whether a job at a place is done, and not refused.
-    fn ask(crew: &Crew<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
+    fn ask(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
         let (sender, receiver) = mpsc::channel();
-        crew.try_submit(urgency, place, move |turn| sender.send(turn).unwrap());
+        pool.try_submit(urgency, place, move |turn| sender.send(turn).unwrap());
         receiver.recv_timeout(LIMIT).expect("an answer")
     }
 
     #[test]
     fn places_that_hang_hold_no_others_up() {
-        let crew = crew();
+        let pool = pool();
         let urgency = [Urgency::Demand, Urgency::Prefetch];
-        let hung: Vec<_> = (0..10).map(|n| hang(&crew, urgency[n as usize % 2], n / 2)).collect();
-        assert_eq!(urgency.map(|urgency| ask(&crew, urgency, 100)), [Ok(()); 2]);
-        assert_eq!(ask(&crew, Urgency::Demand, 0), Err(Errno::ETIMEDOUT));
+        let hung: Vec<_> = (0..10).map(|n| hang(&pool, urgency[n as usize % 2], n / 2)).collect();
+        assert_eq!(urgency.map(|urgency| ask(&pool, urgency, 100)), [Ok(()); 2]);
+        assert_eq!(ask(&pool, Urgency::Demand, 0), Err(Errno::ETIMEDOUT));
         drop(hung);
         // They end in a moment.
-        while ask(&crew, Urgency::Prefetch, 0).is_err() {}
+        while ask(&pool, Urgency::Prefetch, 0).is_err() {}
     }
 
     fn job(place: u32) -> Job<u32> {
@@ -503,31 +504,31 @@ mod tests {
 
     #[test]
     fn threads_that_were_held_up_end_when_they_are_not_needed() {
-        let crew = crew();
-        let hung: Vec<_> = (0..20).map(|place| hang(&crew, Urgency::Demand, place)).collect();
-        while ask(&crew, Urgency::Demand, 19).is_ok() {}
+        let pool = pool();
+        let hung: Vec<_> = (0..20).map(|place| hang(&pool, Urgency::Demand, place)).collect();
+        while ask(&pool, Urgency::Demand, 19).is_ok() {}
         drop(hung);
         let start = Instant::now();
-        while crew.0.lock().threads > 5 {
-            assert!(start.elapsed() < LIMIT, "{} threads are left", crew.0.lock().threads);
+        while pool.0.lock().threads > 5 {
+            assert!(start.elapsed() < LIMIT, "{} threads are left", pool.0.lock().threads);
             // Whichever thread takes it looks whether it is one too many.
-            let _ = ask(&crew, Urgency::Demand, 100);
+            let _ = ask(&pool, Urgency::Demand, 100);
         }
         // The last of those that were held up may take a moment to end.
-        while ask(&crew, Urgency::Prefetch, 0).is_err() {}
+        while ask(&pool, Urgency::Prefetch, 0).is_err() {}
     }
 
     #[test]
     fn what_waits_for_its_place_is_done_when_that_is_free() {
-        let crew = crew();
-        let hung = hang(&crew, Urgency::Demand, 0);
-        while ask(&crew, Urgency::Demand, 0).is_ok() {}
+        let pool = pool();
+        let hung = hang(&pool, Urgency::Demand, 0);
+        while ask(&pool, Urgency::Demand, 0).is_ok() {}
         let (sender, done) = mpsc::channel();
         for number in 0..10 {
             let sender = sender.clone();
-            crew.submit(Urgency::Prefetch, 0, move || sender.send(number).unwrap());
+            pool.submit(Urgency::Prefetch, 0, move || sender.send(number).unwrap());
         }
-        assert_eq!(ask(&crew, Urgency::Prefetch, 1), Ok(()));
+        assert_eq!(ask(&pool, Urgency::Prefetch, 1), Ok(()));
         assert!(done.try_recv().is_err());
         drop(hung);
         let mut all: Vec<u32> = (0..10).map(|_| done.recv_timeout(LIMIT).unwrap()).collect();
@@ -537,8 +538,8 @@ mod tests {
 
     #[test]
     fn a_panic_costs_its_job() {
-        let crew = crew();
-        crew.submit(Urgency::Demand, 0, || panic!("on purpose"));
-        assert_eq!(ask(&crew, Urgency::Demand, 1), Ok(()));
+        let pool = pool();
+        pool.submit(Urgency::Demand, 0, || panic!("on purpose"));
+        assert_eq!(ask(&pool, Urgency::Demand, 1), Ok(()));
     }
 }
