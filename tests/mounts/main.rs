@@ -14,7 +14,10 @@ mod cgroup;
 mod changes;
 mod commands;
 mod control;
+mod docs;
 mod doctor;
+#[path = "../documents/mod.rs"]
+mod documents;
 mod doubts;
 mod escapes;
 mod faults;

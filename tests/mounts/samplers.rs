@@ -1,4 +1,4 @@
-//! Orders by the names of samplers: all that README tells of can be given, and a job that shuffles
+//! Orders by the names of samplers: all that docs/orders.md tells of can be given, and a job that shuffles
 //! with another library than torch is followed.
 
 use std::fs;
@@ -25,10 +25,11 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, len(paths), flush=True)
 "#;
 
-/// The orders of README's table.
+/// The orders of the table of samplers.
 fn told() -> Vec<&'static str> {
-    let readme = include_str!("../../README.md");
-    let section = readme.split("\n## ").find(|section| section.starts_with("Telling the order"));
+    let page = include_str!("../../docs/orders.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("Samplers"));
+    let section = section.map(|section| section.split("\n### ").next().unwrap_or_default());
     let rows =
         section.unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let orders: Vec<_> = rows.map(|(order, _)| order).filter(|order| *order != "FILE").collect();
@@ -37,7 +38,7 @@ fn told() -> Vec<&'static str> {
 }
 
 #[test]
-fn every_order_that_readme_tells_of_is_received() {
+fn every_order_of_the_documents_is_received() {
     let ground = Ground::new();
     ground.plant_many("d", FILES, 10);
     for number in 0..FILES {

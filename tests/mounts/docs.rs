@@ -1,0 +1,159 @@
+//! What README.md and docs/ show of mounts, run line by line.
+//!
+//! Goal: a reader who copies a block gets what the page says. Method: a page is a session. What it
+//! mounts stays until it unmounts it. A block that only uses a mount finds one of which all but a
+//! file was read, with a cache disk and a rehearsal buffer. Each command has to succeed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::documents::{Block, MOUNT, Page, Scene, UNREAD, is_belady, pages};
+use crate::ground::{Choice, Ground, program, said, wait_until};
+use crate::mounted::Mounted;
+
+/// Who has mounted what is there.
+#[derive(PartialEq, Eq)]
+enum By {
+    Page,
+    Test,
+}
+
+/// The commands of a page, one after the other.
+struct Session {
+    mounted: Option<(Mounted, By)>,
+    scene: Scene,
+    // The last to go: it takes away whatever is left.
+    ground: Ground,
+}
+
+impl Session {
+    fn new() -> Self {
+        let ground = Ground::new();
+        let scene = Scene::new(&ground.path(""));
+        Session { mounted: None, scene, ground }
+    }
+
+    /// A command of a page, with the runtime directory of this test.
+    fn shell(&self, at: &str, command: &str) -> Command {
+        let mut shell = self.scene.shell(at, command, &program("belady"));
+        let belady = self.ground.belady();
+        shell.envs(belady.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+    }
+
+    fn run(&mut self, at: &str, command: &str) {
+        let unmounts = command.starts_with("belady umount ");
+        if command.starts_with("belady mount ") {
+            self.end_own();
+            assert!(self.mounted.is_none(), "{at}: {command:?}: the last mount was not ended");
+            let mut shell = self.shell(at, command);
+            let mounted = Mounted::by(&self.ground, &mut shell, &self.scene.mount);
+            self.mounted = Some((mounted, By::Page));
+            return;
+        }
+        if unmounts {
+            assert!(self.mounted.is_some(), "{at}: {command:?}: nothing is mounted");
+        } else if command.contains(MOUNT) {
+            self.use_mount();
+        } else {
+            self.end_own();
+        }
+        let mut output = self.shell(at, command).output().unwrap();
+        if unmounts {
+            // A program that another test starts has a copy of what this one had open, until it runs.
+            wait_until("nobody uses the mount", || {
+                let in_use = said(&output).contains("is in use");
+                if in_use {
+                    output = self.shell(at, command).output().unwrap();
+                }
+                !in_use
+            });
+        }
+        assert!(output.status.success(), "{at}: {command:?} has failed: {}", said(&output));
+        if let Some((mounted, _)) = self.mounted.take_if(|_| unmounts) {
+            mounted.is_gone();
+        }
+    }
+
+    /// Ends a mount that no page has asked for: what comes next needs its place or its cache disk.
+    fn end_own(&mut self) {
+        if let Some((mounted, _)) = self.mounted.take_if(|(_, by)| *by == By::Test) {
+            mounted.umount();
+        }
+    }
+
+    /// Has a mount there, of which everything was read and kept for rehearsal.
+    fn use_mount(&mut self) {
+        if self.mounted.is_some() {
+            return;
+        }
+        let buffer = ["--set", "rehearsal.old.size=1000", "--set", "rehearsal.old.root=train"];
+        let cache = ["--cache-dir", self.scene.cache.to_str().unwrap()];
+        let mounted = Mounted::new(&self.ground, &[&cache[..], &buffer].concat());
+        read_as_a_loader(&mounted.path(""));
+        let files = files(&self.scene.source.join("train")).len() - 1;
+        let held = ["rehearse", "ls", mounted.point.to_str().unwrap(), "old", "--json"];
+        wait_until("all was offered", || {
+            let listed: Value = serde_json::from_str(&self.ground.ends(0, &held)).unwrap();
+            listed.as_array().unwrap().len() == files
+        });
+        self.mounted = Some((mounted, By::Test));
+    }
+}
+
+/// All files below a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Reads all files but one, in an order of chance, as one loader does.
+fn read_as_a_loader(mount: &Path) {
+    let (mut left, mut choice) = (files(mount), Choice(5));
+    left.retain(|path| !path.ends_with(UNREAD));
+    left.sort();
+    while !left.is_empty() {
+        let next = choice.below(left.len() as u64) as usize;
+        fs::read(left.swap_remove(next)).unwrap();
+    }
+}
+
+/// Runs what a page shows of mounts. How many commands that are.
+fn run(page: &Page) -> usize {
+    let blocks = page.blocks();
+    if !blocks.iter().any(|block| block.is_shell() && block.mounts()) {
+        return 0;
+    }
+    let mut session = Session::new();
+    let mut run = 0;
+    for block in blocks {
+        session.scene.keep(&block);
+        if block.is_shell() && block.mounts() {
+            let Block { at, .. } = &block;
+            for command in block.commands().iter().filter(|command| is_belady(command)) {
+                session.run(at, command);
+                run += 1;
+            }
+        }
+    }
+    session.end_own();
+    assert!(session.mounted.is_none(), "{}: the last mount was not ended", page.name);
+    run
+}
+
+#[test]
+fn commands_of_the_documents_do_what_is_shown() {
+    let run: usize = pages().iter().map(run).sum();
+    assert!(run > 50, "only {run} commands");
+}
