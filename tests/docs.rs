@@ -17,12 +17,21 @@ use std::process::{Command, Stdio};
 
 use belady::config::KEYS;
 use belady::order::OrderSpec;
-use documents::{Block, OTHERS, Page, Scene, is_belady, pages, root};
+use documents::{Block, Page, Scene, is_belady, pages, root};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Languages that a block may have.
 const LANGUAGES: [&str; 5] = ["sh", "console", "toml", "python", "text"];
+
+/// Commands that are shown and are not belady's: how they begin, and why they are not run.
+const OTHERS: [(&str, &str); 5] = [
+    ("scripts/demo", "installs packages and trains for minutes"),
+    ("scripts/test", "runs these tests, too"),
+    ("scripts/bench", "measures for minutes; a test must not depend on speed"),
+    ("cargo install", "builds a release, and writes outside of the build directory"),
+    ("python train.py", "stands for a job of the reader's own"),
+];
 
 fn blocks() -> Vec<Block> {
     pages().iter().flat_map(Page::blocks).collect()

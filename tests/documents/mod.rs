@@ -6,15 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Commands that are shown and are not belady's: how they begin, and why they are not run.
-pub(crate) const OTHERS: [(&str, &str); 5] = [
-    ("scripts/demo", "installs packages and trains for minutes"),
-    ("scripts/test", "runs these tests, too"),
-    ("scripts/bench", "measures for minutes; a test must not depend on speed"),
-    ("cargo install", "builds a release, and writes outside of the build directory"),
-    ("python train.py", "stands for a job of the reader's own"),
-];
-
 /// Directories of the documents, in the order in which they are replaced by a test's own.
 pub(crate) const SOURCE: &str = "/lustre/imagenet";
 pub(crate) const MOUNT: &str = "/mnt/imagenet";
