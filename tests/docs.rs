@@ -199,11 +199,11 @@ fn keys_of_settings_exist() {
 }
 
 /// The anchors of a page's headings, as hosts of repositories make them.
-fn anchors(text: &str) -> Vec<String> {
-    let headings = text.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
-    let headings = headings.map(|heading| heading.trim().to_lowercase().replace(' ', "-"));
+fn anchors(page: &Page) -> Vec<String> {
+    let lines = prose(page).into_iter().map(|(_, line)| line).filter(|line| line.starts_with('#'));
+    let headings = lines.map(|line| line.trim_start_matches('#').trim().to_lowercase());
     let keep = |c: &char| c.is_alphanumeric() || "-_".contains(*c);
-    headings.map(|heading| heading.chars().filter(keep).collect()).collect()
+    headings.map(|text| text.replace(' ', "-").chars().filter(keep).collect()).collect()
 }
 
 #[test]
@@ -225,7 +225,8 @@ fn links_lead_somewhere() {
             let file = if path.is_empty() { root().join(&page.name) } else { directory.join(path) };
             assert!(file.exists(), "{}: {target} is not there", page.name);
             if !anchor.is_empty() {
-                let found = anchors(&fs::read_to_string(&file).unwrap());
+                let text = fs::read_to_string(&file).unwrap();
+                let found = anchors(&Page { name: target.to_owned(), text });
                 let has = found.iter().any(|known| known == anchor);
                 assert!(has, "{}: {target}: the headings are {found:?}", page.name);
             }

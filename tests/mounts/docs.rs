@@ -100,6 +100,8 @@ impl Session {
             let listed: Value = serde_json::from_str(&self.ground.ends(0, &held)).unwrap();
             listed.as_array().unwrap().len() == files
         });
+        let loaders = || mounted.status()["loaders"].as_array().map_or(0, Vec::len);
+        wait_until("its loader is seen", || loaders() > 0);
         self.mounted = Some((mounted, By::Test));
     }
 }
