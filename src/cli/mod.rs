@@ -9,6 +9,7 @@ mod cache;
 mod catalog;
 mod config;
 mod doctor;
+mod examples;
 mod mount;
 mod order;
 mod rehearse;
@@ -23,7 +24,7 @@ mod watcher;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::error::Error;
@@ -46,7 +47,7 @@ enum Verb {
     Umount(umount::Args),
     /// Show what mounts are doing
     Status(status::Args),
-    /// Bring samples here before they are read, or have them gone
+    /// Fetch samples before a job reads them, or evict them
     Warmup(warmup::Args),
     /// Show, check and set access orders
     #[command(subcommand)]
@@ -57,13 +58,13 @@ enum Verb {
     /// Show, check and delete what cache directories hold
     #[command(subcommand)]
     Cache(cache::Verb),
-    /// Hand what is known of a source's names to other nodes and jobs
+    /// Export and import the catalog of a source, for other nodes and jobs
     #[command(subcommand)]
     Catalog(catalog::Verb),
-    /// Show, feed and choose from rehearsal buffers
+    /// Show, fill and draw from rehearsal buffers
     #[command(subcommand)]
     Rehearse(rehearse::Verb),
-    /// Show what this machine offers, and the fix for what is missing
+    /// Check what a mount needs on this machine, with the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
     Simulate(simulate::Args),
@@ -75,7 +76,8 @@ enum Verb {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     outlive_file_limits();
-    let cli = match Cli::try_parse() {
+    let matches = examples::add(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(wrong) if wrong.use_stderr() => return misused(&wrong),
         Err(help) => help.exit(),

@@ -40,10 +40,10 @@ pub(super) struct Args {
     /// Fetch nothing more after this time, as 10m; what is on its way then has 5s more
     #[arg(long, value_name = "TIME", conflicts_with_all = ["check", "evict"])]
     deadline: Option<Period>,
-    /// Only say how much is here
+    /// Only say how much is in RAM and on the cache disk
     #[arg(long)]
     check: bool,
-    /// Have it gone from RAM and disk; the source is not touched
+    /// Evict from RAM and the cache disk; the source is not touched
     #[arg(long, conflicts_with = "check")]
     evict: bool,
     /// Print JSON
