@@ -7,7 +7,7 @@
 //!    connection of the same tree has its files read past the page cache (`direct`).
 //! 4. [`probe`] tries what the kernel can do on a throwaway mount.
 //! 5. [`Mounted::control`] mounts the control files and [`Mounted::views`] the views of rehearsal
-//!    buffers, small connections of the same daemon.
+//!    buffers, small connections of the same daemon: two trees of `virtual_files`.
 
 mod cachestat;
 mod connections;
@@ -20,7 +20,6 @@ mod inside;
 mod known;
 mod listings;
 mod notify;
-mod opened;
 mod ops;
 mod own;
 mod pass;
@@ -30,6 +29,7 @@ mod requests;
 mod room;
 mod table;
 mod views;
+mod virtual_files;
 mod watchdog;
 mod writing;
 
@@ -49,7 +49,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::rehearsal::views::Views;
 pub use connections::{Switch, can_abort};
-use control::ControlOps;
+use control::Control;
 pub use control::{Accept, ControlFile, Render};
 use direct::Direct;
 use guard::Guarded;
@@ -68,7 +68,8 @@ pub use table::{
     place_on_device, source_name, unmount,
 };
 use table::{device_at, sever};
-use views::ViewOps;
+use views::ViewTree;
+use virtual_files::{Tree, VirtualFiles};
 use watchdog::{Answering, PATIENCE, Patience, Watchdog};
 
 /// How a connection is mounted.
@@ -163,16 +164,7 @@ impl Mounted {
         room: Arc<Room>,
         mountpoint: &Path,
     ) -> Result<Self> {
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::NoSuid,
-            MountOption::NoDev,
-            MountOption::NoExec,
-            MountOption::DefaultPermissions,
-            MountOption::FSName("belady-control".into()),
-            MountOption::Subtype("belady".into()),
-        ];
-        Unserved::mount(ControlOps::new(files, room), mountpoint, &config)?.serve()
+        Mounted::tree(Control(files), room, mountpoint, ("belady-control", SessionACL::Owner))
     }
 
     /// Mounts the views of rehearsal buffers. There is `room` for what is written to them.
@@ -185,6 +177,19 @@ impl Mounted {
         mountpoint: &Path,
         allow_other: bool,
     ) -> Result<Self> {
+        let acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+        let (tree, how) = (ViewTree::new(Arc::clone(&views)), ("belady-rehearsal", acl));
+        let mounted = Mounted::tree(tree, room, mountpoint, how)?;
+        views.lapse_by(views::lapse_by(mounted.session.notifier()));
+        Ok(mounted)
+    }
+
+    fn tree(
+        tree: impl Tree,
+        room: Arc<Room>,
+        mountpoint: &Path,
+        (name, acl): (&str, SessionACL),
+    ) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::NoSuid,
@@ -192,14 +197,11 @@ impl Mounted {
             MountOption::NoExec,
             MountOption::NoAtime,
             MountOption::DefaultPermissions,
-            MountOption::FSName("belady-rehearsal".into()),
+            MountOption::FSName(name.into()),
             MountOption::Subtype("belady".into()),
         ];
-        config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
-        let ops = ViewOps::new(Arc::clone(&views), room);
-        let mounted = Unserved::mount(ops, mountpoint, &config)?.serve()?;
-        views.lapse_by(views::lapse_by(mounted.session.notifier()));
-        Ok(mounted)
+        config.acl = acl;
+        Unserved::mount(VirtualFiles::new(tree, room), mountpoint, &config)?.serve()
     }
 
     /// Where it is mounted.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fuser::Errno;
+use nix::errno::Errno;
 
 /// Bytes of all files together, however much memory there is: an order of 10^7 paths.
 pub(super) const BYTES_MAX: usize = 2 << 30;
@@ -73,13 +73,4 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
     }
-}
-
-/// Says in the log that what is written to a file is refused, after so many bytes.
-pub(super) fn log_refusal(why: Errno, bytes: usize) {
-    let why = match why {
-        Errno::ENOSPC => "there is no memory for more",
-        _ => "it is too long or has a gap",
-    };
-    tracing::warn!(bytes, why, "what is written to a file of belady is refused, all of it");
 }

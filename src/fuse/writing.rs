@@ -1,142 +1,220 @@
-//! What is written to the files of views that take something, until it is whole.
+//! What is written to a file that takes it, until it is taken.
 //!
-//! Each process that was forked meanwhile closes its copy of the descriptor as well, in the middle of
-//! what is written: only the one that wrote last ends it.
+//! 1. Bytes are added as they are written, and take a share of the [`Room`] of all files.
+//! 2. When some of them are whole they are handed out: with the write, with an fsync, or at the close.
+//! 3. Their share is given back when something has come of them.
+//!
+//! A process that was forked meanwhile closes its copy of the descriptor in the middle of what is
+//! written, and a shell closes one before it writes: only the close of whoever wrote last counts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 
-use fuser::{Errno, LockOwner};
+use fuser::LockOwner;
+use nix::errno::Errno;
 
-use super::room::{Room, Share, log_refusal};
-use crate::sync::{Mutex, MutexGuard};
+use super::room::{self, Room, Share};
+use crate::sync::Mutex;
 
-/// Bytes of one file that wait for their end at most.
+/// Bytes of lines or records that wait for their end at most.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that are whole.
+/// What a file takes, which says when it is whole.
+#[derive(Clone, Copy)]
+pub(super) enum Takes {
+    /// A text that is written in any order, whole at its close. It stays, so that others can go on with
+    /// it.
+    Text,
+    /// Lines, wherever they are written. Each is whole with its end.
+    Lines,
+    /// Records of so many bytes, wherever they are written. An fsync takes those that are whole.
+    Records(usize),
+}
+
+/// Bytes, and the room that they take.
 pub(super) struct Whole {
     pub(super) bytes: Vec<u8>,
-    /// What they take until something has come of them.
     pub(super) share: Share,
+}
+
+impl Whole {
+    fn empty(room: &Arc<Room>) -> Arc<Self> {
+        Arc::new(Whole { bytes: Vec::new(), share: room.share() })
+    }
+
+    fn copy(&self, room: &Arc<Room>) -> Result<Self, Errno> {
+        let mut share = room.share();
+        share.grow(self.bytes.len())?;
+        Ok(Whole { bytes: self.bytes.clone(), share })
+    }
+
+    /// Puts bytes at a place in it, or at its end.
+    fn put(&mut self, at: u64, data: &[u8], most: usize) -> Result<(), Errno> {
+        let length = self.bytes.len();
+        let at = usize::try_from(at).ok().filter(|at| *at <= length).ok_or(Errno::EFBIG)?;
+        if at.saturating_add(data.len()) > most {
+            return Err(Errno::EFBIG);
+        }
+        let (over, behind) = data.split_at(data.len().min(length - at));
+        self.share.grow(behind.len())?;
+        self.bytes[at..at + over.len()].copy_from_slice(over);
+        self.bytes.extend_from_slice(behind);
+        Ok(())
+    }
+
+    /// Splits off what is there up to a place.
+    fn split(&mut self, to: usize) -> Arc<Self> {
+        let rest = self.bytes.split_off(to);
+        let bytes = std::mem::replace(&mut self.bytes, rest);
+        Arc::new(Whole { share: self.share.split(bytes.len()), bytes })
+    }
+}
+
+/// A text to change. If it is being taken it stays as it was, and this is a copy of it.
+fn own<'a>(text: &'a mut Arc<Whole>, room: &Arc<Room>) -> Result<&'a mut Whole, Errno> {
+    if Arc::get_mut(text).is_none() {
+        *text = Arc::new(text.copy(room)?);
+    }
+    Arc::get_mut(text).ok_or(Errno::EIO)
 }
 
 /// A file that somebody writes to.
 pub(super) struct Writing {
+    takes: Takes,
+    room: Arc<Room>,
     begun: Mutex<Begun>,
-    /// Why something of it was refused, as an errno; 0: nothing was.
-    refused: AtomicI32,
 }
 
-/// What is not whole.
 struct Begun {
-    bytes: Vec<u8>,
-    share: Share,
-    writer: Option<LockOwner>,
-    /// It was more than can wait, and none of it is left.
-    over: Option<Errno>,
-}
-
-impl Begun {
-    /// What is there up to a place.
-    fn take(&mut self, to: usize) -> Whole {
-        let rest = self.bytes.split_off(to);
-        let bytes = std::mem::replace(&mut self.bytes, rest);
-        let share = self.share.split(bytes.len());
-        Whole { bytes, share }
-    }
-
-    fn take_all(&mut self) -> Whole {
-        self.take(self.bytes.len())
-    }
+    /// What was written, or why that was refused: nothing is left of it then.
+    text: Result<Arc<Whole>, Errno>,
+    /// Who wrote last, if that was not closed since. The kernel may not name him.
+    writer: Option<Option<LockOwner>>,
+    /// Why something was refused of what was taken.
+    refused: Option<Errno>,
 }
 
 impl Writing {
     /// One that nothing was written to, of those that share this room.
-    pub(super) fn new(room: &Arc<Room>) -> Arc<Self> {
-        let begun = Begun { bytes: Vec::new(), share: room.share(), writer: None, over: None };
-        Arc::new(Writing { begun: Mutex::new(begun), refused: AtomicI32::default() })
+    pub(super) fn new(takes: Takes, room: &Arc<Room>) -> Self {
+        let begun = Begun { text: Ok(Whole::empty(room)), writer: None, refused: None };
+        Writing { takes, room: Arc::clone(room), begun: Mutex::new(begun) }
     }
 
-    fn begun(&self) -> MutexGuard<'_, Begun> {
-        self.begun.lock()
+    /// Takes what is left.
+    fn all(&self, begun: &mut Begun) -> Result<Arc<Whole>, Errno> {
+        let text = begun.text.as_mut().map_err(|why| *why)?;
+        match self.takes {
+            Takes::Text => Ok(Arc::clone(text)),
+            _ => own(text, &self.room).map(|text| text.split(text.bytes.len())),
+        }
     }
 
-    /// Adds to what is not whole yet.
+    /// Adds what is written, and says what is whole with it.
     ///
     /// # Errors
-    /// `EFBIG` where it is too much for one file, `ENOSPC` where there is no memory for more that is not
-    /// whole: then nothing of it is left, and nothing more is taken.
-    pub(super) fn add(&self, data: &[u8], writer: Option<LockOwner>) -> Result<(), Errno> {
-        let mut begun = self.begun();
-        begun.writer = writer;
-        if let Some(over) = begun.over {
-            return Err(over);
-        }
-        let grown = match begun.bytes.len() + data.len() {
-            ..=BYTES_MAX => begun.share.grow(data.len()),
-            _ => Err(Errno::EFBIG),
+    /// `EFBIG` if it is too much for one file, or has a gap before it; `ENOSPC` if there is no memory for
+    /// more. Nothing of the file is left then, and nothing more is taken.
+    pub(super) fn add(
+        &self,
+        offset: u64,
+        data: &[u8],
+        writer: Option<LockOwner>,
+    ) -> Result<Option<Arc<Whole>>, Errno> {
+        let mut begun = self.begun.lock();
+        begun.writer = Some(writer);
+        let text = begun.text.as_mut().map_err(|why| *why)?;
+        let length = text.bytes.len();
+        let (at, most) = match self.takes {
+            Takes::Text => (offset, room::BYTES_MAX),
+            _ => (length as u64, BYTES_MAX),
         };
-        match grown {
-            Ok(()) => begun.bytes.extend_from_slice(data),
-            Err(over) => {
-                log_refusal(over, begun.bytes.len());
-                drop(begun.take_all());
-                begun.over = Some(over);
+        let added = own(text, &self.room).and_then(|text| text.put(at, data, most).map(|()| text));
+        let lines = |text: &mut Whole| {
+            let end = text.bytes.iter().rposition(|byte| *byte == b'\n')?;
+            Some(text.split(end + 1))
+        };
+        match added {
+            Ok(text) => Ok(matches!(self.takes, Takes::Lines).then(|| lines(text)).flatten()),
+            Err(why) => {
+                let why_not = match why {
+                    Errno::ENOSPC => "there is no memory for more",
+                    _ => "it is too long or has a gap",
+                };
+                tracing::warn!(
+                    bytes = length,
+                    why = why_not,
+                    "what is written to a file of belady is refused, all of it"
+                );
+                begun.text = Err(why);
+                Err(why)
             }
         }
-        grown
     }
 
-    /// Why it was too much, if it was.
-    pub(super) fn over(&self) -> Option<Errno> {
-        self.begun().over
+    /// Takes what an fsync takes.
+    ///
+    /// # Errors
+    /// Why what was written was refused.
+    pub(super) fn synced(&self) -> Result<Option<Arc<Whole>>, Errno> {
+        let mut begun = self.begun.lock();
+        let text = begun.text.as_mut().map_err(|why| *why)?;
+        let Takes::Records(of) = self.takes else { return Ok(None) };
+        let text = own(text, &self.room)?;
+        let rest = text.bytes.len().checked_rem(of).unwrap_or(0);
+        Ok(Some(text.split(text.bytes.len() - rest)))
     }
 
-    /// Adds to lines, and says those that are whole with this.
-    pub(super) fn add_lines(&self, data: &[u8], writer: Option<LockOwner>) -> Result<Whole, Errno> {
-        self.add(data, writer)?;
-        let mut begun = self.begun();
-        let whole = begun.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        Ok(begun.take(whole))
+    /// Takes what is left when a descriptor is closed: nothing unless its owner wrote last.
+    pub(super) fn closed(&self, closer: LockOwner) -> Option<Result<Arc<Whole>, Errno>> {
+        let mut begun = self.begun.lock();
+        begun.writer.take_if(|writer| *writer == Some(closer))?;
+        Some(self.all(&mut begun))
     }
 
-    /// What is there of parts of this size.
-    pub(super) fn whole(&self, of: usize) -> Whole {
-        let mut begun = self.begun();
-        let rest = begun.bytes.len().checked_rem(of).unwrap_or(0);
-        let whole = begun.bytes.len() - rest;
-        begun.take(whole)
-    }
-
-    /// What is left, where whoever closes a descriptor has written to it.
-    pub(super) fn end(&self, closer: LockOwner) -> Option<Whole> {
-        let mut begun = self.begun();
-        let ends = begun.writer.is_some_and(|writer| writer == closer);
-        ends.then(|| begun.take_all())
-    }
-
-    /// What is left when nobody has the file open any more: whoever wrote it may have left its
+    /// Takes what is left when nobody has the file open any more: whoever wrote it may have left its
     /// closing to others.
-    pub(super) fn rest(&self) -> Whole {
-        self.begun().take_all()
+    pub(super) fn rest(&self) -> Option<Arc<Whole>> {
+        let mut begun = self.begun.lock();
+        begun.writer.take()?;
+        self.all(&mut begun).ok()
     }
 
-    /// Something was refused.
-    pub(super) fn refuse(&self, why: Errno) {
-        self.refused.store(why.code(), Ordering::Relaxed);
+    /// Begins anew, also after something was refused.
+    pub(super) fn truncate(&self) {
+        self.begun.lock().text = Ok(Whole::empty(&self.room));
+    }
+
+    /// Notes what has come of what was taken.
+    pub(super) fn note(&self, came: Result<(), Errno>) {
+        let mut begun = self.begun.lock();
+        begun.refused = came.err().or(begun.refused);
     }
 
     /// Why something was refused since this was asked last.
-    pub(super) fn refused(&self) -> Option<Errno> {
-        let code = self.refused.swap(0, Ordering::Relaxed);
-        (code != 0).then(|| Errno::from_i32(code))
+    pub(super) fn refused(&self) -> Result<(), Errno> {
+        self.begun.lock().refused.take().map_or(Ok(()), Err)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MEMORY: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
+    const OWNER: LockOwner = LockOwner(7);
+
+    fn open(takes: Takes) -> (Arc<Room>, Writing) {
+        let room = Arc::<Room>::default();
+        room.resize(MEMORY);
+        let file = Writing::new(takes, &room);
+        (room, file)
+    }
+
+    /// Adds to lines or records.
+    fn add(file: &Writing, data: &[u8]) -> Result<Option<Arc<Whole>>, Errno> {
+        file.add(0, data, None)
+    }
 
     /// All files together take as much as there is room for, as long as something of it waits or is
     /// being taken.
@@ -145,53 +223,97 @@ mod tests {
         const FILES: usize = 4;
         let room = Arc::<Room>::default();
         room.resize(FILES * BYTES_MAX);
-        let files: Vec<_> = (0..=FILES).map(|_| Writing::new(&room)).collect();
+        let of = |file| if file == 2 { Takes::Lines } else { Takes::Records(1000) };
+        let files: Vec<_> = (0..=FILES).map(|file| Writing::new(of(file), &room)).collect();
         let taken = || room.taken();
         let data = vec![7; BYTES_MAX];
         for file in &files[..FILES] {
-            file.add(&data[..BYTES_MAX - 1], None).unwrap();
-            file.add(b"x", None).unwrap();
+            add(file, &data[..BYTES_MAX - 1]).unwrap();
+            add(file, b"x").unwrap();
         }
         assert_eq!(taken(), FILES * BYTES_MAX);
-        assert_eq!(files[FILES].add(b"x", None), Err(Errno::ENOSPC));
-        assert_eq!(files[FILES].over(), Some(Errno::ENOSPC));
+        assert_eq!(add(&files[FILES], b"x").err(), Some(Errno::ENOSPC));
+        assert_eq!(files[FILES].synced().err(), Some(Errno::ENOSPC));
         // What is too much for one file goes at once.
-        assert_eq!(files[0].add(b"x", None), Err(Errno::EFBIG));
-        assert_eq!(files[0].add(b"x", None), Err(Errno::EFBIG));
-        assert!(files[0].rest().bytes.is_empty());
+        assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
+        assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
+        assert!(files[0].rest().is_none());
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         // What is whole takes its room until something has come of it.
-        let whole = files[1].whole(1000);
+        let whole = files[1].synced().unwrap().unwrap();
         assert_eq!(whole.bytes.len(), BYTES_MAX / 1000 * 1000);
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         drop(whole);
         assert_eq!(taken(), 2 * BYTES_MAX + BYTES_MAX % 1000);
-        let lines = files[1].add_lines(b"a\nb\nc", None).unwrap();
-        assert!(lines.bytes.ends_with(b"a\nb\n"));
-        drop(lines);
-        assert_eq!(
-            (taken(), files[1].rest().bytes.as_slice()),
-            (2 * BYTES_MAX + 1, b"c".as_slice())
-        );
+        drop(files[2].rest());
+        let lines = add(&files[2], b"a\nb\nc").unwrap().unwrap();
+        assert_eq!(lines.bytes, b"a\nb\n");
+        assert!(files[2].synced().unwrap().is_none(), "lines are taken as they are written");
+        drop((lines, files[1].rest()));
+        assert_eq!(taken(), BYTES_MAX + 1);
+        assert_eq!(files[2].rest().unwrap().bytes, b"c");
         drop(files);
         assert_eq!(taken(), 0);
     }
 
-    /// Whoever writes without end is refused when he has as much as there is memory for.
+    /// As `cat /dev/zero` does it.
     #[test]
     fn what_has_no_memory_is_refused_and_let_go_of() {
-        const MEMORY: usize = 1 << 20;
-        let room = Arc::<Room>::default();
-        room.resize(MEMORY);
-        let file = Writing::new(&room);
-        let written = (0..100).take_while(|_| file.add(&[b'x'; 64 << 10], None).is_ok()).count();
-        assert_eq!((written << 16, room.taken()), (MEMORY, 0));
-        assert_eq!(file.add_lines(b"x 1\n", None).err(), Some(Errno::ENOSPC), "and nothing more");
-        assert_eq!((file.over(), file.rest().bytes.len()), (Some(Errno::ENOSPC), 0));
-        // Others go on, as far as there is memory left.
-        room.resize(MEMORY / 2);
-        let other = Writing::new(&room);
-        assert_eq!(other.add(&vec![b'x'; MEMORY / 2], None), Ok(()));
-        assert_eq!(other.add(b"x", None), Err(Errno::ENOSPC));
+        for takes in [Takes::Text, Takes::Lines, Takes::Records(8)] {
+            let (room, file) = open(takes);
+            let zeros = vec![0; PIECE];
+            let write =
+                |number: usize| file.add((number * PIECE) as u64, &zeros, Some(OWNER)).err();
+            assert_eq!((0..16).find_map(write), None);
+            assert_eq!((write(16), room.taken()), (Some(Errno::ENOSPC), 0));
+            assert_eq!(write(0), Some(Errno::ENOSPC), "nothing more is taken");
+            assert_eq!(file.synced().err(), Some(Errno::ENOSPC));
+            assert_eq!(file.closed(OWNER).and_then(Result::err), Some(Errno::ENOSPC));
+            // Others go on, as far as there is memory left.
+            room.resize(MEMORY / 2);
+            let other = Writing::new(Takes::Records(8), &room);
+            assert!(add(&other, &vec![b'x'; MEMORY / 2]).is_ok());
+            assert_eq!(add(&other, b"x").err(), Some(Errno::ENOSPC));
+            // Who begins anew is taken at his word.
+            file.truncate();
+            assert!(file.add(0, b"sequential", Some(OWNER)).is_ok());
+            assert_eq!(file.rest().map(|text| text.bytes.clone()), Some(b"sequential".to_vec()));
+            drop(file);
+            assert_eq!(room.taken(), 0);
+        }
+    }
+
+    /// What is taken at a close is no copy, and is not changed by who writes on meanwhile.
+    #[test]
+    fn what_is_being_taken_stays_as_it_was() {
+        let (room, file) = open(Takes::Text);
+        let second = LockOwner(8);
+        file.add(0, b"a\nb", Some(OWNER)).unwrap();
+        assert!(file.closed(second).is_none(), "somebody else wrote it");
+        let taken = file.closed(OWNER).unwrap().ok().unwrap();
+        assert!(file.closed(OWNER).is_none() && file.rest().is_none(), "it is taken");
+        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 3));
+        file.add(3, b"\nc", Some(second)).unwrap();
+        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 8));
+        drop(taken);
+        file.add(0, b"x", Some(second)).unwrap();
+        assert_eq!(file.add(6, b"beyond its end", Some(second)).err(), Some(Errno::EFBIG));
+        assert!(file.rest().is_none() && room.taken() == 0);
+    }
+
+    #[test]
+    fn what_is_written_over_takes_no_more_room() {
+        let (room, file) = open(Takes::Text);
+        assert!(file.add(0, b"sequential\n", None).unwrap().is_none());
+        file.add(2, b"QUENTIALLY\n", None).unwrap();
+        let text = file.rest().unwrap();
+        assert_eq!((text.bytes.as_slice(), room.taken()), (b"seQUENTIALLY\n".as_slice(), 13));
+    }
+
+    #[test]
+    fn what_was_refused_is_said_once() {
+        let (_, file) = open(Takes::Lines);
+        [Ok(()), Err(Errno::EINVAL), Ok(())].into_iter().for_each(|came| file.note(came));
+        assert_eq!((file.refused(), file.refused()), (Err(Errno::EINVAL), Ok(())));
     }
 }

@@ -100,7 +100,9 @@ fn an_order_is_taken_when_its_file_is_closed() {
     assert_eq!(write_order(&mounted, list.as_bytes()), Ok(()));
     following("1 epoch of 40 samples");
     fs::write(ground.path("order.txt"), "class/0001.png\nclass/0002.png\n").unwrap();
+    // It sets times and modes, too, before it closes the file.
     let copied = Command::new("cp")
+        .arg("-p")
         .arg(ground.path("order.txt"))
         .arg(mounted.path(".belady/order"))
         .status();

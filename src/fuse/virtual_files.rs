@@ -1,0 +1,418 @@
+//! Files that are made up: the control files, and the views of rehearsal buffers. Each is a connection
+//! of its own, where every open is seen.
+//!
+//! 1. A [`Tree`] says what its nodes are. It may answer later, from another thread.
+//! 2. An opening of a file has a number, under which lies what the tree shows to its reader and what is
+//!    [written](Writing) to it. An opening of a directory has one too, under which lies what was in it.
+//! 3. What is written is given to the tree when it is whole. The close fails if it was refused.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use nix::errno::Errno as Why;
+
+use super::convert::errno;
+use super::room::Room;
+use super::writing::{Takes, Whole, Writing};
+use crate::sync::Mutex;
+
+/// Extended attributes of a file: its class, and its path within the dataset.
+const LABEL: &str = "user.belady.label";
+const SOURCE: &str = "user.belady.source";
+
+/// A node, as the kernel is told of it.
+pub(super) struct Node {
+    pub(super) attr: FileAttr,
+    /// For how long the kernel may believe that, and the name that it looked up.
+    pub(super) valid: Duration,
+    pub(super) name_valid: Duration,
+}
+
+/// What opening a file gives: what a reader is shown, what a writer may write, and how the kernel has
+/// it open.
+pub(super) type Opened<F> = (F, Option<Takes>, FopenFlags);
+
+/// A name of a directory, with the node and its kind.
+pub(super) type Name = (String, u64, FileType);
+
+/// Takes an answer.
+pub(super) type Done<T = ()> = Box<dyn FnOnce(Result<T, Why>) + Send>;
+
+/// The nodes of a filesystem. No method blocks; `task` is the thread that waits for the answer.
+pub(super) trait Tree: Send + Sync + 'static {
+    /// What a reader of an open file is shown.
+    type File: Send + Sync;
+
+    fn lookup(self: &Arc<Self>, parent: u64, name: &OsStr, task: u32, found: Done<Node>);
+
+    fn node(self: &Arc<Self>, node: u64, told: Done<Node>);
+
+    fn list(self: &Arc<Self>, node: u64, task: u32, listed: Done<Vec<Name>>);
+
+    fn open(&self, node: u64, mode: OpenAccMode) -> Result<Opened<Self::File>, Why>;
+
+    /// Reads from an offset so many bytes of what is shown.
+    fn read(&self, node: u64, shown: Arc<Self::File>, at: (u64, u32), task: u32, reply: ReplyData);
+
+    /// Whether attributes of a node may be set, or seem to be: none are.
+    fn may_set(&self, node: u64, size: Option<u64>) -> Result<(), Why>;
+
+    /// Takes what was written to a file and is whole.
+    fn take(&self, node: u64, whole: Arc<Whole>, done: Done);
+
+    /// Makes last what was taken of a file.
+    fn sync(&self, _node: u64, done: Done) {
+        done(Ok(()));
+    }
+
+    /// A task waits for an answer. If it is killed it gets another one.
+    fn awaited(&self, _task: u32, answer: Done) -> Done {
+        answer
+    }
+
+    /// The kernel has forgotten so many lookups of a node.
+    fn forget(&self, _node: u64, _lookups: u64) {}
+
+    fn read_link(&self, _node: u64) -> Result<String, Why> {
+        Err(Why::EINVAL)
+    }
+
+    /// The class of a file and its path within the dataset, if it is a sample.
+    fn label(&self, _node: u64) -> Option<(String, String)> {
+        None
+    }
+}
+
+/// What is there from an offset on, of so many bytes, cut at the end.
+pub(super) fn part(bytes: &[u8], (offset, size): (u64, u32)) -> &[u8] {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let to = from.saturating_add(size as usize).min(bytes.len());
+    &bytes[from..to]
+}
+
+/// Attributes of a node, which is ours.
+pub(super) fn attr(node: u64, kind: FileType, perm: u16, size: u64, time: SystemTime) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node),
+        size,
+        blocks: size.div_ceil(512),
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind,
+        perm,
+        nlink: 1,
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// What is open, by number.
+struct Handles<T> {
+    open: Mutex<HashMap<u64, Arc<T>>>,
+    last: AtomicU64,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles { open: Mutex::default(), last: AtomicU64::default() }
+    }
+}
+
+impl<T> Handles<T> {
+    fn keep(&self, opened: T) -> FileHandle {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.lock().insert(number, Arc::new(opened));
+        FileHandle(number)
+    }
+
+    fn get(&self, handle: FileHandle) -> Option<Arc<T>> {
+        self.open.lock().get(&handle.0).cloned()
+    }
+
+    fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
+        self.open.lock().remove(&handle.0)
+    }
+}
+
+/// A file that is open.
+struct Open<F> {
+    shown: Arc<F>,
+    writing: Option<Arc<Writing>>,
+}
+
+/// The filesystem of a tree.
+pub(super) struct VirtualFiles<T: Tree> {
+    tree: Arc<T>,
+    files: Handles<Open<T::File>>,
+    directories: Arc<Handles<Vec<Name>>>,
+    /// What is written to all files and not taken yet.
+    room: Arc<Room>,
+}
+
+impl<T: Tree> VirtualFiles<T> {
+    pub(super) fn new(tree: T, room: Arc<Room>) -> Self {
+        let (files, directories) = Default::default();
+        VirtualFiles { tree: Arc::new(tree), files, directories, room }
+    }
+
+    /// What is written to an open file, if it takes that.
+    fn writing(&self, handle: FileHandle) -> Option<Arc<Writing>> {
+        self.files.get(handle)?.writing.clone()
+    }
+}
+
+fn with_attr(reply: ReplyAttr) -> Done<Node> {
+    Box::new(|told| match told {
+        Ok(node) => reply.attr(&node.valid, &node.attr),
+        Err(why) => reply.error(errno(why)),
+    })
+}
+
+fn with_nothing(reply: ReplyEmpty) -> Done {
+    Box::new(|came| match came {
+        Ok(()) => reply.ok(),
+        Err(why) => reply.error(errno(why)),
+    })
+}
+
+fn xattr(value: &[u8], size: u32, reply: ReplyXattr) {
+    match size {
+        0 => reply.size(value.len() as u32),
+        size if (size as usize) < value.len() => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+impl<T: Tree> Filesystem for VirtualFiles<T> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Readers of one directory do not wait for each other, and a link is read once: it never changes.
+        // Each is a gain and none is needed: an old kernel goes without.
+        for flag in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_CACHE_SYMLINKS] {
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(1 << 20);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = |found: Result<Node, Why>| match found {
+            Ok(Node { attr, valid, name_valid }) => {
+                reply.entry_with_ttls(&valid, &name_valid, &attr, Generation(0));
+            }
+            Err(why) => reply.error(errno(why)),
+        };
+        self.tree.lookup(parent.0, name, request.pid(), Box::new(found));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.tree.forget(ino.0, lookups);
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.tree.read_link(ino.0) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(why) => reply.error(errno(why)),
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.tree.node(ino.0, with_attr(reply));
+    }
+
+    /// Opening with truncation is all that a shell does to a file that takes what is written.
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if let Err(why) = self.tree.may_set(ino.0, size) {
+            return reply.error(errno(why));
+        }
+        if let (Some(_), Some(writing)) = (size, fh.and_then(|fh| self.writing(fh))) {
+            writing.truncate();
+        }
+        self.tree.node(ino.0, with_attr(reply));
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let directories = Arc::clone(&self.directories);
+        let listed = move |listed| match listed {
+            Ok(listed) => reply.opened(directories.keep(listed), FopenFlags::empty()),
+            Err(why) => reply.error(errno(why)),
+        };
+        self.tree.list(ino.0, request.pid(), Box::new(listed));
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let Some(listed) = self.directories.get(fh) else { return reply.error(Errno::EBADF) };
+        let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
+        let listed = listed.iter().map(|(name, node, kind)| (INodeNo(*node), *kind, name.as_str()));
+        let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (index, (ino, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(skipped) {
+            if reply.add(ino, index as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.directories.remove(fh);
+        reply.ok();
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.tree.open(ino.0, flags.acc_mode()) {
+            Ok((shown, takes, flags)) => {
+                let writing = takes.map(|takes| Arc::new(Writing::new(takes, &self.room)));
+                let open = Open { shown: Arc::new(shown), writing };
+                reply.opened(self.files.keep(open), flags);
+            }
+            Err(why) => reply.error(errno(why)),
+        }
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(open) = self.files.get(fh) else { return reply.error(Errno::EBADF) };
+        self.tree.read(ino.0, Arc::clone(&open.shown), (offset, size), request.pid(), reply);
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(writing) = self.writing(fh) else { return reply.error(Errno::EBADF) };
+        let written = data.len() as u32;
+        let whole = match writing.add(offset, data, lock_owner) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return reply.written(written),
+            Err(why) => return reply.error(errno(why)),
+        };
+        let answer = move |came| match came {
+            Ok(()) => reply.written(written),
+            Err(why) => reply.error(errno(why)),
+        };
+        let answer = self.tree.awaited(request.pid(), Box::new(answer));
+        let done = move |came| {
+            // The close says what was refused.
+            writing.note(came);
+            answer(Ok(()));
+        };
+        self.tree.take(ino.0, whole, Box::new(done));
+    }
+
+    fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, by: LockOwner, reply: ReplyEmpty) {
+        let Some(writing) = self.writing(fh) else { return reply.ok() };
+        let last = match writing.closed(by) {
+            Some(Ok(last)) => last,
+            Some(Err(why)) => return reply.error(errno(why)),
+            None => return reply.ok(),
+        };
+        let answer = self.tree.awaited(req.pid(), with_nothing(reply));
+        let done = move |came| {
+            writing.note(came);
+            answer(writing.refused());
+        };
+        self.tree.take(ino.0, last, Box::new(done));
+    }
+
+    fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+        let Some(writing) = self.writing(fh) else { return reply.ok() };
+        let whole = match writing.synced() {
+            Ok(whole) => whole,
+            Err(why) => return reply.error(errno(why)),
+        };
+        let answer = self.tree.awaited(req.pid(), with_nothing(reply));
+        let Some(whole) = whole else { return self.tree.sync(ino.0, answer) };
+        let tree = Arc::clone(&self.tree);
+        let done = move |came: Result<(), Why>| match came {
+            Ok(()) => tree.sync(ino.0, answer),
+            Err(why) => answer(Err(why)),
+        };
+        self.tree.take(ino.0, whole, Box::new(done));
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let rest = self.files.remove(fh).and_then(|open| open.writing.as_ref()?.rest());
+        if let Some(rest) = rest {
+            // Nobody waits for what becomes of it.
+            self.tree.take(ino.0, rest, Box::new(drop));
+        }
+        reply.ok();
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = match (self.tree.label(ino.0), name.to_str()) {
+            (Some((label, _)), Some(LABEL)) => label,
+            (Some((_, source)), Some(SOURCE)) => source,
+            _ => return reply.error(Errno::NO_XATTR),
+        };
+        xattr(value.as_bytes(), size, reply);
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.tree.label(ino.0).map(|_| format!("{LABEL}\0{SOURCE}\0"));
+        xattr(names.unwrap_or_default().as_bytes(), size, reply);
+    }
+}
