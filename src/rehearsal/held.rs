@@ -22,7 +22,7 @@ use crate::buffer::{
 };
 use crate::config::RehearsalSettings;
 use crate::disk::Disk;
-use crate::disk::journal::{Journal, Wear};
+use crate::disk::journal::{Alive, Journal, Kept};
 use crate::rehearsal::Bindings;
 use crate::rehearsal::views::Sample;
 
@@ -44,11 +44,10 @@ pub(super) struct Held {
     labels: Labels,
     state: State,
     disk: Arc<dyn Disk>,
-    journal: Journal,
+    kept: Kept,
     streams: Streams,
     /// What came of the scores of this mount.
     pub(super) scores: Came,
-    wear: Wear,
     /// Others had left space on the disk when that was asked last.
     is_left: bool,
     /// It was said that the disk does not take what is written.
@@ -97,12 +96,11 @@ impl Held {
         let mut held = Held {
             settings,
             labels,
+            kept: Kept::new(journal, &state, min_free),
             state,
             disk,
-            journal,
             streams: Streams::default(),
             scores: Came::default(),
-            wear: Wear::new(0, min_free),
             is_left: true,
             warned: false,
             sync_failed: false,
@@ -119,7 +117,6 @@ impl Held {
         } else if before.capacity != capacity {
             held.commit(Record::Resized { capacity }, &[]);
         }
-        held.wear = Wear::new(held.live(), min_free);
         let _ = held.write();
         Ok(held)
     }
@@ -150,7 +147,7 @@ impl Held {
     fn commit(&mut self, record: Record, bytes: &[u8]) {
         let text = serde_json::to_vec(&record).map_err(Error::from);
         let committed = text.and_then(|text| {
-            let pinned = self.journal.append(&text, bytes)?;
+            let pinned = self.kept.journal.append(&text, bytes)?;
             self.state.apply(record, (!bytes.is_empty()).then_some(pinned))
         });
         self.changes.store(self.state.changes, Ordering::Release);
@@ -300,10 +297,10 @@ impl Held {
     /// Makes room for what may happen next, by writing what waits. There is none if the disk does not
     /// take that, or if others need the space of the disk.
     pub(super) fn make_room(&mut self) -> bool {
-        if self.journal.is_full() {
+        if self.kept.journal.is_full() {
             let _ = self.write();
         }
-        let is_left = self.wear.check_room(&self.journal, 0);
+        let is_left = self.kept.check_room(0);
         if self.is_left && !is_left {
             let name = &self.settings.name;
             tracing::warn!(
@@ -313,7 +310,7 @@ impl Held {
         }
         self.is_left = is_left;
         // What comes behind something that the disk has lost would be lost with it.
-        is_left && !self.sync_failed && !self.journal.is_full()
+        is_left && !self.sync_failed && !self.kept.journal.is_full()
     }
 
     /// Writes what happened to the disk; rewrites the journal where most of it is dead. What could
@@ -331,17 +328,17 @@ impl Held {
     }
 
     fn put(&mut self) -> Result<()> {
-        let result = self.journal.write();
-        if result.is_ok()
-            && self.wear.is_due(&self.journal)
-            && let Err(error) = self.leave_dead_bytes()
-            && self.is_left
-        {
+        self.kept.journal.write()?;
+        match self.kept.leave_dead_bytes(&self.state) {
+            Ok(saved) => saved.into_iter().for_each(|saved| self.begun_anew(saved)),
+            Err(error) if self.is_left => {
+                let name = &self.settings.name;
+                tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
+            }
             // That there is no room has been said.
-            let name = &self.settings.name;
-            tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
+            Err(_) => {}
         }
-        result
+        Ok(())
     }
 
     /// Writes what happened, and makes what was written last.
@@ -356,16 +353,13 @@ impl Held {
         result
     }
 
-    /// Makes the journal last; where its disk has lost something of it, what is left begins anew.
+    /// Makes the journal last, or what its disk has left of it.
     fn sync_journal(&mut self) -> Result<()> {
-        match self.journal.sync() {
-            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.claim_mending() => {
-                self.rewrite()?;
-                self.journal.write()?;
-                self.journal.sync()
-            }
-            synced => synced,
+        while let Some(saved) = self.kept.sync(&self.state)? {
+            self.begun_anew(saved);
+            self.kept.journal.write()?;
         }
+        Ok(())
     }
 
     fn settle(&mut self, result: &Result<()>) {
@@ -390,53 +384,11 @@ impl Held {
 
     /// Whether everything that happened has been written and lasts.
     pub(super) fn lasts(&self) -> bool {
-        self.journal.lasts() && self.streams.last()
+        self.kept.journal.lasts() && self.streams.last()
     }
 
-    /// Bytes of what is held, and of the hashes of what was offered.
-    pub(super) fn live(&self) -> u64 {
-        let bytes: u64 = self.buffer().members().map(|member| member.bytes).sum();
-        bytes + 8 * self.state.offered.len() as u64
-    }
-
-    /// Rewrites the journal if most of it is dead.
-    fn leave_dead_bytes(&mut self) -> Result<()> {
-        let live = self.live();
-        if self.wear.look(&self.journal, live)? {
-            self.rewrite()?;
-            self.wear.rewritten(&self.journal);
-        }
-        Ok(())
-    }
-
-    /// Begins the journal anew with what is held.
-    fn rewrite(&mut self) -> Result<()> {
-        let State { buffer, classes, offered, exemplars, task, files, .. } = &self.state;
-        let (buffer, classes) = (Box::new(buffer.clone()), classes.names.clone());
-        let (task, files) = (*task, files.clone());
-        let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task, files })?;
-        let hashes: Vec<u8> = offered.iter().flat_map(|hash| hash.to_le_bytes()).collect();
-        let (moved, damaged) = self.journal.rewrite(|journal| {
-            journal.append(&begun, &hashes)?;
-            let (mut moved, mut damaged) = (Vec::new(), Vec::new());
-            for (sample, exemplar) in exemplars {
-                let bytes = match exemplar.sample.pinned.read() {
-                    Ok(bytes) => bytes,
-                    Err(error) if error.kind() == ErrorKind::InvalidData => {
-                        damaged.push(*sample);
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                };
-                let (sample, hash, origin) = (*sample, exemplar.hash, exemplar.origin());
-                let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
-                moved.push((sample, journal.append(&text, &bytes)?));
-                if journal.is_full() {
-                    journal.write()?;
-                }
-            }
-            Ok((moved, damaged))
-        })?;
+    /// The journal has begun anew with what is held.
+    fn begun_anew(&mut self, (moved, damaged): <State as Alive>::Saved) {
         for (sample, pinned) in moved {
             if let Some(exemplar) = self.state.exemplars.get_mut(&sample) {
                 Arc::make_mut(&mut exemplar.sample).pinned = pinned;
@@ -445,7 +397,6 @@ impl Held {
         // Whoever shows bytes of the old journal keeps it from being given back.
         self.change();
         damaged.into_iter().for_each(|sample| self.lose(sample));
-        Ok(())
     }
 
     /// The class of a sample, by name.

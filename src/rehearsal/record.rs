@@ -1,13 +1,13 @@
 //! What is written of a buffer, and what it comes to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
-use crate::disk::journal::Pinned;
+use crate::disk::journal::{Alive, Journal, Pinned};
 use crate::fs::Access;
 use crate::rehearsal::views::Sample;
 
@@ -184,5 +184,42 @@ impl State {
         self.changes += 1;
         self.by_hash.remove(&exemplar.hash);
         Some(exemplar)
+    }
+}
+
+impl Alive for State {
+    /// Where the bytes of samples are then, and whose are damaged.
+    type Saved = (Vec<(SampleId, Pinned)>, Vec<SampleId>);
+
+    /// Those of what is held, and of the hashes of what was offered.
+    fn bytes(&self) -> u64 {
+        let bytes: u64 = self.buffer.members().map(|member| member.bytes).sum();
+        bytes + 8 * self.offered.len() as u64
+    }
+
+    fn save(&self, journal: &mut Journal) -> Result<Self::Saved> {
+        let (buffer, classes) = (Box::new(self.buffer.clone()), self.classes.names.clone());
+        let (task, files) = (self.task, self.files.clone());
+        let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task, files })?;
+        let hashes: Vec<u8> = self.offered.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        journal.append(&begun, &hashes)?;
+        let (mut moved, mut damaged) = (Vec::new(), Vec::new());
+        for (sample, exemplar) in &self.exemplars {
+            let bytes = match exemplar.sample.pinned.read() {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    damaged.push(*sample);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (sample, hash, origin) = (*sample, exemplar.hash, exemplar.origin());
+            let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
+            moved.push((sample, journal.append(&text, &bytes)?));
+            if journal.is_full() {
+                journal.write()?;
+            }
+        }
+        Ok((moved, damaged))
     }
 }

@@ -14,24 +14,24 @@
 //!
 //! A journal of mostly dead bytes is rewritten: what is left of it goes to a new file, which is
 //! synced and only then named as the next generation. Whoever has a place in an older one can
-//! still read it.
+//! still read it. When that is due [`Kept`] knows.
 //!
 //! A sync that fails is reported once, perhaps to a process that is gone: the kernel takes what it could
 //! not write for written. So it is read back, compared with its checksums and written again before the
 //! next sync counts; so is what an opened journal does not know to last.
 
+mod kept;
 mod reading;
 #[cfg(test)]
 mod tests;
-mod wear;
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Blob, Disk, Space, Use};
+pub use kept::{Alive, Kept};
 use reading::Reading;
-pub use wear::Wear;
 
 /// Tells a journal from other files and other formats.
 const MAGIC: [u8; 4] = *b"blj2";

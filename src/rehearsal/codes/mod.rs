@@ -20,7 +20,7 @@ use std::sync::Arc;
 use nix::libc;
 
 use crate::disk::Disk;
-use crate::disk::journal::{Journal, Pinned, Wear};
+use crate::disk::journal::{Alive, Journal, Kept, Pinned};
 use crate::sync::{Mutex, MutexGuard};
 use chunks::Chunks;
 
@@ -150,6 +150,12 @@ impl Shelf {
         self.held.lock()
     }
 
+    /// Takes the codes of records.
+    fn take(&self, records: impl IntoIterator<Item = (Vec<u8>, Pinned)>) -> Result<()> {
+        let mut held = self.held();
+        records.into_iter().try_for_each(|(text, pinned)| held.take(&text, Some(&pinned)))
+    }
+
     /// How many codes there are.
     pub fn len(&self) -> usize {
         self.held().places.len()
@@ -190,9 +196,8 @@ impl Shelf {
 
 /// Codes that are written.
 pub struct CodeStore {
-    journal: Journal,
+    kept: Kept,
     shelf: Arc<Shelf>,
-    wear: Wear,
 }
 
 impl CodeStore {
@@ -212,9 +217,8 @@ impl CodeStore {
         })?;
         taken?;
         let shelf = Arc::new(Shelf { bytes, held: Mutex::new(held) });
-        let mut store = CodeStore { journal, shelf, wear: Wear::new(0, min_free) };
-        store.wear = Wear::new(store.live(), min_free);
-        Ok(store)
+        let kept = Kept::new(journal, &*shelf, min_free);
+        Ok(CodeStore { kept, shelf })
     }
 
     /// The codes, for readers.
@@ -247,15 +251,13 @@ impl CodeStore {
             let (number, code) = code.split_at(NUMBER_BYTES);
             record.add(number, crc32c::crc32c(code), code);
         }
-        let pinned = self.journal.append(&record.text, &record.codes)?;
-        if let Err(error) = self.journal.write() {
-            self.journal.discard();
+        let pinned = self.kept.journal.append(&record.text, &record.codes)?;
+        if let Err(error) = self.kept.journal.write() {
+            self.kept.journal.discard();
             return Err(error);
         }
-        self.shelf.held().take(&record.text, Some(&pinned))?;
-        if self.wear.is_due(&self.journal)
-            && let Err(error) = self.leave_dead_bytes()
-        {
+        self.shelf.take([(record.text, pinned)])?;
+        if let Err(error) = self.leave_dead_bytes() {
             tracing::warn!(%error, "the journal of codes cannot be rewritten");
         }
         Ok(count)
@@ -263,70 +265,58 @@ impl CodeStore {
 
     /// Makes room for so many bytes in the journal: dead ones are given back if others need the space.
     fn make_room(&mut self, bytes: u64) -> bool {
-        self.wear.check_room(&self.journal, bytes)
-            || self.wear.is_due(&self.journal)
-                && self.leave_dead_bytes().is_ok()
-                && self.wear.check_room(&self.journal, bytes)
+        self.kept.check_room(bytes)
+            || self.leave_dead_bytes().is_ok() && self.kept.check_room(bytes)
     }
 
     /// Makes what was written last.
     pub fn sync(&mut self) -> Result<()> {
-        let synced = self.journal.sync();
-        match &synced {
-            Err(error) if error.kind() == ErrorKind::InvalidData && self.wear.claim_mending() => {
-                self.rewrite()?;
-                self.journal.sync()
-            }
-            _ => synced,
-        }
-    }
-
-    /// Whether everything lasts.
-    pub fn lasts(&self) -> bool {
-        self.journal.lasts()
-    }
-
-    /// Bytes on the disk.
-    pub fn length(&self) -> u64 {
-        self.journal.length()
-    }
-
-    /// Bytes of the codes that there are.
-    fn live(&self) -> u64 {
-        (self.shelf.len() * (HEAD_BYTES + self.shelf.bytes)) as u64
-    }
-
-    /// Rewrites the journal if most of it is dead.
-    fn leave_dead_bytes(&mut self) -> Result<()> {
-        let live = self.live();
-        if self.wear.look(&self.journal, live)? {
-            self.rewrite()?;
-            self.wear.rewritten(&self.journal);
+        while let Some(saved) = self.kept.sync(&*self.shelf)? {
+            self.shelf.take(saved)?;
         }
         Ok(())
     }
 
-    /// Begins the journal anew with the codes that there are. One that is damaged stays so: its
-    /// checksum goes with it.
-    fn rewrite(&mut self) -> Result<()> {
-        let (_, codes) = self.shelf.all();
+    /// Whether everything lasts.
+    pub fn lasts(&self) -> bool {
+        self.kept.journal.lasts()
+    }
+
+    /// Bytes on the disk.
+    pub fn length(&self) -> u64 {
+        self.kept.journal.length()
+    }
+
+    fn leave_dead_bytes(&mut self) -> Result<()> {
+        let saved = self.kept.leave_dead_bytes(&*self.shelf)?;
+        self.shelf.take(saved.into_iter().flatten())
+    }
+}
+
+impl Alive for Shelf {
+    /// The texts of records, and where their codes are.
+    type Saved = Vec<(Vec<u8>, Pinned)>;
+
+    fn bytes(&self) -> u64 {
+        (self.len() * (HEAD_BYTES + self.bytes)) as u64
+    }
+
+    /// A code that is damaged stays so: its checksum goes with it.
+    fn save(&self, journal: &mut Journal) -> Result<Self::Saved> {
+        let (_, codes) = self.all();
         let batch = (BATCH_BYTES / codes.bytes).max(1);
-        let moved = self.journal.rewrite(|journal| {
-            let mut moved = Vec::new();
-            for from in (0..codes.numbers.len()).step_by(batch) {
-                let mut record = Record::of(batch, codes.bytes);
-                let numbers = codes.numbers.from(from).take(batch);
-                for (number, code) in numbers.zip(codes.codes.from(from)) {
-                    record.add(&number.to_le_bytes(), code.checksum(), &code.read_unchecked()?);
-                }
-                let pinned = journal.append(&record.text, &record.codes)?;
-                journal.write()?;
-                moved.push((record.text, pinned));
+        let mut saved = Vec::new();
+        for from in (0..codes.numbers.len()).step_by(batch) {
+            let mut record = Record::of(batch, codes.bytes);
+            let numbers = codes.numbers.from(from).take(batch);
+            for (number, code) in numbers.zip(codes.codes.from(from)) {
+                record.add(&number.to_le_bytes(), code.checksum(), &code.read_unchecked()?);
             }
-            Ok(moved)
-        })?;
-        let mut held = self.shelf.held();
-        moved.iter().try_for_each(|(text, pinned)| held.take(text, Some(pinned)))
+            let pinned = journal.append(&record.text, &record.codes)?;
+            journal.write()?;
+            saved.push((record.text, pinned));
+        }
+        Ok(saved)
     }
 }
 
