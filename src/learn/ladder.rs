@@ -53,8 +53,9 @@ const TOLD_MAX: u32 = 4;
 const DRAWN_MAX: u64 = 1 << 28;
 
 /// What has been searched for the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
+    #[default]
     Start,
     /// What somebody may have meant who told an order.
     Told,
@@ -73,6 +74,55 @@ pub(super) enum Stage {
     Later,
     /// There is nothing more to be searched.
     Done,
+}
+
+/// What has been searched for a loader.
+#[derive(Debug, Default)]
+pub(super) struct Seeking {
+    /// The number of the attempt to understand an epoch.
+    pub(super) serial: u32,
+    pub(super) stage: Stage,
+    /// The search under way for the epoch.
+    pub(super) running: Option<SearchId>,
+    /// Searches of all seeds that found nothing.
+    pub(super) failed: u32,
+    /// Whether some search for an epoch's order has found nothing.
+    pub(super) sought: bool,
+    /// Whether the default generator was searched for.
+    asked_default: bool,
+    /// Searches for what somebody may have meant who told an order.
+    told: u32,
+    /// Searches for samplers of other libraries.
+    libraries: u32,
+}
+
+impl Seeking {
+    /// Another epoch begins, or the same one anew: all stages are to come.
+    pub(super) fn begin_attempt(&mut self) {
+        self.serial += 1;
+        self.stage = Stage::Start;
+    }
+
+    /// There is something new to be searched: what was tried counts no more.
+    fn start_over(&mut self) {
+        (self.stage, self.told, self.libraries, self.failed) = (Stage::Start, 0, 0, 0);
+    }
+
+    /// Goes on to the next stage.
+    fn next_stage(&mut self, is_understood: bool, may_crack: bool) {
+        self.stage = match self.stage {
+            _ if self.serial > SERIALS_MAX && !is_understood => Stage::Done,
+            Stage::Start => Stage::Told,
+            Stage::Told => Stage::Smallest,
+            Stage::Smallest => Stage::Drawn,
+            Stage::Drawn => Stage::Library,
+            Stage::Library => Stage::Popular,
+            Stage::Popular => Stage::Anywhere,
+            Stage::Anywhere if may_crack => Stage::All,
+            Stage::Anywhere | Stage::All => Stage::Later,
+            Stage::Later | Stage::Done => Stage::Done,
+        };
+    }
 }
 
 /// A search under way.
@@ -108,34 +158,24 @@ impl Loader {
     /// Asks for the next search, if one is due.
     pub(super) fn seek(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         self.leave_old_search(shared, out);
-        let quiet = self.follow.is_some() || self.searching.is_some() || shared.cached;
+        let quiet = self.follow.is_some() || self.seeking.running.is_some() || shared.cached;
         if quiet || shared.spent.contains(&self.group) || !self.reads() || !self.attempt.is_ripe() {
             return;
         }
-        while self.stage != Stage::Done {
-            self.stage = match self.stage {
-                _ if self.serial > SERIALS_MAX && self.past.is_none() => Stage::Done,
-                Stage::Start => Stage::Told,
-                Stage::Told => Stage::Smallest,
-                Stage::Smallest => Stage::Drawn,
-                Stage::Drawn => Stage::Library,
-                Stage::Library => Stage::Popular,
-                Stage::Popular => Stage::Anywhere,
-                Stage::Anywhere if self.may_crack(shared) => Stage::All,
-                Stage::Anywhere | Stage::All => Stage::Later,
-                Stage::Later | Stage::Done => Stage::Done,
-            };
+        while self.seeking.stage != Stage::Done {
+            let may_crack = self.seeking.stage == Stage::Anywhere && self.may_crack(shared);
+            self.seeking.next_stage(self.past.is_some(), may_crack);
             let Some((search, keys)) = self.next_search(shared) else { continue };
             let orders = search.orders_a_unit() * keys.len() as u64;
             let hypotheses = (search.units() as f64 * orders as f64).log2();
             let purpose = Purpose::Epoch {
-                stage: self.stage,
+                stage: self.seeking.stage,
                 keys,
                 hypotheses,
                 readers: self.attempt.samples().map(<[u32]>::to_vec).collect(),
                 read: self.attempt.log().len() as u32,
             };
-            self.searching = Some(self.want((search, purpose), self.epoch(), shared, out));
+            self.seeking.running = Some(self.want((search, purpose), self.epoch(), shared, out));
             return;
         }
     }
@@ -154,25 +194,25 @@ impl Loader {
 
     /// Searches from the beginning.
     pub(super) fn search_again(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
-        if let Some(id) = self.searching.take() {
+        if let Some(id) = self.seeking.running.take() {
             shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }
-        (self.stage, self.told, self.libraries, self.failed) = (Stage::Start, 0, 0, 0);
+        self.seeking.start_over();
         self.seek(shared, out);
     }
 
     /// The search of the stage, and by target the index and the outputs skipped.
     fn next_search(&mut self, shared: &Shared) -> Option<(Search, Vec<(usize, u64)>)> {
-        match self.stage {
+        match self.seeking.stage {
             Stage::Done => None,
             Stage::Drawn | Stage::Library
-                if self.libraries >= LIBRARIES_MAX || self.is_understood() =>
+                if self.seeking.libraries >= LIBRARIES_MAX || self.is_understood() =>
             {
                 None
             }
-            Stage::Told if self.told >= TOLD_MAX || shared.told.is_empty() => None,
-            Stage::Later if self.libraries > LATER_MAX || self.is_understood() => None,
+            Stage::Told if self.seeking.told >= TOLD_MAX || shared.told.is_empty() => None,
+            Stage::Later if self.seeking.libraries > LATER_MAX || self.is_understood() => None,
             Stage::Told | Stage::Library | Stage::Later => {
                 let (views, keys) = self.views(shared);
                 if views.is_empty() {
@@ -180,14 +220,14 @@ impl Loader {
                 }
                 // Who lists the files first looks at all of them, which is no epoch of a sampler.
                 let epochs = BTreeSet::from([0, self.epoch().saturating_sub(1), self.epoch()]);
-                let search = match self.stage {
+                let search = match self.seeking.stage {
                     Stage::Told => {
-                        self.told += 1;
+                        self.seeking.told += 1;
                         Search::told(&shared.told, epochs, views)?
                     }
                     Stage::Later => Search::later(&shared.told, views),
                     _ => {
-                        self.libraries += 1;
+                        self.seeking.libraries += 1;
                         Search::library(views, epochs.into_iter().collect())
                     }
                 };
@@ -232,9 +272,9 @@ impl Loader {
         let old = |id: &mut SearchId| {
             let Some(running) = shared.searches.get(id) else { return false };
             let all = matches!(running.purpose, Purpose::Epoch { stage: Stage::All, .. });
-            running.serial != self.serial && (known || !all)
+            running.serial != self.seeking.serial && (known || !all)
         };
-        if let Some(id) = self.searching.take_if(old) {
+        if let Some(id) = self.seeking.running.take_if(old) {
             shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }
@@ -246,10 +286,10 @@ impl Loader {
         let Origin::Draw { seed, skip: 0 } = past.origin else { return };
         let past_epoch = past.epoch;
         let small = u64::from(seed) < shared.settings.small_seeds;
-        if self.asked_default || small || shared.spent.contains(&self.group) {
+        if self.seeking.asked_default || small || shared.spent.contains(&self.group) {
             return;
         }
-        self.asked_default = true;
+        self.seeking.asked_default = true;
         let search = Search::output(seed, shared.settings.default_outputs);
         self.want((search, Purpose::Default), past_epoch, shared, out);
     }
@@ -263,7 +303,7 @@ impl Loader {
     ) -> SearchId {
         let id = SearchId(shared.next_search);
         shared.next_search += 1;
-        let (loader, serial, group) = (self.id, self.serial, self.group);
+        let (loader, serial, group) = (self.id, self.seeking.serial, self.group);
         shared.searches.insert(id, Running { loader, serial, epoch, purpose });
         out.push(Decision::SearchWanted { id, loader, group, search: Arc::new(search) });
         id
@@ -272,9 +312,9 @@ impl Loader {
     /// A search has ended without having found the order.
     pub(super) fn exhausted(&mut self, running: &Running) {
         if let Purpose::Epoch { stage, .. } = running.purpose {
-            self.searching = None;
-            self.sought = true;
-            self.failed += u32::from(stage == Stage::All);
+            self.seeking.running = None;
+            self.seeking.sought = true;
+            self.seeking.failed += u32::from(stage == Stage::All);
         }
     }
 
@@ -282,7 +322,7 @@ impl Loader {
     /// one understood may tell of all that follow.
     fn may_crack(&self, shared: &Shared) -> bool {
         let settings = &shared.settings;
-        if !settings.crack || self.failed >= FAILED_MAX {
+        if !settings.crack || self.seeking.failed >= FAILED_MAX {
             return false;
         }
         let log = self.attempt.log();
@@ -309,7 +349,7 @@ impl Loader {
         let (mut targets, mut keys) = (Vec::new(), Vec::new());
         let newest: Vec<&Reader> = self.attempt.readers().iter().rev().take(READERS).collect();
         // The default generator draws seeds for generators that then draw nothing else.
-        let skips: &[u32] = if self.stage == Stage::Drawn { &[0] } else { &[0, 2] };
+        let skips: &[u32] = if self.seeking.stage == Stage::Drawn { &[0] } else { &[0, 2] };
         // There may be too many targets: what has all that is read comes first, and of that what a list
         // that was split shows to be read.
         let is_split = |index: &Index| index.part.as_ref().is_some_and(|part| part.list.is_some());
@@ -322,7 +362,7 @@ impl Loader {
         for &skip in skips {
             for &(at, index) in &indexes {
                 let n = index.sequence.len();
-                let places = match (self.stage, skip) {
+                let places = match (self.seeking.stage, skip) {
                     (Stage::Smallest | Stage::Popular, 0) => RANKS.min(n / 8).max(1),
                     (Stage::Smallest | Stage::Popular, _) => RANKS_OWN.min(n / 8).max(1),
                     (Stage::All, _) if n < shared.settings.crack_from => 0,
@@ -336,7 +376,7 @@ impl Loader {
                     else {
                         continue;
                     };
-                    let reach = match self.stage {
+                    let reach = match self.seeking.stage {
                         Stage::Smallest | Stage::Popular => (n / 8).min(3 * RANKS),
                         Stage::Anywhere => (n / 32).clamp(8, RANKS),
                         _ => 8,
@@ -352,7 +392,7 @@ impl Loader {
                 }
             }
         }
-        if self.stage == Stage::All {
+        if self.seeking.stage == Stage::All {
             targets.truncate(TARGETS_MAX);
             keys.truncate(TARGETS_MAX);
         }
@@ -362,7 +402,7 @@ impl Loader {
     fn search(&self, targets: Vec<Target>, shared: &Shared) -> Search {
         let least = targets.iter().map(|target| u64::from(target.n)).min().unwrap_or(1);
         let count = targets.len() as u64;
-        match self.stage {
+        match self.seeking.stage {
             Stage::All => Search::beginning(targets, 1 << 32),
             Stage::Smallest => Search::beginning(targets, SMALLEST),
             Stage::Drawn => Search::drawn(targets, &shared.told),

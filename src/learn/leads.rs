@@ -157,7 +157,7 @@ impl Loader {
 
     /// Whether what is searched for is what the loader reads now.
     fn is_here(&self, running: &Running) -> bool {
-        running.serial == self.serial && self.follow.is_none()
+        running.serial == self.seeking.serial && self.follow.is_none()
     }
 
     /// Believes a lead for which enough speaks, else keeps it. Says whether that ends the search.

@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::attempt::Attempt;
-use super::event::{Decision, LoaderId, Rung, SearchId, Why};
+use super::event::{Decision, LoaderId, Rung, Why};
 use super::evidence::weigh;
 use super::follow::{Follow, Seen};
 use super::history::History;
 use super::indexes::Index;
-use super::ladder::Stage;
+use super::ladder::Seeking;
 use super::leads::Lead;
 use super::origin::{Law, Origin, Outputs};
+use super::parts::PartsAsked;
 use super::past::Past;
 use super::sequence::Sequence;
 use super::share::Share;
@@ -73,22 +74,8 @@ pub(super) struct Loader {
     pub(super) latest: Option<u32>,
     /// Opens since the last that was where the order has it.
     streak: u32,
-    pub(super) serial: u32,
-    pub(super) stage: Stage,
-    /// Searches of all seeds that found nothing.
-    pub(super) failed: u32,
-    /// Whether some search for an epoch's order has found nothing.
-    pub(super) sought: bool,
-    pub(super) searching: Option<SearchId>,
-    pub(super) asked_default: bool,
-    /// Searches for what somebody may have meant who told an order.
-    pub(super) told: u32,
-    /// Searches for samplers of other libraries.
-    pub(super) libraries: u32,
-    /// Epochs for which it was asked which samples they had.
-    pub(super) parts: u32,
-    /// After how many opens it was asked last of which side of a split they are.
-    pub(super) side_asked: usize,
+    pub(super) seeking: Seeking,
+    pub(super) parts_asked: PartsAsked,
     /// Whether its opens are known to be reads.
     proven: bool,
     /// On what the order that is followed rests: the bits for it, and those needed.
@@ -120,16 +107,8 @@ impl Loader {
             last_ms: 0,
             latest: None,
             streak: 0,
-            serial: 0,
-            stage: Stage::Start,
-            failed: 0,
-            sought: false,
-            searching: None,
-            asked_default: false,
-            told: 0,
-            libraries: 0,
-            parts: 0,
-            side_asked: 0,
+            seeking: Seeking::default(),
+            parts_asked: PartsAsked::default(),
             proven: false,
             grounds: (Rung::Unread, 0.0, 0.0),
             known_after: None,
@@ -256,11 +235,10 @@ impl Loader {
     }
 
     fn begin_attempt(&mut self) {
-        self.serial += 1;
         self.suspects = None;
         self.leads.clear();
-        self.stage = Stage::Start;
-        self.side_asked = 0;
+        self.seeking.begin_attempt();
+        self.parts_asked.begin_attempt();
     }
 
     /// Compares what was opened with what searches found, and with all orders that cost nothing.
@@ -387,10 +365,10 @@ impl Loader {
         self.scope = Some(self.scope_of(index, &sequence, shared));
         self.recorded = index.is_none().then(|| Arc::clone(&sequence));
         self.proven = true;
-        self.failed = 0;
+        self.seeking.failed = 0;
         self.attempt = Attempt::default();
         self.begin_attempt();
-        if let Some(id) = self.searching.take() {
+        if let Some(id) = self.seeking.running.take() {
             shared.searches.remove(&id);
             out.push(Decision::SearchOver { id });
         }

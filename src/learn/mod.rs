@@ -391,7 +391,7 @@ impl Learner {
         let ended = loader.find(&running, findings, &mut self.shared, out);
         if !ended {
             self.shared.searches.insert(search, running);
-        } else if loader.searching.take_if(|id| *id == search).is_some() {
+        } else if loader.seeking.running.take_if(|id| *id == search).is_some() {
             out.push(Decision::SearchOver { id: search });
         }
     }
@@ -459,7 +459,7 @@ impl Learner {
 
     fn end_searches(&mut self, id: LoaderId, out: &mut Vec<Decision>) {
         if let Some(loader) = self.loaders.get_mut(&id) {
-            loader.searching = None;
+            loader.seeking.running = None;
         }
         let of_it: Vec<SearchId> = self
             .shared

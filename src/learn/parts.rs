@@ -48,6 +48,22 @@ const EPOCHS: u64 = 4;
 /// In how many orders, of as many samples, those of a loader are numbered.
 const ORDERS_MAX: usize = 4;
 
+/// What was asked about the samples that a loader has.
+#[derive(Debug, Default)]
+pub(super) struct PartsAsked {
+    /// Epochs for which it was asked which samples they had.
+    epochs: u32,
+    /// After how many opens it was asked last of which side of a split they are.
+    side_at: usize,
+}
+
+impl PartsAsked {
+    /// Another epoch begins.
+    pub(super) fn begin_attempt(&mut self) {
+        self.side_at = 0;
+    }
+}
+
 impl Loader {
     /// A whole epoch is over that was in no known order, after `before`: asks which samples it had, or
     /// which each of the loaders had that were read in turn.
@@ -78,12 +94,12 @@ impl Loader {
         shared: &mut Shared,
         out: &mut Vec<Decision>,
     ) {
-        if self.parts >= PARTS_MAX || read.len() < READ_MIN {
+        if self.parts_asked.epochs >= PARTS_MAX || read.len() < READ_MIN {
             return;
         }
         let wholes = wholes(read, &shared.indexes);
         let Some(n) = wholes.first().map(|&at| shared.indexes[at].sequence.len()) else { return };
-        self.parts += 1;
+        self.parts_asked.epochs += 1;
         let lacked = n - read.len() as u32;
         let same = before.is_some_and(|before| {
             before.len() as usize == read.len() && read.iter().all(|s| before.place(*s).is_some())
@@ -102,13 +118,13 @@ impl Loader {
     /// Another open is known: after some, it is asked whether they are of one side of a list that was split.
     pub(super) fn consider_side(&mut self, shared: &mut Shared, out: &mut Vec<Decision>) {
         let read = self.attempt.log();
-        let is_due = SIDES_AFTER.contains(&read.len()) && self.side_asked != read.len();
+        let is_due = SIDES_AFTER.contains(&read.len()) && self.parts_asked.side_at != read.len();
         let is_open = self.follow.is_none() && self.past.is_none() && self.epoch() < PARTS_MAX;
         if !is_due || !is_open || !self.reads() {
             return;
         }
         let (read, wholes) = (read.to_vec(), wholes(read, &shared.indexes));
-        self.side_asked = read.len();
+        self.parts_asked.side_at = read.len();
         if !wholes.is_empty() {
             self.ask_split(&read, wholes, true, shared, out);
         }

@@ -41,7 +41,7 @@ impl Loader {
 
     /// What is searched for the order of the epoch, or was, in words.
     fn seeks(&self, shared: &Shared) -> &'static str {
-        let running = self.searching.and_then(|id| shared.searches.get(&id));
+        let running = self.seeking.running.and_then(|id| shared.searches.get(&id));
         match running.map(|running| &running.purpose) {
             Some(Purpose::Epoch { stage: Stage::All, .. }) => "; all seeds are being searched",
             Some(Purpose::Epoch { stage: Stage::Told, .. }) => {
@@ -51,10 +51,12 @@ impl Loader {
             None if shared.spent.contains(&self.group) => {
                 "; nothing more is searched, order.learn-time is used up"
             }
-            None if self.stage == Stage::Done && self.sought => {
+            None if self.seeking.stage == Stage::Done && self.seeking.sought => {
                 "; its sampler has no known order: no seed was found that gives it"
             }
-            None if self.stage == Stage::Done => "; it reads no dataset that a seed could be of",
+            None if self.seeking.stage == Stage::Done => {
+                "; it reads no dataset that a seed could be of"
+            }
             None => "",
         }
     }
