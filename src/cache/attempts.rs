@@ -70,7 +70,7 @@ impl Fetching {
 impl Cache {
     /// Has a block brought, for which there is a flight.
     pub(super) fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
-        let local = self.local.as_ref().filter(|local| local.contains(&located));
+        let local = self.local.as_ref().filter(|local| local.claim_read(&located));
         if local.is_none()
             && let Some(local) = self.local.as_ref().filter(|local| !local.holds(&located))
         {

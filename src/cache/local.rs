@@ -213,9 +213,9 @@ impl Local {
         self.store.holds(self.key(located))
     }
 
-    /// Whether the store has this version of a block, and its disk is to be used.
-    pub(super) fn contains(&self, located: &Located) -> bool {
-        self.store.contains(self.key(located))
+    /// Claims a read of this version of a block: whether the store has it, and its disk is to be used.
+    pub(super) fn claim_read(&self, located: &Located) -> bool {
+        self.store.claim_read(self.key(located))
     }
 
     /// A block's bytes. Blocks. What is damaged is given up, of which the `cache`'s planner is told.

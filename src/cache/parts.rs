@@ -28,7 +28,7 @@ impl Cache {
         let key = Key { block, node, pages: Some(pages) };
         let whole = self.catalog.locate(block).filter(|at| at.node == node);
         let Some(whole) = whole else { return waiter(Err(ReadFailure::PastVersion)) };
-        let is_stored = self.local.as_ref().is_some_and(|local| local.contains(&whole));
+        let is_stored = self.local.as_ref().is_some_and(|local| local.claim_read(&whole));
         let Some(located) = part_of(whole, pages) else {
             return waiter(Err(ReadFailure::PastVersion));
         };

@@ -68,7 +68,7 @@ impl Cache {
         let blocks: Option<Vec<(BlockId, Located)>> = blocks.map(located).collect();
         let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else { return taken(None) };
         let held = |local: &&Arc<Local>| {
-            blocks.iter().all(|(_, at)| local.holds(at)) && local.contains(&blocks[0].1)
+            blocks.iter().all(|(_, at)| local.holds(at)) && local.claim_read(&blocks[0].1)
         };
         let Some(local) = self.local.as_ref().filter(held).map(Arc::clone) else {
             return self.whole_from_source(&blocks[0].1, length, taken);

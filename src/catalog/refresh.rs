@@ -82,8 +82,12 @@ impl Catalog {
     /// times in seconds and the file had been written in the last ones when it was looked at.
     pub fn is_settled(&self, node: NodeId) -> bool {
         let tree = self.read();
-        let settled = |file| !tree.is_unsettled(file);
-        self.period.is_none() || tree.resolve(node).is_ok_and(settled)
+        tree.resolve(node).map_or(self.period.is_none(), |file| self.has_settled(&tree, file))
+    }
+
+    /// As [`is_settled`](Self::is_settled), of a row.
+    pub(super) fn has_settled(&self, tree: &Tree, file: FileId) -> bool {
+        self.period.is_none() || !tree.is_unsettled(file)
     }
 
     fn count(&self, changes: Changes) -> Changes {

@@ -49,8 +49,7 @@ pub struct Served {
 /// Bytes that may be handed out.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    /// Whether they are surely what the version has: not where the source counts its times in seconds and
-    /// the file had been written in the last ones when it was looked at.
+    /// As of [`Catalog::is_settled`].
     pub is_settled: bool,
 }
 
@@ -213,11 +212,10 @@ impl Catalog {
             return tree.serve(node).is_err().then_some(Received { is_settled });
         };
         tree.note(file, handed.block, &summed);
-        let is_unsettled = tree.is_unsettled(file);
-        if let Some(began) = began.filter(|_| !is_unsettled) {
+        if let Some(began) = began.filter(|_| !tree.is_unsettled(file)) {
             tree.unchanged(file, began);
         }
-        Some(Received { is_settled: self.period.is_none() || !is_unsettled })
+        Some(Received { is_settled: self.has_settled(&tree, file) })
     }
 
     /// Any bytes of a node may be handed out from now on. Says whether they may, as

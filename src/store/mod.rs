@@ -272,9 +272,9 @@ impl Store {
         samples.retain(|(_, key)| index.entries.contains_key(key));
     }
 
-    /// Whether the sample is there, and its disk to be used.
-    pub fn contains(&self, key: Key) -> bool {
-        // A disk that is down is tried once in a while: by a read.
+    /// Claims a read of a sample: whether it is there, and its disk is to be used. A disk that is down is
+    /// tried now and then, by one read.
+    pub fn claim_read(&self, key: Key) -> bool {
         self.holds(key) && self.claim_try()
     }
 

@@ -84,7 +84,7 @@ fn damage_is_found_and_costs_only_what_is_damaged() {
     assert!(whole(&store, key(2)).unwrap() == sample);
     file.set_len(8192).unwrap();
     assert!(matches!(store.get(key(2)), Found::Damaged), "cut off");
-    assert!(!open(directory.path()).contains(key(2)), "known at open");
+    assert!(!open(directory.path()).claim_read(key(2)), "known at open");
     assert_eq!(store.state(), DiskState::Normal, "the disk does what it is told");
 }
 
@@ -172,7 +172,7 @@ fn a_disk_that_fails_is_bypassed() {
         assert!(whole(&store, key(1)).is_none());
     }
     assert!(store.state().is_down());
-    assert!(!store.contains(key(1)) && !store.put(&[(key(2), &sample)]));
+    assert!(!store.claim_read(key(1)) && !store.put(&[(key(2), &sample)]));
     let reopened = Store::open(Arc::new(disk), Limits::new(1 << 30, 0), 1);
     assert!(reopened.is_err(), "an index that cannot be made or read is told of");
 }
