@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// Examples by the verb that they are of, in words.
-const EXAMPLES: [(&str, &str); 27] = [
+const EXAMPLES: [(&str, &str); 31] = [
     ("mount", "belady mount /lustre/imagenet /mnt/imagenet --cache-dir /local/belady"),
     ("umount", "belady umount /mnt/imagenet"),
     ("status", "belady status /mnt/imagenet"),
@@ -29,6 +29,10 @@ const EXAMPLES: [(&str, &str); 27] = [
     ),
     ("rehearse stats", "belady rehearse stats /mnt/imagenet"),
     ("rehearse ls", "belady rehearse ls /mnt/imagenet old"),
+    ("rehearse show", "belady rehearse show /mnt/imagenet old train/n01440764/1.JPEG"),
+    ("rehearse export", "belady rehearse export /mnt/imagenet old exported"),
+    ("rehearse offer", "belady rehearse offer /mnt/imagenet old list.txt"),
+    ("rehearse draw", "belady rehearse draw /mnt/imagenet old"),
     ("rehearse task", "belady rehearse task /mnt/imagenet old 1 tasks/1.txt"),
     ("rehearse score", "belady rehearse score /mnt/imagenet old losses.txt"),
     ("rehearse sleep", "belady rehearse sleep /mnt/imagenet old --budget 5000"),
