@@ -8,7 +8,7 @@
 //!    known. [`Mix`] spreads them among new samples. [`sleep_set`] chooses many at once. A
 //!    [`Supply`] has one for each reader that asks. [`Ordinals`] show each sample once it is ready.
 //!
-//! All chance is a function of the seed and of what is decided (`rng.rs`), never of when or how
+//! All chance is a function of the seed and of what is decided (`counter_rng.rs`), never of when or how
 //! often it is asked: the same seed and the same offers give the same buffer.
 
 mod classes;

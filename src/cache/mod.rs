@@ -428,8 +428,8 @@ impl Cache {
         }
     }
 
-    /// Has the kernel know for how long a block's name holds, and where this says as of when looks
-    /// whether its `pages` are there.
+    /// Renews the kernel's entry of a block's file. If `pages` has a time, also looks whether the block's
+    /// pages are there, and notes the look with that time.
     fn look(self: &Arc<Self>, block: BlockId, pages: Option<Instant>) {
         let Some(located) = self.catalog.locate(block) else { return };
         let Some(kernel) = self.pages.get() else { return };

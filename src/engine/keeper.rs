@@ -26,8 +26,8 @@ const SWEEP_SHARE: u32 = 4;
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(300);
 
-/// How often a catalog that changes is saved at most, and how many times as long as that took: what
-/// is stored of files that it does not have, a kill would have searched for at the next mount.
+/// The pause between two saves of a catalog: at least this long, and at least this many times what a save
+/// took. After a kill, the next mount has to search for files that are stored but not in the saved catalog.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 const SAVE_TIMES: u32 = 50;
 
@@ -49,8 +49,8 @@ pub struct Scanned {
     pub whole: bool,
 }
 
-/// The catalog that is saved in the home of a source's store. Else one of which all is scanned, the
-/// names counted in `first`, or the root alone is known where there is none.
+/// Opens the catalog that is saved in the home of a source's store. If there is none, begins a new one. With
+/// `first`, scans the whole source now and counts names there; without it, only the root is known.
 pub(super) fn catalog(
     source: Arc<dyn Source>,
     settings: &SourceSettings,

@@ -41,7 +41,7 @@ use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{Opening, Question, Rehearsal};
-use crate::source::{PosixSource, Source};
+use crate::source::Source;
 use crate::store::home::{self, Home, Owner};
 use crate::sync::Mutex;
 use budgets::Budgets;
@@ -121,13 +121,12 @@ impl Engine {
         mut settings: Settings,
         rendered: String,
         source_path: &Path,
-        source: PosixSource,
+        source: Arc<dyn Source>,
         all: bool,
         seen: &AtomicU64,
         readings: &[Reading],
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
-        let source: Arc<dyn Source> = Arc::new(source);
         let Opened { home, store, moved, fault } = opening::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let from = Arc::clone(&source);
@@ -351,7 +350,7 @@ impl Engine {
         cache.memory().look();
         cache.source().look();
         if let Some(disk) = &settings.cache.disk {
-            cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()) as u64);
+            cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()).max(1) as u64);
         }
         dataset.rescue();
         self.serving.stuck_notifications();

@@ -4,7 +4,7 @@
 //! bind mount: the same pages, the same ledger, no second copy of anything. So it does with what is
 //! mounted inside the first one: control files and views.
 //!
-//! Only root can bind. For other users a further mount point has a connection of its own, which shows the
+//! A bind mount needs the right to mount. For users without it a further mount point has a connection of its own, which shows the
 //! same tree and keeps no pages: what the first connection has is read there, and what that has not either
 //! is fetched and kept there. Its opens are requests, and tell where its readers are.
 
@@ -384,6 +384,7 @@ impl Serving {
             return Err(error);
         }
         self.bound.lock().retain(|bound| bound != mountpoint);
+        self.tell_points();
         Ok(true)
     }
 
@@ -395,6 +396,7 @@ impl Serving {
         };
         connection.unmount(force)?;
         remove(&self.connections, &connection);
+        self.tell_points();
         Ok(true)
     }
 
@@ -403,7 +405,12 @@ impl Serving {
         let mut connections = self.connections.lock();
         let further = connections.len().min(1);
         let gone = connections.extract_if(further.., |connection| connection.is_over());
-        gone.map(|connection| connection.mountpoint().to_path_buf()).collect()
+        let gone: Vec<_> = gone.map(|gone| gone.mountpoint().to_path_buf()).collect();
+        drop(connections);
+        if !gone.is_empty() {
+            self.tell_points();
+        }
+        gone
     }
 
     /// Shows again what was taken away from inside a mount point that stays.

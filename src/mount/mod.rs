@@ -87,6 +87,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
     // Orders are checked against all files, and lists of rights may be on any directory.
     let all = guarded || !plan.settings.streams.is_empty();
+    let source = Arc::new(source);
     let engine =
         Engine::start(settings, rendered, &plan.source, source, all, seen, &host::readings())?;
     let checked = match guarded {

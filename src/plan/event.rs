@@ -107,7 +107,7 @@ pub enum Event {
         task: u32,
         pages: PageRange,
     },
-    /// The last handle of a file was closed.
+    /// A handle of a file was closed.
     Closed { file: FileId },
     /// A fetch has ended and the block's pages are in RAM.
     Arrived {

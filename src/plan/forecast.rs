@@ -118,8 +118,8 @@ impl Forecast {
         self.blind
     }
 
-    /// Whether the orders that are followed are none, or of less than half of what an epoch reads. What
-    /// else is read is not what is never read.
+    /// Whether no order is followed, or the orders cover less than half of what an epoch reads. A block
+    /// outside the orders may then still be read.
     fn says_little(&self) -> bool {
         let lengths = self.following().map(|stream| u64::from(stream.len()));
         self.following().next().is_none()

@@ -23,12 +23,12 @@ use super::window::Window;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange};
 
-/// Bytes that wait to be written to tiers below RAM, beyond which nothing more is: a disk that is slower
-/// than the source must not fill memory.
+/// The most bytes that may wait to be written to tiers below RAM. A disk that is slower than the source
+/// must not fill memory.
 const PLACING_MAX: u64 = 96 << 20;
 
-/// Bytes that wait or are on their way to, beyond which nothing is fetched ahead where all is to be
-/// stored. Well below the others: what readers fetch meanwhile is stored, too.
+/// If everything is to be stored, nothing is fetched ahead while more bytes than this wait to be written or
+/// are being fetched. It is well below [`PLACING_MAX`], because what readers fetch meanwhile is stored too.
 const HOLD_AT: u64 = 64 << 20;
 
 /// Where all blocks are, and what is charged for them.
@@ -177,7 +177,7 @@ impl Ledger {
     /// Shows everything that is kept to the policy in force.
     pub(super) fn weigh_anew(&mut self, forecast: &Forecast) {
         let policy = forecast.policy();
-        // These weigh no order, and what they know besides is nowhere else.
+        // These policies ignore orders, and a new instance would lose what LRU has recorded.
         let same = policy == self.policy && self.policies.len() == self.tiers.len();
         if same && matches!(policy, PolicyKind::Lru | PolicyKind::Minio) {
             return;
@@ -282,8 +282,9 @@ impl Ledger {
             if bytes > capacity || !self.is_worth_it(tier) {
                 continue;
             }
-            if self.residency.kept[tier] + bytes > capacity {
-                let Some(victim) = self.policies[tier].victim(next) else { continue };
+            while self.residency.kept[tier] + bytes > capacity
+                && let Some(victim) = self.policies[tier].victim(next)
+            {
                 self.displace(victim, tier, actions);
             }
             if self.residency.kept[tier] + bytes <= capacity {
@@ -368,7 +369,7 @@ impl Ledger {
         forecast.policy() != PolicyKind::None && kept + bytes + beside + parts <= self.capacity(RAM)
     }
 
-    /// The bytes of parts that nothing is kept in place of.
+    /// Bytes of parts for which kept blocks must leave room.
     fn parts_used(&self, forecast: &Forecast) -> u64 {
         if forecast.is_blind() { self.parts.used(self.capacity(RAM)) } else { 0 }
     }

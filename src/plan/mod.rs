@@ -7,27 +7,27 @@
 //!    room to keep the block it is charged as *kept*, and staging may run through the whole epoch;
 //!    else it is *staged* for its read alone, and such bytes are bounded by the `window`.
 //! 2. What arrives from the source and will not stay in RAM is offered to the tiers below
-//!    ([`Action::Place`]), where it stays. Where a tier below holds all the data, everything is
+//!    ([`Action::Place`]), where it stays. If a tier below has room for all the data, everything is
 //!    offered to it: the kernel may take pages back at any time, and so nothing is fetched from
 //!    the source twice. While much waits to be written there, nothing is fetched ahead.
-//! 3. An open moves the stream's position. A read that finds nothing ([`Event::Missed`]) is
-//!    already being fetched by the shell when the planner hears of it: the planner only accounts
-//!    for it. A read never waits for the planner.
+//! 3. An open moves the stream's position. If a read finds no pages, the shell fetches the block at once
+//!    and then tells the planner ([`Event::Missed`]). The planner only charges the block. A read never
+//!    waits for the planner.
 //! 4. The kernel may take any page back at any time. What is read soon is checked
-//!    ([`Action::Check`]) and fetched again where it got lost.
-//!    Who maps files opens them long before he reads them (`mapped`).
-//! 5. When the last handle of a file is closed and no staged read of it is left, the policy weighs
-//!    the block against what is kept: it is kept, in place of another perhaps, or dropped.
-//!
+//!    ([`Action::Check`]) and fetched again if its pages are gone. A loader that maps files opens them
+//!    long before it reads them (`mapped`).
+//! 5. When a file is closed and no staged read of it is left, the policy weighs the block against what is
+//!    kept: it is kept, in place of another perhaps, or dropped. If opens are no requests, a file is closed
+//!    when its task is seen at another one.
 //! 6. Where no order is followed, or only those of a small part of what is read (a validation's,
 //!    say), what this epoch has not read yet is fetched in place of what it has, in no particular
 //!    order (`unread`).
-//! 7. Of a large file that is read at random only what is asked for is fetched (`parts`).
+//! 7. If a large file is read at random, only the requested pages are fetched (`divided`).
 //!
-//! The policy follows from what is known ([`PolicyKind::Auto`]). One stream that reads everything
-//! once an epoch, or no order at all: unread first, which keeps a fixed share and never churns, for
-//! nothing can do better there. Several streams or repeats: Bélády's rule over the nearest next use
-//! of all streams.
+//! With [`PolicyKind::Auto`] the planner chooses the policy. It takes *unread first* if orders cover less
+//! than half of what is read, or if one stream reads everything once an epoch. Unread first keeps a fixed
+//! share and never churns; no policy does better there. Otherwise it takes Bélády's rule over the nearest
+//! next use of all streams.
 //!
 //! The planner is total: it never fails, never blocks, and any sequence of events leaves its
 //! accounts true.

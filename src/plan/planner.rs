@@ -37,8 +37,8 @@ impl Planner {
 
     /// Takes one event and appends what is to be done to `actions`.
     pub fn apply(&mut self, event: Event, actions: &mut Vec<Action>) {
-        // A block of a file that has grown may be read before the growth is told, and one that its file
-        // left behind may be told of after it.
+        // A file may have grown before the planner hears of it. Its new blocks are not known yet, and its
+        // old ones may still be named afterwards. Both are ignored.
         if event.block().is_some_and(|block| !self.stager.ledger.layout.has(block)) {
             return;
         }
@@ -55,7 +55,7 @@ impl Planner {
         self.warming.bring(&mut self.stager, actions);
         let Stager { ledger, forecast, .. } = &mut self.stager;
         ledger.fit_parts(forecast, actions);
-        self.show_files(from, actions);
+        self.update_tracking(from, actions);
     }
 
     fn hear(&mut self, event: Event, actions: &mut Vec<Action>) {
@@ -137,9 +137,10 @@ impl Planner {
         self.ending = ending;
     }
 
-    /// Has files whose blocks have come or gone opened as fits that. This is told before anything else: a
-    /// file is seen again before its pages are gone, and shown before a fetch makes the kernel know it.
-    fn show_files(&mut self, from: usize, actions: &mut Vec<Action>) {
+    /// Decides again whether the opens of files whose blocks have changed are seen. These actions go
+    /// before the others: a file is tracked before its pages are dropped, and its state is set before a
+    /// fetch makes the kernel look its name up.
+    fn update_tracking(&mut self, from: usize, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, all_moved, .. } = &mut self.stager;
         let mut files = ledger.take_moved();
         if std::mem::take(all_moved) {

@@ -194,7 +194,7 @@ impl Readers {
         }
         reader.stray = reached.is_none().then_some(Stray { block, expected });
         if let Some(starting) = reached {
-            // So many reads further a wider window would have reached.
+            // Whether a wider window would have had the block in time.
             let helps = !starting && at.stager.would_have_helped(block);
             at.stager.foreseen(helps, at.actions);
         }
@@ -214,8 +214,9 @@ impl Readers {
         over.into_iter().for_each(|block| finish(block, at));
     }
 
-    /// Counts an open as a read of the order of a stream, and opens before it that it explains, if the
-    /// task is trusted. Says then whether the stream was just starting. The block's file has so many.
+    /// If the task is trusted, counts its open as a read of the stream's order, with the earlier opens that
+    /// it explains, and says whether the stream was just starting. `blocks` is the count of the file's
+    /// blocks.
     fn reach(
         &mut self,
         id: StreamId,
@@ -246,8 +247,8 @@ impl Readers {
         (!positions.is_empty()).then_some(starting)
     }
 
-    /// The last open of a task was that of a reader. If no order has it there, that is held against
-    /// the orders, though not much if the task reads one directory after the other.
+    /// The task has read what it opened last. If no order expects that read there, the orders lose trust.
+    /// They lose little if the task walks from directory to directory.
     fn reads_for_sure(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         let Some(reader) = self.tasks.known(task) else { return };
         let Stager { ledger, forecast, .. } = &mut *at.stager;
@@ -306,9 +307,8 @@ impl Readers {
         self.divided.read(block, pages, at.stager, warming, at.actions);
     }
 
-    /// A large file's descriptor may be opened once and read all over: there it is the reads that
-    /// find nothing which show where their task stands. What the order has between two of them has
-    /// been read without being seen.
+    /// A large file may be opened once and read at many places. There only reads that miss the page cache
+    /// show the task's position. What the order has between two such reads was read unseen.
     fn pass(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &mut *at.stager;
         if ledger.layout.blocks_of(ledger.layout.file_of(block)).len() < 2 {

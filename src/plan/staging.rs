@@ -36,7 +36,7 @@ pub(super) struct Stager {
     pub(super) forecast: Forecast,
     prefetch: bool,
     start_at_open: bool,
-    /// At which tick a fetch last waited for room in the window, and that for readers.
+    /// The last tick at which a fetch had no room in a window that was full of unread blocks.
     full_at: Option<u64>,
     /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
     arrivals: VecDeque<BlockId>,
@@ -134,8 +134,8 @@ impl Stager {
         }
     }
 
-    /// Whether a wider window would have had a block that is read now: the window was full as many reads
-    /// ago as it may be wide, while more fetches could have been under way.
+    /// Whether a wider window would have had the block that is read now. That is so if RAM lacks it, the
+    /// window was full within as many reads as the widest one holds, and further fetches could have begun.
     pub(super) fn would_have_helped(&self, block: BlockId) -> bool {
         let reach = self.ledger.window.most() / self.ledger.layout.mean_file_bytes();
         let was_full = self.full_at.is_some_and(|at| self.forecast.ticks - at <= reach);
@@ -168,8 +168,8 @@ impl Stager {
         self.settle_closed(block, actions);
     }
 
-    /// Where files that are held open have been read past the budget, has the window take more of it, or
-    /// drops what was staged first.
+    /// If readers of open files have exceeded the budget, widens the window, or drops the blocks that were
+    /// staged first.
     fn make_room(&mut self, actions: &mut Vec<Action>) {
         self.ledger.fit_parts(&self.forecast, actions);
         let over = |ledger: &Ledger| {

@@ -14,11 +14,15 @@
 //!    seen. Probes show how far a reader is;
 //! 3. if it is staged for one read, so that it is known when it can go;
 //! 4. if what is known of an order ends: the epoch after it may begin with any file;
-//! 5. if it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
+//! 5. if it has more than 16 blocks: a request is nothing against reading them;
+//! 6. if it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
 //!
-//! inotify(7) would show the opens of untracked files, too, at the price of an event for each that wakes us
-//! beside its reader. It is not used: with nine sightings of ten lost a reader's place is known well
-//! enough (`tests/tracker`), and what Python asks of each file that it opens makes it exact.
+//! The cache adds one rule (`cache/file_flags`): a file of which nothing was fetched yet is opened without a
+//! request, too. Its first read is one, and shows the reader as well.
+//!
+//! inotify(7) would report the opens of untracked files too, but each open would wake the daemon. It is
+//! not used. A reader's place is known well enough if nine of ten opens are unseen (`tests/tracker`).
+//! Python sends further requests for each file that it opens, which make the place exact.
 
 use super::event::{Action, Settings};
 use super::forecast::Forecast;
@@ -42,7 +46,7 @@ pub(super) struct Visibility {
     since: Vec<u64>,
     /// By file, whether others have to see its opens.
     withheld: Vec<bool>,
-    /// Whether that is so of a file of which nothing was said.
+    /// Whether a file is withheld until something else is said of it.
     withheld_at_first: bool,
     /// How many files are opened without a request.
     untracked: u64,
@@ -152,8 +156,8 @@ fn may_be_untracked(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool 
     let watched =
         |stream: &Stream, block| stream.is_in_head(block) || probe && stream.is_near(block);
     let kept = |block| ledger.is_here(block) && !ledger.residency.is_staged(block);
-    // An order of others, as of a validation, says nothing of when it is read.
     forecast.policy() != PolicyKind::Lru
+        // An order of other files, as of a validation, does not say when this file is read.
         && blocks.clone().all(|block| forecast.is_foreseen(block))
         && !streams.clone().any(Stream::is_ending)
         && blocks.clone().all(kept)

@@ -147,7 +147,8 @@ impl ReadRequest {
 
 /// A store of files by path that belady reads and never writes.
 ///
-/// All but [`read`](Source::read) block; they are called on threads that may.
+/// All methods but [`read`](Source::read) and [`look`](Source::look) may block. They are called on threads
+/// that may wait.
 pub trait Source: Send + Sync + 'static {
     /// What tells this source from others, the same at each mount of it; 0 where nothing does.
     fn lasting_identity(&self) -> u128 {
