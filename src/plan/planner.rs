@@ -64,50 +64,62 @@ impl Planner {
         match event {
             Event::Ordered { stream, order } => {
                 let follower = Stream::new(order, &ledger.layout);
-                return stager.follow(stream, follower, actions);
+                stager.follow(stream, follower, actions);
             }
             Event::Continued { stream, order } => {
                 let follower = Stream::new(order, &ledger.layout);
                 let follower = follower.counted_on(forecast.stream(stream));
-                return stager.follow(stream, follower, actions);
+                stager.follow(stream, follower, actions);
             }
-            Event::Withdrawn { stream } => return stager.withdraw(stream, actions),
-            Event::Arrived { block, from } => return stager.arrived(block, from, actions),
-            Event::Failed { block } => return ledger.failed(block),
-            Event::Lost { block } => return ledger.lost(block, actions),
-            Event::Dropped { block } => return ledger.dropped(block),
+            Event::Withdrawn { stream } => stager.withdraw(stream, actions),
+            Event::Opened { task, file } => {
+                readers.opened(task, file, &mut Context { stager, visibility, actions });
+            }
+            Event::Seen { task, file } => {
+                readers.seen(task, file, &mut Context { stager, visibility, actions });
+            }
+            Event::Touched { task, file } => {
+                readers.touched(task, file, &mut Context { stager, visibility, actions });
+            }
+            Event::Left { task } => {
+                readers.left(task, &mut Context { stager, visibility, actions });
+            }
+            Event::Missed { block, task } => {
+                readers.missed(block, task, &mut Context { stager, visibility, actions });
+            }
+            Event::Joined { block, .. } => {
+                readers.joined(block, &mut Context { stager, visibility, actions });
+            }
+            Event::Part { block, task, pages } => {
+                let at = &mut Context { stager, visibility, actions };
+                readers.part(block, task, pages, warming, at);
+            }
+            Event::Closed { file } => {
+                readers.closed(file, &mut Context { stager, visibility, actions });
+            }
+            Event::Arrived { block, from } => stager.arrived(block, from, actions),
+            Event::Failed { block } => ledger.failed(block),
+            Event::Lost { block } => ledger.lost(block, actions),
+            Event::Dropped { block } => ledger.dropped(block),
             Event::Placed { block, tier, done } => {
                 warming.loaded(block);
-                return ledger.placed(block, tier, done, forecast);
+                ledger.placed(block, tier, done, forecast);
             }
-            Event::Found { tier, blocks } => return ledger.found(tier, &blocks, forecast, actions),
-            Event::NotHere { block, tier } => return ledger.not_here(block, tier),
-            Event::Lent { file } => return stager.lent(file, actions),
-            Event::Wanted { blocks } => return warming.wanted(&blocks, ledger),
-            Event::Unwanted { blocks } => return warming.unwanted(&blocks, stager, actions),
-            Event::Resized { tier, capacity } => return stager.resized(tier, capacity, actions),
+            Event::Found { tier, blocks } => ledger.found(tier, &blocks, forecast, actions),
+            Event::NotHere { block, tier } => ledger.not_here(block, tier),
+            Event::Lent { file } => stager.lent(file, actions),
+            Event::Wanted { blocks } => warming.wanted(&blocks, ledger),
+            Event::Unwanted { blocks } => warming.unwanted(&blocks, stager, actions),
             Event::Withheld { file } => {
                 visibility.withhold(file, true);
-                return ledger.note_moved(file);
+                ledger.note_moved(file);
             }
             Event::Released { file } => {
                 visibility.withhold(file, false);
-                return ledger.note_moved(file);
+                ledger.note_moved(file);
             }
-            Event::Changed { layout, files } => return self.changed(&layout, &files, actions),
-            _ => {}
-        }
-        let at = &mut Context { stager, visibility, actions };
-        match event {
-            Event::Opened { task, file } => readers.opened(task, file, at),
-            Event::Seen { task, file } => readers.seen(task, file, at),
-            Event::Touched { task, file } => readers.touched(task, file, at),
-            Event::Left { task } => readers.left(task, at),
-            Event::Missed { block, task } => readers.missed(block, task, at),
-            Event::Joined { block, .. } => readers.joined(block, at),
-            Event::Part { block, task, pages } => readers.part(block, task, pages, warming, at),
-            Event::Closed { file } => readers.closed(file, at),
-            _ => {}
+            Event::Resized { tier, capacity } => stager.resized(tier, capacity, actions),
+            Event::Changed { layout, files } => self.changed(&layout, &files, actions),
         }
     }
 
