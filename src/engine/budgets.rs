@@ -1,5 +1,5 @@
-//! How much RAM and the local store may hold: RAM as memory allows, and the store as others leave it space
-//! on its disk, and as memory allows if that disk is in memory.
+//! The budgets of RAM and of the local store. RAM's follows the memory that is free. The store's follows the
+//! space that others leave on its disk, and memory, too, if that disk is in memory.
 
 use std::sync::Arc;
 use std::thread;

@@ -194,7 +194,7 @@ impl Engine {
         &self.core.catalog
     }
 
-    /// Where it is seen.
+    /// The mounts of the source.
     pub fn serving(&self) -> &Serving {
         &self.serving
     }
@@ -330,12 +330,12 @@ impl Engine {
         Status::of(self)
     }
 
-    /// What wakes who calls [`rescue`](Self::rescue).
+    /// Wakes the caller of [`rescue`](Self::rescue).
     pub fn alarm(&self) -> &Alarm {
         self.core.cache.alarm()
     }
 
-    /// Whether there is nothing to look at for who calls [`rescue`](Self::rescue). The
+    /// Whether [`rescue`](Self::rescue) has nothing to look at. The
     /// [alarm](Self::alarm) rings when there is.
     pub fn rests(&self) -> bool {
         self.core.cache.rests() && self.core.dataset.rests()

@@ -1,4 +1,4 @@
-//! Where a source is seen: the dataset's connections, and the control files and views beside them.
+//! The mounts of a source: the dataset's connections, and the control files and views beside them.
 //!
 //! The first connection's page cache is the RAM tier. A further mount point shows that connection, by a
 //! bind mount: the same pages, the same ledger, no second copy of anything. So it does with what is
@@ -363,7 +363,7 @@ impl Serving {
         own.chain(self.bound.lock().iter().cloned()).collect()
     }
 
-    /// Tells those who are told of paths where the dataset is seen at, the source included.
+    /// Tells rehearsal at which paths the dataset is seen, the source included: users name samples by them.
     pub(super) fn tell_points(&self) {
         if let Some(rehearsal) = &self.rehearsal {
             let source = std::iter::once(self.core.source_path.clone());

@@ -196,7 +196,7 @@ impl Epoch {
         if self.left <= most {
             return true;
         }
-        // Beacons are one of sixteen: of many that are open some can be seen.
+        // Probes are one of sixteen: of many that are open some can be seen.
         let most_seen = 8 + most.min(LOOKED_AT_MAX) / 16;
         if self.left > 64 + 32 * most_seen {
             return false;

@@ -1,4 +1,4 @@
-//! What RAM and the tiers below hold, what that costs, and who gives way.
+//! What RAM and the tiers below hold, what that costs, and which block is evicted.
 //!
 //! 1. Each block is charged where it is ([`Residency`]), and pages of blocks that are read in parts are
 //!    charged beside them ([`Parts`]). A file that is open is pinned: its blocks are no victims.
@@ -458,8 +458,8 @@ impl Ledger {
         self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
     }
 
-    /// Whether another fetch may be under way. Where a tier below takes everything, none begins that
-    /// it would not be able to take in time: it would be fetched from the source again.
+    /// Whether another fetch may begin. If a tier below stores everything, no fetch begins that the tier
+    /// could not store in time: the block would be fetched from the source again.
     pub(super) fn may_fetch_more(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
         self.residency.fetching < self.inflight_max
@@ -488,7 +488,7 @@ impl Ledger {
         self.charge(block, keep);
         self.counters.prefetched += 1;
         let from = self.nearest(block);
-        // Of what is open nobody sees which blocks are read.
+        // If a file is open, it is not seen which of its blocks are read.
         let seen = !self.has_open(self.layout.file_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
         actions.push(Action::Fetch { block, from });
