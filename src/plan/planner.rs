@@ -126,22 +126,22 @@ impl Planner {
     /// What has come of the streams' progress.
     fn follow_up(&mut self, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, .. } = &mut self.stager;
-        let (mut passed, mut turning) = (Vec::new(), Vec::new());
+        let (mut passed, mut near) = (Vec::new(), Vec::new());
         for stream in forecast.streams_mut() {
-            stream.take_passed(&mut passed);
+            passed.extend(stream.take_passed());
             let in_ram = |block: &BlockId| ledger.residency.is_in(*block, RAM);
-            let due = stream.take_due().filter(in_ram);
+            let due = stream.news.due.drain(..).filter(in_ram);
             actions.extend(due.map(|block| Action::Check { block }));
-            stream.take_near(&mut turning);
+            near.append(&mut stream.news.near);
         }
-        turning.into_iter().for_each(|block| ledger.note_moved(ledger.layout.file_of(block)));
+        near.into_iter().for_each(|block| ledger.note_moved(ledger.layout.file_of(block)));
         passed.into_iter().for_each(|block| self.stager.passed(block, actions));
         let forecast = &mut self.stager.forecast;
         let told = forecast.streams().filter(|stream| stream.is_told());
         let longest = told.map(Stream::len).max();
         for stream in forecast.streams_mut() {
             let main = stream.is_told() && Some(stream.len()) == longest;
-            let began = stream.take_turn().filter(|_| main);
+            let began = stream.news.began.take().filter(|_| main);
             actions.extend(began.map(|epoch| Action::Began { epoch }));
         }
         let ending = forecast.streams().any(Stream::is_ending);

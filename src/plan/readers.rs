@@ -206,7 +206,7 @@ impl Readers {
             if strays && stream.contains(block) {
                 changed |= stream.stray(block, sight);
             }
-            stream.take_over(&mut over);
+            over.append(&mut stream.news.over);
         }
         if changed {
             at.stager.look_anew(at.actions);
@@ -322,7 +322,7 @@ impl Readers {
             for position in reader.reads(id, position, low) {
                 stream.reach(position, task, ticks, sight);
             }
-            stream.take_over(&mut over);
+            over.append(&mut stream.news.over);
         }
         self.tasks.put(task, reader);
         for block in over {

@@ -400,7 +400,7 @@ impl Stager {
         let mut over = Vec::new();
         for stream in self.forecast.streams_mut() {
             if stream.give_up_behind() {
-                stream.take_over(&mut over);
+                over.append(&mut stream.news.over);
             }
         }
         let any = !over.is_empty();

@@ -126,11 +126,16 @@ pub(super) struct Sight<'a> {
     since: &'a [u64],
 }
 
-impl Sight<'_> {
+impl<'a> Sight<'a> {
     /// Whether a read of the block since a tick may not have been seen: its file is untracked, or was
     /// at that time, and it is no probe. Probes are tracked before anyone can get there.
     pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
         !is_probe(self.layout.file_of(block)) && self.may_miss(block, since)
+    }
+
+    /// [`misses`](Sight::misses) since a tick, for any block.
+    pub(super) fn missed_since(self, since: u64) -> impl Fn(BlockId) -> bool + 'a {
+        move |block| self.misses(block, since)
     }
 
     /// As [`misses`](Sight::misses), and a probe may have been tracked too late as well.

@@ -1,105 +1,114 @@
-//! Where one reader stands in its order.
+//! Where the readers of one order stand in it.
 //!
-//! 1. A stream holds its current epoch and the next one, indexed ([`Epoch`]).
-//! 2. Each open is mapped to the nearest position not yet reached, within a span that covers what
-//!    a loader's workers run ahead of each other. The next epoch is looked at only when the
-//!    current one is all but over, since a loader finishes an epoch before it starts another.
-//!    Whether the open counts as the read of that position is for its [task](super::task).
-//! 3. An open that no such position explains, or that no trusted task made, is a *stray*, unless
-//!    another stream expects it. Strays that follow each other as the first positions of an epoch do
-//!    mean that the job started there (again): the stream is anchored anew. Nothing but strays means
-//!    that the order is wrong: the stream has *diverged* and predicts nothing until it is anchored
-//!    again. For that only strays count that read for sure: a name may be looked up by whoever lists
-//!    a directory.
-//! 4. Blocks are staged in the order in which they are expected to be read. A loader's workers read
-//!    batches at the same time, each from its own position on; so the next block to stage is the
-//!    one that is nearest ahead of the *runner* behind it.
-//! 5. Opens of trusted files are not seen. Such positions count as reached when the next one that
-//!    can be seen is, or the epoch is over. Of a sample that is read several times in a row only the
+//! 1. A stream holds the current epoch of its order and the next one, indexed by block ([`Epochs`]).
+//! 2. Each open is mapped to the nearest position that was not reached, within a span that covers how far
+//!    the workers of a loader run ahead of each other. The next epoch is looked at only if the current one
+//!    is nearly over, since a loader finishes an epoch before it starts another. The
+//!    [task](super::task) decides whether the open counts as the read of that position.
+//! 3. An open is a *stray* if no such position explains it, or if its task is not trusted, unless another
+//!    stream expects it. If strays follow each other as the first positions of an epoch do, the job has
+//!    started there, and the stream starts there too. If there are only strays, the order is wrong: the
+//!    stream has *diverged*, and predicts nothing until it finds a start ([`Strays`]). Only strays that
+//!    read count for that: a task that lists a directory looks names up and reads nothing.
+//! 4. Blocks are staged in the order in which they will be read. The workers of a loader read batches at
+//!    the same time, each from its own position on. So the next block to stage is the one that is nearest
+//!    ahead of the [runner](Runners) behind it.
+//! 5. Opens of untracked files are not seen. Such positions count as reached if the next position that can
+//!    be seen is reached, or if the epoch is over. If a sample is read several times in a row, only the
 //!    first open may be seen: the others count as reached when its reader has gone on.
-//! 6. As a runner goes on, what it reads next is due to be checked: it may have been staged long
-//!    ago.
-//! 7. Blocks whose reads are over, or will not come, are left in `over` for the planner to settle.
+//! 6. As a runner goes on, the blocks that it reads next are due to be checked: they may have been staged
+//!    long ago.
+//! 7. What the planner has to do about all this is left in [`News`].
 
-mod anchor;
-mod runner;
+mod epochs;
+mod runners;
+mod strays;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::BlockId;
-use crate::order::{EpochIter, Order, SampleTable};
-use crate::plan::epoch::{Epoch, Head};
+use crate::order::{Order, SampleTable};
+use crate::plan::epoch::Epoch;
 use crate::plan::layout::Layout;
 use crate::plan::visibility::Sight;
-use anchor::Stray;
-use runner::Runner;
+use epochs::{Epochs, Position};
+use runners::{Runners, SPAN_MIN};
+use strays::{Start, Strays};
 
-/// How far past the lowest open position a read is still believed at least: more than 8 workers with
-/// two batches of 256 each run ahead.
-const SPAN_MIN: u32 = 4096;
-
-/// How many of an epoch's first opens are seen, whatever is kept: enough to notice that it starts.
+/// How many of an epoch's first opens are seen in any case: enough to notice that it starts.
 const HEAD_SEEN: u32 = 32;
 
-/// The end of an order is near when so many positions of the last epoch are left, or one of so
-/// many.
+/// The end of an order is near if this many positions of the last epoch are left, or this part of it.
 const ENDING_MIN: u32 = 64;
 const ENDING_PART: u32 = 16;
 
-/// How far ahead of a task a sample that repeats is looked for: more than 64 workers with batches of one.
+/// How far ahead of a task a sample that repeats is looked for, in positions: more than 64 workers with
+/// batches of one.
 const AGAIN_MAX: u32 = 64;
 
-/// A stream's order and the place of its reader in it.
+/// How many positions past a runner are checked: far enough that a lost block can still be fetched, near
+/// enough that few are lost afterwards.
+const CHECK_AHEAD: u32 = 128;
+
+/// An order, and where its readers stand.
 pub(in crate::plan) struct Stream {
-    order: Arc<Order>,
-    /// The epochs after the next one.
-    epochs: EpochIter,
-    number: u32,
-    current: Epoch,
-    next: Epoch,
-    first_head: Head,
-    /// Where each task that reads the current epoch stands, and up to where it has been staged.
-    runners: Vec<Runner>,
-    /// The most that there were in an epoch.
-    workers: u32,
-    /// Past the last position of the current epoch that was seen to be read.
-    foremost: u32,
-    /// Up to where the current and the next epoch have been staged, runners aside.
-    cursors: (u32, u32),
-    /// The candidate: whether it is in the next epoch, and its position.
-    chosen: (bool, u32),
-    strays: VecDeque<Stray>,
-    /// Strays that read, since the last open that was where the order has it.
-    astray: u32,
-    diverged: bool,
-    /// Positions of all epochs before the current one.
-    base: u64,
-    /// Blocks whose staged reads are over.
-    over: Vec<BlockId>,
-    /// Blocks whose reads were not seen.
-    passed: Vec<BlockId>,
-    /// Blocks to be checked before they are read.
-    due: Vec<BlockId>,
-    /// How far apart they have been at most, in positions.
-    spread: u32,
-    /// Up to which position of the current epoch, and beyond it of the next, probes are tracked.
-    lit: u32,
-    /// Blocks that have come near.
-    near: Vec<BlockId>,
-    matched: u64,
-    strayed: u64,
-    /// Whether its epochs are numbered as its reader has them.
-    told: bool,
-    /// Whether another epoch has begun since that was asked last.
-    turned: bool,
-    /// Of those matched, how many were seen.
-    sighted: u64,
-    /// Planner ticks between two opens of this stream, smoothed.
-    pace: f64,
-    last_tick: u64,
+    epochs: Epochs,
+    runners: Runners,
+    strays: Strays,
+    /// Up to where the current and the next epoch have been staged, apart from the runners.
+    staged_to: (u32, u32),
+    /// The block to stage next.
+    chosen: Position,
+    /// Up to which position, from the start of the current epoch on, probes are tracked.
+    near_to: u32,
+    pub(in crate::plan) news: News,
+    counts: Counts,
+    pace: Pace,
     /// The planner's tick at which the current epoch began.
     began: u64,
+    /// Whether its epochs have the numbers that its reader gives them.
+    told: bool,
+}
+
+/// What has come of a stream's progress, until the planner takes it.
+#[derive(Default)]
+pub(in crate::plan) struct News {
+    /// Blocks whose staged reads are over, or will not come.
+    pub(in crate::plan) over: Vec<BlockId>,
+    /// Blocks that were read without being seen.
+    passed: Vec<BlockId>,
+    /// Blocks to be checked before they are read.
+    pub(in crate::plan) due: Vec<BlockId>,
+    /// Blocks that are read soon, or early in an epoch that has begun.
+    pub(in crate::plan) near: Vec<BlockId>,
+    /// The number of the epoch that has begun.
+    pub(in crate::plan) began: Option<u32>,
+}
+
+/// Opens of the order's samples.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Those that were where the order has them, seen or not, and those of them that were seen.
+    matched: u64,
+    seen: u64,
+    strayed: u64,
+}
+
+/// How fast the stream is read.
+struct Pace {
+    /// Planner ticks between two opens of the stream, smoothed.
+    ticks: f64,
+    last_tick: u64,
+}
+
+impl Pace {
+    fn note(&mut self, tick: u64) {
+        let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
+        if self.last_tick > 0 {
+            self.ticks += (ticks - self.ticks) / 64.0;
+        }
+        self.last_tick = tick;
+    }
 }
 
 /// What is told about a stream in `status`.
@@ -125,325 +134,423 @@ pub struct StreamStatus {
     pub opens_strayed: u64,
 }
 
-fn expand(order: &Order, epochs: &mut EpochIter, layout: &Layout) -> Epoch {
-    let samples = order.samples();
-    let ids = epochs.next().unwrap_or_default();
-    let mut blocks = Vec::with_capacity(ids.len());
-    for &id in ids.iter() {
-        let sample = samples.get(id);
-        let length = sample.length.unwrap_or(u64::MAX);
-        blocks.extend(layout.blocks_in(sample.file, sample.offset, length).map(|block| block.0));
-    }
-    Epoch::new(blocks, layout.blocks())
-}
-
 impl Stream {
     pub(in crate::plan) fn new(order: Arc<Order>, layout: &Layout) -> Self {
-        let mut epochs = order.epochs(0);
-        let current = expand(&order, &mut epochs, layout);
-        let next = expand(&order, &mut epochs, layout);
         Stream {
-            epochs,
-            first_head: current.head().clone(),
-            number: 0,
-            current,
-            next,
-            order,
-            runners: Vec::new(),
-            workers: 0,
-            foremost: 0,
-            cursors: (0, 0),
-            chosen: (false, 0),
-            strays: VecDeque::new(),
-            astray: 0,
-            diverged: false,
-            base: 0,
-            over: Vec::new(),
-            passed: Vec::new(),
-            due: Vec::new(),
-            spread: 0,
-            lit: SPAN_MIN,
-            near: Vec::new(),
-            matched: 0,
-            strayed: 0,
-            told: true,
-            turned: false,
-            sighted: 0,
-            pace: 1.0,
-            last_tick: 0,
+            epochs: Epochs::new(order, layout),
+            runners: Runners::default(),
+            strays: Strays::default(),
+            staged_to: (0, 0),
+            chosen: Position::Current(0),
+            near_to: SPAN_MIN,
+            news: News::default(),
+            counts: Counts::default(),
+            pace: Pace { ticks: 1.0, last_tick: 0 },
             began: 0,
+            told: true,
         }
     }
 
-    /// With what has been counted of the stream that it takes the place of. Its workers are still
-    /// there, though none of them has been seen in this order yet.
-    pub(in crate::plan) fn counted_on(self, before: Option<&Stream>) -> Self {
-        let told = false;
-        let Some(&Stream { matched, strayed, sighted, workers, spread, .. }) = before else {
-            return Stream { told, ..self };
-        };
-        Stream { matched, strayed, sighted, workers, spread, told, ..self }
+    /// Takes over the counts of the stream that it replaces. The workers of that stream are still there,
+    /// though this order has seen none of them.
+    pub(in crate::plan) fn counted_on(mut self, before: Option<&Stream>) -> Self {
+        self.told = false;
+        if let Some(before) = before {
+            self.counts = before.counts;
+            self.runners.workers = before.runners.workers;
+            self.runners.spread = before.runners.spread;
+        }
+        self
     }
 
-    /// Whether it was told, and its reader is followed.
+    /// Whether the order was told, and its reader is followed.
     pub(in crate::plan) fn is_told(&self) -> bool {
-        self.told && !self.diverged
-    }
-
-    /// The number of the epoch, where it has begun since the last call.
-    pub(in crate::plan) fn take_turn(&mut self) -> Option<u32> {
-        std::mem::take(&mut self.turned).then_some(self.number)
+        self.told && self.is_following()
     }
 
     pub(in crate::plan) fn status(&self) -> StreamStatus {
-        let ahead = u64::from(self.current.ahead()) + u64::from(self.next.ahead());
+        let Epochs { order, number, current, next, .. } = &self.epochs;
+        let ahead = u64::from(current.ahead()) + u64::from(next.ahead());
         StreamStatus {
-            order: self.order.describe().to_string(),
-            epoch: self.number,
-            position: self.current.low(),
-            length: self.current.len(),
-            ahead: if self.diverged { 0 } else { ahead },
-            following: !self.diverged,
-            opens_predicted: self.matched,
-            opens_seen: self.sighted,
-            opens_strayed: self.strayed,
+            order: order.describe().to_string(),
+            epoch: *number,
+            position: current.low(),
+            length: current.len(),
+            ahead: if self.is_following() { ahead } else { 0 },
+            following: self.is_following(),
+            opens_predicted: self.counts.matched,
+            opens_seen: self.counts.seen,
+            opens_strayed: self.counts.strayed,
         }
     }
 
-    /// Whether what is known of the order is nearly over: what is read next may be anything.
+    /// Whether the known part of the order is nearly over: any file may be read next.
     pub(in crate::plan) fn is_ending(&self) -> bool {
-        let near = ENDING_MIN.max(self.current.len() / ENDING_PART);
-        self.order.ends() && self.next.len() == 0 && self.current.left() <= near
+        let Epochs { order, current, next, .. } = &self.epochs;
+        let near = ENDING_MIN.max(current.len() / ENDING_PART);
+        order.ends() && next.len() == 0 && current.left() <= near
     }
 
     pub(in crate::plan) fn is_permutation(&self) -> bool {
-        self.order.is_permutation()
+        self.epochs.order.is_permutation()
     }
 
     /// Whether its samples are ranges of files.
     pub(in crate::plan) fn is_ranged(&self) -> bool {
-        matches!(self.order.samples(), SampleTable::Ranges(_))
+        matches!(self.epochs.order.samples(), SampleTable::Ranges(_))
     }
 
     pub(in crate::plan) fn is_following(&self) -> bool {
-        !self.diverged
+        !self.strays.diverged
     }
 
-    /// The position, counted over all epochs, at which a read of the block now would be believed,
-    /// and how far past the lowest open position that is.
-    pub(in crate::plan) fn sighting(&self, block: BlockId, sight: Sight<'_>) -> Option<(u64, u32)> {
-        if self.diverged {
-            return None;
-        }
-        let low = self.current.low();
-        let open = [self.current.assumed(block), self.current.next(block)].into_iter().flatten();
-        if let Some(position) = open.min_by_key(|position| position.abs_diff(low)) {
-            let far = position.saturating_sub(low);
-            return (far <= self.span()).then_some((self.base + u64::from(position), far));
-        }
-        let position = self.next.next(block)?;
-        let since = self.began;
-        if !self.current.is_nearly_over(|block| sight.misses(block, since)) {
-            return None;
-        }
-        let far = self.current.len() - low + position;
-        let absolute = self.base + u64::from(self.current.len()) + u64::from(position);
-        (position <= self.span()).then_some((absolute, far))
+    /// Whether a task reads the current epoch.
+    pub(in crate::plan) fn is_read(&self) -> bool {
+        !self.runners.all.is_empty()
     }
 
-    /// Where a task that has come to `last` reads a block that the order has several times, both counted
-    /// over all epochs: shortly after, and not where another task is to read it.
-    pub(in crate::plan) fn again_after(&self, last: u64, block: BlockId) -> Option<u64> {
-        let from = u32::try_from(last.checked_sub(self.base)?).ok()?.checked_add(1)?;
-        let position = self.current.again_from(block, from)?;
-        (position - from < AGAIN_MAX).then_some(self.base + u64::from(position))
+    /// Whether so little of the current epoch has been read that its readers may still ask for all that they
+    /// may ask for at once.
+    pub(in crate::plan) fn is_starting(&self) -> bool {
+        self.runners.foremost < SPAN_MIN.min(self.epochs.current.len() / 2)
     }
 
-    /// Whether a read of the block has been counted without being seen.
-    pub(in crate::plan) fn has_assumed(&self, block: BlockId) -> bool {
-        self.current.assumed(block).is_some()
+    /// The most tasks that have read an epoch at once.
+    pub(in crate::plan) fn workers(&self) -> u32 {
+        self.runners.workers
     }
 
-    /// Whether a read at a position, counted over all epochs, has been seen.
-    pub(in crate::plan) fn has_seen(&self, absolute: u64) -> bool {
-        let position = absolute.checked_sub(self.base).map(|position| position as u32);
-        position.is_some_and(|position| self.current.has_seen(position))
+    /// Number of the current epoch.
+    pub(in crate::plan) fn number(&self) -> u32 {
+        self.epochs.number
     }
 
     /// Positions of the current epoch.
     pub(in crate::plan) fn len(&self) -> u32 {
-        self.current.len()
+        self.epochs.current.len()
     }
 
-    /// How far a position is from an earlier one, both counted over all epochs: what is not seen
-    /// between them is no distance.
+    /// Positions of the current epoch from the lowest that was not reached.
+    pub(in crate::plan) fn left(&self) -> u32 {
+        self.epochs.left()
+    }
+
+    /// Whether the order reads the block in the current or the next epoch.
+    pub(in crate::plan) fn contains(&self, block: BlockId) -> bool {
+        self.epochs.contains(block)
+    }
+
+    /// The absolute position at which a read of the block now would be believed, and how far past the lowest
+    /// open position that is.
+    pub(in crate::plan) fn sighting(&self, block: BlockId, sight: Sight<'_>) -> Option<(u64, u32)> {
+        if !self.is_following() {
+            return None;
+        }
+        let Epochs { current, next, .. } = &self.epochs;
+        let (low, span) = (current.low(), self.runners.span());
+        let open = [current.assumed(block), current.next(block)].into_iter().flatten();
+        if let Some(position) = open.min_by_key(|position| position.abs_diff(low)) {
+            let far = position.saturating_sub(low);
+            let absolute = self.epochs.absolute(Position::Current(position));
+            return (far <= span).then_some((absolute, far));
+        }
+        let position = next.next(block)?;
+        if !current.is_nearly_over(sight.missed_since(self.began)) {
+            return None;
+        }
+        let absolute = self.epochs.absolute(Position::Next(position));
+        (position <= span).then_some((absolute, self.left() + position))
+    }
+
+    /// The absolute position where a task that has come to `last` reads a block that the order has several
+    /// times: shortly after, and not where another task is to read it.
+    pub(in crate::plan) fn again_after(&self, last: u64, block: BlockId) -> Option<u64> {
+        let Position::Current(last) = self.epochs.position(last)? else { return None };
+        let position = self.epochs.current.again_from(block, last + 1)?;
+        let is_near = position - last <= AGAIN_MAX;
+        is_near.then(|| self.epochs.absolute(Position::Current(position)))
+    }
+
+    /// Whether a read of the block has been counted without being seen.
+    pub(in crate::plan) fn has_assumed(&self, block: BlockId) -> bool {
+        self.epochs.current.assumed(block).is_some()
+    }
+
+    /// Whether a read at an absolute position has been seen.
+    pub(in crate::plan) fn has_seen(&self, absolute: u64) -> bool {
+        let Some(Position::Current(position)) = self.epochs.position(absolute) else {
+            return false;
+        };
+        self.epochs.current.has_seen(position)
+    }
+
+    /// How far an absolute position is from an earlier one. Positions between them whose opens are not seen
+    /// do not count.
     pub(in crate::plan) fn distance(&self, from: u64, to: u64, sight: Sight<'_>) -> u64 {
-        if to - from > u64::from(self.span()) {
+        if to - from > u64::from(self.runners.span()) {
             return to - from;
         }
+        let missed = sight.missed_since(self.began);
         let seen = |position: &u64| {
-            let block = self.block_at(position.saturating_sub(self.base) as u32);
-            block.is_none_or(|block| !sight.misses(block, self.began))
+            let position = self.epochs.position(*position);
+            position.and_then(|at| self.epochs.block_at(at)).is_none_or(|block| !missed(block))
         };
-        // Where it arrives counts, also where the file is no longer watched.
+        // The last position counts in any case: the task was seen there.
         (from + 1..to).filter(seen).count() as u64 + 1
     }
 
-    /// Whether the order ever reads the block.
-    pub(in crate::plan) fn contains(&self, block: BlockId) -> bool {
-        self.current.contains(block) || self.next.contains(block)
+    /// Whether the block is among those that show that an epoch starts: the next one, or the first.
+    pub(in crate::plan) fn is_in_head(&self, block: BlockId) -> bool {
+        let first = || self.epochs.first_head.position(block);
+        self.epochs.next.starts_with(block, HEAD_SEEN) || first().is_some_and(|at| at < HEAD_SEEN)
     }
 
-    /// The block at a position counted from the start of the current epoch.
-    fn block_at(&self, position: u32) -> Option<BlockId> {
-        match position.checked_sub(self.current.len()) {
-            None => self.current.block_at(position),
-            Some(position) => self.next.block_at(position),
+    /// Whether the block is read soon, as far as is known.
+    pub(in crate::plan) fn is_near(&self, block: BlockId) -> bool {
+        let Epochs { current, next, .. } = &self.epochs;
+        if let Some(position) = current.next(block) {
+            return position < self.near_to;
         }
+        let near_to = self.near_to.checked_sub(current.len());
+        near_to.is_some_and(|near_to| next.next(block).is_some_and(|position| position < near_to))
     }
 
-    /// The sample at a position, counted over all epochs, has been opened by a trusted task.
+    /// A trusted task has opened the sample at an absolute position.
     pub(in crate::plan) fn reach(&mut self, absolute: u64, task: u32, tick: u64, sight: Sight<'_>) {
-        let Some(position) = absolute.checked_sub(self.base) else { return };
-        let length = u64::from(self.current.len());
-        let (since, mut counted) = (self.began, false);
-        if position < length {
-            let position = position as u32;
-            counted = self.current.confirm(position);
-            let block = self.current.block_at(position);
-            self.strays.retain(|stray| Some(stray.block) != block);
-            self.over.extend(block);
-            self.current.reach(position);
-            self.current.pass(position, |block| sight.misses(block, since), &mut self.passed);
-            self.run(task, position);
-            self.pass_behind(sight);
-            self.current.give_up_stragglers(self.span() / 2, &mut self.over);
-        } else if position - length < u64::from(self.next.len()) {
-            let position = (position - length) as u32;
-            self.over.extend(self.next.block_at(position));
-            self.next.reach(position);
-            self.next.pass(position, |block| sight.misses(block, since), &mut self.passed);
-            // What the loader left unread (drop_last) must not hold the epoch open.
-            if self.next.len() - self.next.left() >= 4 {
-                self.roll(sight);
-                self.run(task, position);
-            }
+        let Some(position) = self.epochs.position(absolute) else { return };
+        self.news.over.extend(self.epochs.block_at(position));
+        let counted = match position {
+            Position::Current(position) => self.reach_current(position, task, sight),
+            Position::Next(position) => self.reach_next(position, task, sight),
+        };
+        if self.epochs.current.left() == 0 {
+            self.begin_next(sight);
         }
-        if self.current.left() == 0 {
-            self.roll(sight);
-        }
-        self.matched += u64::from(!counted);
-        self.sighted += 1;
-        self.astray = 0;
-        let ticks = tick.saturating_sub(self.last_tick).min(1 << 20) as f64;
-        if self.last_tick > 0 {
-            self.pace += (ticks - self.pace) / 64.0;
-        }
-        self.last_tick = tick;
+        self.counts.matched += u64::from(!counted);
+        self.counts.seen += 1;
+        self.strays.forgive();
+        self.pace.note(tick);
     }
 
-    /// The last reader of a file has closed it: with its first block all that follow it in the
-    /// order have been read.
+    /// Says whether the read was counted before, without being seen.
+    fn reach_current(&mut self, position: u32, task: u32, sight: Sight<'_>) -> bool {
+        let current = &mut self.epochs.current;
+        let counted = current.confirm(position);
+        self.strays.explained(current.block_at(position));
+        current.reach(position);
+        current.pass(position, sight.missed_since(self.began), &mut self.news.passed);
+        self.run(task, position);
+        self.pass_behind(sight);
+        let most = self.runners.span() / 2;
+        self.epochs.current.give_up_stragglers(most, &mut self.news.over);
+        counted
+    }
+
+    fn reach_next(&mut self, position: u32, task: u32, sight: Sight<'_>) -> bool {
+        let next = &mut self.epochs.next;
+        next.reach(position);
+        next.pass(position, sight.missed_since(self.began), &mut self.news.passed);
+        // A loader that drops its last batch must not hold the epoch open.
+        if next.len() - next.left() >= 4 {
+            self.begin_next(sight);
+            self.run(task, position);
+        }
+        false
+    }
+
+    /// A task stands at a position of the current epoch.
+    fn run(&mut self, task: u32, position: u32) {
+        let Stream { epochs, runners, news, .. } = self;
+        runners.foremost = runners.foremost.max(position + 1);
+        let ahead = position + 1..position + 1 + CHECK_AHEAD;
+        let into_next = ahead.end.saturating_sub(epochs.current.len());
+        epochs.current.check(ahead, &mut news.due);
+        epochs.next.check(0..into_next, &mut news.due);
+        let near_to = position.saturating_add(runners.outlook());
+        news.near.extend((self.near_to..near_to).filter_map(|at| epochs.block_from_start(at)));
+        self.near_to = self.near_to.max(near_to);
+        if let Some(before) = runners.step(task, position) {
+            epochs.current.pass_repeats(before, &mut news.passed);
+        }
+    }
+
+    /// The last reader of a file has closed it: with its first block all blocks that follow it in the order
+    /// have been read.
     pub(in crate::plan) fn finish_sample(
         &mut self,
         blocks: impl ExactSizeIterator<Item = BlockId>,
         sight: Sight<'_>,
     ) {
-        if blocks.len() < 2 || self.diverged {
+        if blocks.len() < 2 || !self.is_following() {
             return;
         }
+        let current = &mut self.epochs.current;
         for block in blocks.skip(1) {
             let before = BlockId(block.0 - 1);
-            if let Some(position) = self.current.next(block)
+            if let Some(position) = current.next(block)
                 && position > 0
-                && self.current.block_at(position - 1) == Some(before)
-                && self.current.is_reached(position - 1)
+                && current.block_at(position - 1) == Some(before)
+                && current.is_reached(position - 1)
             {
-                self.current.reach(position);
+                current.reach(position);
             }
         }
-        if self.current.left() == 0 {
-            self.roll(sight);
+        if current.left() == 0 {
+            self.begin_next(sight);
         }
     }
 
-    /// Adds the blocks whose staged reads are over since the last call.
-    pub(in crate::plan) fn take_over(&mut self, over: &mut Vec<BlockId>) {
-        over.append(&mut self.over);
+    /// Gives the blocks that were read without being seen, and counts them.
+    pub(in crate::plan) fn take_passed(&mut self) -> impl Iterator<Item = BlockId> + '_ {
+        self.counts.matched += self.news.passed.len() as u64;
+        self.news.passed.drain(..)
     }
 
-    /// Adds the blocks that have been read without being seen since the last call.
-    pub(in crate::plan) fn take_passed(&mut self, passed: &mut Vec<BlockId>) {
-        self.matched += self.passed.len() as u64;
-        passed.append(&mut self.passed);
-    }
-
-    /// Whether the block is among those that show that an epoch starts: the next, or the first.
-    pub(in crate::plan) fn is_in_head(&self, block: BlockId) -> bool {
-        let first = || self.first_head.position(block);
-        self.next.starts_with(block, HEAD_SEEN) || first().is_some_and(|at| at < HEAD_SEEN)
-    }
-
-    fn roll(&mut self, sight: Sight<'_>) {
-        self.number += 1;
-        self.turned = true;
-        let since = self.began;
-        // The job may have ended the epoch early: nothing beyond counts as read.
-        let end = self.current.end_of_reads(self.foremost, |block| sight.misses(block, since));
-        self.began = self.last_tick;
-        while self.current.left() > 0 {
-            let unseen = |block| sight.may_miss(block, since);
-            self.current.pass_lowest(end, unseen, &mut self.passed);
-            self.current.give_up_lowest(&mut self.over);
+    /// The current epoch is over: the next one is the current one now.
+    fn begin_next(&mut self, sight: Sight<'_>) {
+        let current = &mut self.epochs.current;
+        // The job may have ended the epoch early: no position beyond counts as read.
+        let end = current.end_of_reads(self.runners.foremost, sight.missed_since(self.began));
+        while current.left() > 0 {
+            let unseen = |block| sight.may_miss(block, self.began);
+            current.pass_lowest(end, unseen, &mut self.news.passed);
+            current.give_up_lowest(&mut self.news.over);
         }
-        self.base += u64::from(self.current.len());
-        let next = expand(&self.order, &mut self.epochs, sight.layout);
-        self.current = std::mem::replace(&mut self.next, next);
-        self.strays.iter_mut().for_each(|stray| stray.again = false);
-        self.restart();
-        self.cursors = (self.cursors.1, 0);
+        self.began = self.pace.last_tick;
+        self.epochs.go_on(sight.layout);
+        self.news.began = Some(self.epochs.number);
+        self.strays.restart();
+        self.restart((self.staged_to.1, 0));
+    }
+
+    /// The current epoch has just begun.
+    fn restart(&mut self, staged_to: (u32, u32)) {
+        self.runners.restart();
+        self.near_to = self.runners.outlook();
+        self.staged_to = staged_to;
+        let Epochs { current, next, .. } = &self.epochs;
+        let next = next.start(self.near_to.saturating_sub(current.len()) as usize);
+        let near = current.start(self.near_to as usize).iter().chain(next);
+        self.news.near.extend(near.copied().map(BlockId));
+    }
+
+    /// The position that all workers have come by, if that can be told.
+    fn passed_by_all(&self) -> Option<u32> {
+        // If blocks repeat, a worker may have been taken to stand where another one reads.
+        let is_sure = self.is_permutation() && self.is_following();
+        self.runners.hindmost(self.counts.seen).filter(|_| is_sure)
+    }
+
+    /// Counts as read what all workers have come by and may have read without being seen.
+    fn pass_behind(&mut self, sight: Sight<'_>) {
+        if let Some(position) = self.passed_by_all() {
+            let unseen = |block| sight.may_miss(block, self.began);
+            self.epochs.current.pass_lowest(position, unseen, &mut self.news.passed);
+        }
+    }
+
+    /// Gives up the lowest open position if all workers have come by: it was read without being seen, or
+    /// never will be read. Says whether it was given up.
+    pub(in crate::plan) fn give_up_behind(&mut self) -> bool {
+        let low = self.epochs.current.low();
+        if self.passed_by_all().is_none_or(|position| position <= low) {
+            return false;
+        }
+        self.epochs.current.give_up_lowest(&mut self.news.over);
+        true
+    }
+
+    /// A task has ended.
+    pub(in crate::plan) fn leave(&mut self, task: u32) {
+        self.runners.leave(task);
+    }
+
+    /// The block is in the order, but its open is no read of a position that is due. Says whether the job
+    /// has started another epoch by it.
+    pub(in crate::plan) fn stray(&mut self, block: BlockId, sight: Sight<'_>) -> bool {
+        self.counts.strayed += 1;
+        let current = &self.epochs.current;
+        let due = current.next(block).or_else(|| current.assumed(block));
+        self.strays.note(block, due.is_none(), self.runners.workers);
+        match self.strays.start(&self.epochs) {
+            None => return false,
+            // What is staged for it stays.
+            Some(Start::Next) => self.begin_next(sight),
+            Some(Start::First) => self.start_at(0, sight.layout),
+            Some(Start::Current) => self.start_at(self.epochs.number, sight.layout),
+        }
+        for block in self.strays.resolve() {
+            if let Some(position) = self.epochs.current.next(block) {
+                self.epochs.current.reach(position);
+            }
+        }
+        true
+    }
+
+    fn start_at(&mut self, number: u32, layout: &Layout) {
+        self.epochs.start_at(number, layout);
+        self.restart((0, 0));
+    }
+
+    /// This many strays were where the order has them: that shows only when their task is trusted.
+    pub(in crate::plan) fn explain(&mut self, opens: usize) {
+        self.counts.strayed = self.counts.strayed.saturating_sub(opens as u64);
+    }
+
+    /// A stray was a read. Says whether the order is given up. `walking`: its task goes through directories.
+    pub(in crate::plan) fn mistrust(&mut self, task: u32, walking: bool) -> bool {
+        // A task that reads other samples says little about those that read for the stream.
+        let own = !self.is_read() || self.runners.has(task);
+        self.strays.weigh(own && !walking, self.runners.workers)
     }
 
     /// The next block to stage, and how soon it is read: positions past the runner behind it.
     pub(in crate::plan) fn candidate(&mut self) -> Option<(BlockId, u64)> {
-        if self.diverged {
+        if !self.is_following() {
             return None;
         }
-        let current = &self.current;
+        let Epochs { current, next, .. } = &self.epochs;
         let mut best: Option<(u32, u32)> = None;
-        let mut offer = |cursor: &mut u32, from: u32| {
-            if let Some(position) = current.unstaged_from(*cursor) {
-                *cursor = position;
+        let mut offer = |staged_to: &mut u32, from: u32| {
+            if let Some(position) = current.unstaged_from(*staged_to) {
+                *staged_to = position;
                 let soon = position - from;
                 best = Some(best.map_or((soon, position), |best| best.min((soon, position))));
             } else {
-                *cursor = current.len();
+                *staged_to = current.len();
             }
         };
-        offer(&mut self.cursors.0, current.low());
-        for runner in &mut self.runners {
-            offer(&mut runner.cursor, runner.last);
+        offer(&mut self.staged_to.0, current.low());
+        for runner in &mut self.runners.all {
+            offer(&mut runner.staged_to, runner.last);
         }
         if let Some((soon, position)) = best {
-            self.chosen = (false, position);
+            self.chosen = Position::Current(position);
             return Some((current.block_at(position)?, u64::from(soon)));
         }
-        let position = self.next.unstaged_from(self.cursors.1)?;
-        self.cursors.1 = position;
-        self.chosen = (true, position);
-        let far = u64::from(current.len() - current.low()) + u64::from(position);
-        Some((self.next.block_at(position)?, far))
+        let position = next.unstaged_from(self.staged_to.1)?;
+        self.staged_to.1 = position;
+        self.chosen = Position::Next(position);
+        Some((next.block_at(position)?, u64::from(self.left()) + u64::from(position)))
+    }
+
+    /// The candidate has been staged or needs not be.
+    pub(in crate::plan) fn advance(&mut self) {
+        match self.chosen {
+            Position::Current(position) => self.epochs.current.stage(position),
+            Position::Next(position) => self.epochs.next.stage(position),
+        }
     }
 
     /// Marks what is staged as expected, in the order of its reads from the start. `look` says of a
-    /// block whether it is staged, and whether it lies too far ahead. What lies within the workers'
-    /// spread is never too far: one may be there while another is still at the start.
+    /// block whether it is staged, and whether it lies too far ahead. A block within the workers' spread is
+    /// never too far: one worker may be there while another is still at the start.
     pub(in crate::plan) fn expect_staged(&mut self, mut look: impl FnMut(BlockId) -> (bool, bool)) {
         let mut looked_at = 0;
-        for epoch in [&mut self.current, &mut self.next] {
+        for epoch in [&mut self.epochs.current, &mut self.epochs.next] {
             for position in epoch.low()..epoch.len() {
                 let (is_staged, is_far) = epoch.block_at(position).map_or((false, true), &mut look);
-                if is_far && looked_at >= self.spread {
+                if is_far && looked_at >= self.runners.spread {
                     return;
                 }
                 if is_staged {
@@ -454,55 +561,41 @@ impl Stream {
         }
     }
 
-    /// The candidate has been staged or needs not be.
-    pub(in crate::plan) fn advance(&mut self) {
-        let (in_next, position) = self.chosen;
-        if in_next { self.next.stage(position) } else { self.current.stage(position) }
-    }
-
     /// What was staged of the block is gone: its next reads are candidates again.
     pub(in crate::plan) fn unstage(&mut self, block: BlockId) {
-        if let Some(position) = self.current.unstage(block) {
-            self.cursors.0 = self.cursors.0.min(position);
+        let (current, next) = &mut self.staged_to;
+        if let Some(position) = self.epochs.current.unstage(block) {
+            *current = position.min(*current);
         }
-        if let Some(position) = self.next.unstage(block) {
-            self.cursors.1 = self.cursors.1.min(position);
+        if let Some(position) = self.epochs.next.unstage(block) {
+            *next = position.min(*next);
         }
-    }
-
-    /// Positions of the current epoch from the lowest that was not read.
-    pub(in crate::plan) fn left(&self) -> u32 {
-        self.current.len() - self.current.low()
     }
 
     /// Whether the block has been staged for a read that is still to come.
     pub(in crate::plan) fn is_pending(&self, block: BlockId) -> bool {
-        !self.diverged && (self.current.is_pending(block) || self.next.is_pending(block))
+        let Epochs { current, next, .. } = &self.epochs;
+        self.is_following() && (current.is_pending(block) || next.is_pending(block))
     }
 
     /// In how many ticks, and how many epochs from now, the block is read next; with `unstaged`
     /// only reads count for which it has not been staged yet.
     pub(in crate::plan) fn next_use(&self, block: BlockId, unstaged: bool) -> Option<(u64, u64)> {
-        if self.diverged {
+        if !self.is_following() {
             return None;
         }
-        let next = if unstaged { Epoch::next_unstaged } else { Epoch::next };
-        let low = self.current.low();
-        let ticks = |positions: u64| (positions as f64 * self.pace) as u64;
-        if let Some(position) = next(&self.current, block) {
-            return Some((ticks(u64::from(position.saturating_sub(low))), 0));
+        let Epochs { order, current, next, .. } = &self.epochs;
+        let find = if unstaged { Epoch::next_unstaged } else { Epoch::next };
+        let ticks = |positions: u64| (positions as f64 * self.pace.ticks) as u64;
+        if let Some(position) = find(current, block) {
+            return Some((ticks(u64::from(position.saturating_sub(current.low()))), 0));
         }
-        let left = u64::from(self.current.len() - low);
-        let Some(position) = next(&self.next, block) else {
-            // After all that is known, it is read some time.
-            let after = ticks(left + u64::from(self.next.len()));
-            return (self.order.ends() && !unstaged).then_some((after, 2));
+        let left = u64::from(self.left());
+        let Some(position) = find(next, block) else {
+            // It is read some time after all that is known.
+            let after = ticks(left + u64::from(next.len()));
+            return (order.ends() && !unstaged).then_some((after, 2));
         };
         Some((ticks(left + u64::from(position)), 1))
-    }
-
-    /// Number of the current epoch.
-    pub(in crate::plan) fn number(&self) -> u32 {
-        self.number
     }
 }
