@@ -1,9 +1,9 @@
-//! How commands talk to a running daemon: one line of JSON each way over a Unix socket,
-//! the daemon's followed by a text where one was asked for.
+//! Commands talk to a running daemon over a Unix socket. Each side sends one line of JSON, and the daemon may
+//! add a text.
 //!
-//! Every mount has a directory of its own under the runtime directory, named after its mount
-//! point, with the socket, the log and a note of what is mounted. Only its owner can enter. Beside them
-//! are the locks of sources that are being mounted.
+//! Every mount has a directory of its own below the runtime directory, with a name that is computed from the
+//! mount point. It has the socket, the log, and a note about the mount. Only its owner can enter it. Beside
+//! these directories are the locks of sources that are being mounted.
 
 mod protocol;
 mod runtime;

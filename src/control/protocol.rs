@@ -1,4 +1,4 @@
-//! The requests, and the client's side.
+//! The requests of commands, the answers, and the command's side.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -17,42 +17,40 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::{is_ending, is_stopped};
 use crate::rehearsal::Question;
 
-/// How long a command waits for the daemon's answer; an order of 10^7 samples takes seconds.
+/// How long a command waits for the daemon's answer. An order of 10^7 samples takes seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Bytes that one request may have: the features of a few thousand samples, the names of millions.
+/// The limit of one request: features of some thousand samples, or names of millions of files.
 pub(super) const REQUEST_MAX: usize = 256 << 20;
 
 /// How long `belady umount` waits. The daemon gives up a disk that hangs long before.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1200);
 
-/// The same where the mount is taken away in any case.
+/// How long `belady umount --force` waits: the mount is taken away in any case.
 const FORCE_PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a command asks of a daemon.
+/// A command's request to a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
-    /// The state of everything.
+    /// All that `belady status` shows.
     Status,
-    /// The settings in force, rendered.
+    /// The settings in force, as text.
     Config,
-    /// How far the scan of the source is; answered when it is over, or after a moment.
+    /// How far the scan of the source is. Answered when it is over, or after a moment.
     Scanned,
-    /// Give a stream an order.
     SetOrder {
-        /// The stream's name.
         stream: String,
         /// The order as on the command line.
         order: String,
     },
-    /// The order file of what a loader read: the answer has it after its value.
+    /// An order file of the samples that a loader read, as the text after the answer.
     Record {
         /// The loader's number in the status.
         loader: Option<u32>,
         /// The process that it reads for.
         process: Option<u64>,
-        /// How many epochs, the latest; all that are remembered if left out.
+        /// How many of the latest epochs. None: all.
         epochs: Option<u32>,
     },
     /// Take a stream's order away.
@@ -60,47 +58,46 @@ pub enum Request {
         /// The stream's name.
         stream: String,
     },
-    /// Begin to bring here what is chosen; answers with a number.
+    /// Begin a warm-up of the chosen files. Answered with its number.
     Warmup {
         chosen: Chosen,
-        /// How fast, how long.
+        /// How fast, and for how long.
         pace: Pace,
     },
     /// How far a warm-up is.
     WarmupProgress { number: u64 },
-    /// What is here of what is chosen.
+    /// How much of the chosen files is in RAM and on the cache disk.
     CountHere { chosen: Chosen },
-    /// Have gone what is chosen.
+    /// Drop the chosen files from RAM and the cache disk.
     Evict { chosen: Chosen },
-    /// Show the dataset at another mount point too.
+    /// Show the dataset at a further mount point.
     Attach {
         #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
     },
-    /// Ask something of the rehearsal buffers.
+    /// A question about the rehearsal buffers.
     Rehearse(Question),
-    /// Unmount: an attached mount point alone, the first one with all of them and the daemon.
+    /// Unmount an attached mount point. At the first mount point: unmount all of them, and end the daemon.
     Unmount {
         #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
-        /// Also where files of the mount are in use.
+        /// Even if files of the mount are in use.
         force: bool,
     },
 }
 
 impl Request {
-    /// How long its answer is waited for.
     fn patience(&self) -> Duration {
         match self {
             Request::Unmount { force: true, .. } => FORCE_PATIENCE,
-            // What was read is stored first, however slow the disk.
+            // Samples that wait for the store are stored first, however slow the disk.
             Request::Unmount { force: false, .. } => UNMOUNT_PATIENCE,
             _ => PATIENCE,
         }
     }
 }
 
-/// The daemon's answer: a value, or why not.
+/// A value, or an error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
@@ -108,7 +105,7 @@ pub(super) enum Answer {
     Failed { code: u8, message: String },
 }
 
-/// The daemon's answer, and the text that follows it, if there is one.
+/// A value, and perhaps a text that follows it.
 pub struct Reply {
     pub(super) value: Value,
     pub(super) text: Option<Text>,
@@ -118,7 +115,6 @@ pub struct Reply {
 pub type Text = Box<dyn FnOnce(&mut dyn Write) -> Result<()> + Send>;
 
 impl Reply {
-    /// An answer that is followed by a text.
     pub fn with_text(value: Value, text: Text) -> Self {
         Reply { value, text: Some(text) }
     }
@@ -130,12 +126,11 @@ impl From<Value> for Reply {
     }
 }
 
-/// How the line after a text begins: that of a whole one, and that of one which could not be
-/// written to its end.
+/// The last line after a text: that it is complete, or why it is not.
 const WHOLE: &[u8] = b"# end\n";
 const FAILED: &[u8] = b"# failed: ";
 
-/// Writes a text and how it ended.
+/// Writes a text, and how it ended.
 pub(super) fn send(text: Text, out: &mut dyn Write) -> std::io::Result<()> {
     match text(out) {
         Ok(()) => out.write_all(WHOLE)?,
@@ -164,7 +159,7 @@ fn kind(code: u8) -> ErrorKind {
 /// Asks the daemon of the mount at a path.
 ///
 /// # Errors
-/// Where there is no such mount or nobody answers, and the daemon's own.
+/// If there is no such mount or no answer, and the daemon's own.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     call(&socket_of(mountpoint)?, request)
 }
@@ -181,16 +176,16 @@ fn socket_of(mountpoint: &Path) -> Result<PathBuf> {
     Ok(socket)
 }
 
-/// Asks the daemon of the mount at a path for something that has a text, which goes to `out`.
+/// Sends a request whose answer has a text, and writes that to `out`.
 ///
 /// # Errors
-/// As [`ask`]; also where the text breaks off or cannot be written.
+/// As [`ask`], and if the text is incomplete or cannot be written.
 pub fn ask_for_text(mountpoint: &Path, request: &Request, out: &mut dyn Write) -> Result<Value> {
     let (value, rest) = begin(&socket_of(mountpoint)?, request)?;
     receive(rest, out).map(|()| value)
 }
 
-/// Takes the text after an answer. Its last line says whether it is whole.
+/// Copies the text after an answer. Its last line says whether it is complete.
 fn receive(mut rest: impl BufRead, out: &mut dyn Write) -> Result<()> {
     let failed = |error| Error::new(ErrorKind::Internal, format!("the text: {error}"));
     let (mut line, mut next) = (Vec::new(), Vec::new());
@@ -213,12 +208,11 @@ fn receive(mut rest: impl BufRead, out: &mut dyn Write) -> Result<()> {
 /// Asks the daemon behind a socket.
 ///
 /// # Errors
-/// Where nobody answers, and the daemon's own.
+/// If there is no answer, and the daemon's own.
 pub fn call(socket: &Path, request: &Request) -> Result<Value> {
     begin(socket, request).map(|(value, _)| value)
 }
 
-/// The line that a request is sent as.
 fn encode(request: &Request) -> Result<String> {
     let mut line = serde_json::to_string(request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the request: {error}")))?;
@@ -231,7 +225,7 @@ fn encode(request: &Request) -> Result<String> {
     Ok(line)
 }
 
-/// Asks a daemon; gives the answer's value, and what comes after it.
+/// Sends a request. Returns the answer's value, and the stream with the text.
 fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStream>)> {
     let silent = |error: std::io::Error| {
         let kind = match error.kind() {
@@ -268,7 +262,7 @@ const CLEARS: &str = "if it is dead, `belady umount --force MOUNTPOINT` clears w
 fn check_runs(stream: &UnixStream, socket: &Path) -> Result<()> {
     let daemon =
         getsockopt(stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok());
-    // Of a daemon in another container nothing is known.
+    // A daemon in another container cannot be looked at.
     let Some(pid) = daemon.filter(|pid| *pid != 0) else { return Ok(()) };
     let silent = format!("the daemon does not answer at {}: process {pid} was", socket.display());
     if is_ending(pid) {
@@ -301,7 +295,7 @@ mod tests {
         })
     }
 
-    /// A control byte of a name takes six.
+    /// Each control byte of a name takes six.
     #[test]
     fn a_request_that_no_daemon_would_take_is_refused_before_it_is_sent() {
         let names = |bytes: usize| Chosen::Files(vec![1; bytes]);

@@ -1,4 +1,4 @@
-//! Where the sockets and logs of running mounts are.
+//! The runtime directory: sockets, logs and notes of running mounts, and locks of sources.
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
@@ -14,28 +14,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a mount's directory says of it.
+/// The note of one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     /// The daemon's process.
     pub pid: u32,
     #[serde(with = "crate::paths")]
     pub source: PathBuf,
-    /// Device and inode of that directory.
+    /// Device and inode of the source.
     pub identity: (u64, u64),
-    /// Where it is mounted.
     #[serde(with = "crate::paths")]
     pub mountpoint: PathBuf,
-    /// The mount's own device, as the mount table writes it.
+    /// The device of the mount, as the mount table writes it.
     #[serde(default)]
     pub device: Option<String>,
 }
 
-/// The directory of one mount: socket, log and note.
 #[derive(Clone, Debug)]
 pub struct MountDirectory(PathBuf);
 
-/// `$XDG_RUNTIME_DIR/belady`, `/run/belady` for root, else `/tmp/belady-UID`.
+/// `$XDG_RUNTIME_DIR/belady`, else `/run/belady` for root and `/tmp/belady-UID` for other users.
 fn runtime_directory() -> PathBuf {
     let user = nix::unistd::geteuid();
     match std::env::var_os("XDG_RUNTIME_DIR") {
@@ -61,8 +59,11 @@ fn private(directory: &Path) -> Result<()> {
     }
 }
 
-/// Whether a directory is there, which must be ours: what others could have put into it is not
-/// believed, and nobody who may have made a socket there is asked anything.
+/// Whether a directory exists. It must be ours: notes of other users are not believed, and their sockets are
+/// asked nothing.
+///
+/// # Errors
+/// If it belongs to another user, or other users can write to it.
 fn is_private(directory: &Path) -> Result<bool> {
     let found = match fs::symlink_metadata(directory) {
         Err(error)
@@ -83,9 +84,9 @@ fn is_private(directory: &Path) -> Result<bool> {
 }
 
 impl MountDirectory {
-    /// The directory of the mount at a path, whether it exists or not.
+    /// The directory of the mount at a path, even if it does not exist.
     pub fn of(mountpoint: &Path) -> Self {
-        // FNV-1a: the same name in every version of belady.
+        // FNV-1a: the name is the same in every version of belady.
         let hash =
             mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
                 (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -96,13 +97,12 @@ impl MountDirectory {
     /// Makes the directory.
     ///
     /// # Errors
-    /// Where it cannot be made, or belongs to someone else.
+    /// If it cannot be made, or belongs to another user.
     pub fn create(&self) -> Result<()> {
         private(&runtime_directory())?;
         private(&self.0)
     }
 
-    /// The control socket.
     pub fn socket(&self) -> PathBuf {
         self.0.join("socket")
     }
@@ -112,10 +112,10 @@ impl MountDirectory {
         self.0.join("log")
     }
 
-    /// Notes what is mounted.
+    /// Writes the note.
     ///
     /// # Errors
-    /// Where the note cannot be written.
+    /// If it cannot be written.
     pub fn note(&self, running: &Running) -> Result<()> {
         let text = serde_json::to_vec(running).unwrap_or_default();
         let temporary = self.0.join("mount.json.new");
@@ -124,29 +124,29 @@ impl MountDirectory {
             .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
     }
 
-    /// What the note says, if there is one.
+    /// Reads the note, if there is one.
     pub fn running(&self) -> Option<Running> {
         serde_json::from_slice(&fs::read(self.0.join("mount.json")).ok()?).ok()
     }
 
-    /// Has the socket of another mount's daemon answer here too.
+    /// Links this socket to the one of another mount, whose daemon then answers here.
     ///
     /// # Errors
-    /// Where the link cannot be made.
+    /// If the link cannot be made.
     pub fn link(&self, daemon: &MountDirectory) -> Result<()> {
         let _ = fs::remove_file(self.socket());
         std::os::unix::fs::symlink(daemon.socket(), self.socket())
             .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
     }
 
-    /// Removes socket and note, unless they are of another daemon that came after this one.
+    /// Removes socket and note, unless they are of a later daemon.
     pub fn clear_own(&self) {
         if self.running().is_some_and(|running| running.pid == std::process::id()) {
             self.clear();
         }
     }
 
-    /// Removes socket and note; the log stays for those who want to know.
+    /// Removes socket and note. The log stays.
     pub fn clear(&self) {
         for name in ["socket", "mount.json"] {
             let _ = fs::remove_file(self.0.join(name));
@@ -154,28 +154,28 @@ impl MountDirectory {
     }
 }
 
-/// The directory of all mounts, made where it is missing.
+/// The directory of all mounts. Makes it if it is missing.
 ///
 /// # Errors
-/// Where it cannot be made, or belongs to someone else.
+/// If it cannot be made, or belongs to another user.
 pub fn runtime() -> Result<PathBuf> {
     let directory = runtime_directory();
     private(&directory)?;
     Ok(directory)
 }
 
-/// A turn to mount a source, until it is dropped or the process has ended: whoever mounts it at the same
-/// time waits for that, and then finds out what has become of it.
+/// The lock on a source that is being mounted, until it is dropped or the process has ended. A second mount
+/// of the source waits for it, and then finds what became of the first.
 #[derive(Debug)]
 pub struct Turn {
     lock: Flock<File>,
 }
 
 impl Turn {
-    /// Waits for the turn, and calls `waits` before it does; none where files cannot be locked.
+    /// Takes the lock. If it has to wait, it calls `waits` before. None if files cannot be locked.
     ///
     /// # Errors
-    /// Where the runtime directory cannot be used.
+    /// If the runtime directory cannot be used.
     pub fn take((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Option<Self>> {
         let path = runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
         let cannot = |errno: &dyn Display| refuse(&path, errno).hint(ELSEWHERE);
@@ -193,33 +193,33 @@ impl Turn {
         }
         match lock {
             Ok(lock) => Ok(Some(Turn { lock })),
-            // Two mounts that begin at once are two then.
+            // Two mounts that begin at once are not noticed then.
             Err((_, Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)) => Ok(None),
             Err((_, errno)) => Err(cannot(&errno.desc())),
         }
     }
 
-    /// What a process holds the turn by as its input, should this one be killed.
+    /// The input by which a child process holds the lock, in case this process is killed.
     ///
     /// # Errors
-    /// Where there can be no more open files.
+    /// If no more files can be opened.
     pub fn input(&self) -> std::io::Result<Stdio> {
         self.lock.try_clone().map(Stdio::from)
     }
 }
 
-/// Makes sure that the directory of all mounts is ours alone, if there is one; says whether.
+/// Whether the directory of all mounts exists. It must be ours.
 ///
 /// # Errors
-/// Where it belongs to someone else, or others can write to it.
+/// If it belongs to another user, or other users can write to it.
 pub fn has_runtime() -> Result<bool> {
     is_private(&runtime_directory())
 }
 
-/// Every mount that has a note, dead ones included.
+/// The notes of all mounts, dead ones included.
 ///
 /// # Errors
-/// Where others could have written the notes.
+/// If other users could have written them.
 pub fn running() -> Result<Vec<Running>> {
     if !has_runtime()? {
         return Ok(Vec::new());

@@ -14,29 +14,27 @@ use super::protocol::{self, Answer, PATIENCE, REQUEST_MAX, Reply, Request, Text}
 use crate::config::Bytes;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of a request that are taken however little memory there is.
+/// Requests up to this length are taken however little memory there is.
 const REQUEST_MIN: usize = 1 << 20;
 
-/// A control socket that is being served.
 pub struct Server {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    /// Takes no more requests, and waits for the answers that are on their way, but not longer
-    /// than this.
+    /// Takes no more requests, and waits for answers on their way, `patience` at most.
     pub async fn finish(self, patience: Duration) {
         let _ = self.stop.send(());
         let _ = tokio::time::timeout(patience, self.task).await;
     }
 }
 
-/// Answers requests with `handle`, each on a thread that may block. A request is refused if it is longer
-/// than `room` says that there is memory for. Must be called inside a tokio runtime.
+/// Answers requests with `handle`, each on a thread that may block. Refuses a request that is longer than
+/// `room`, the memory that there is for one. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// Where the socket cannot be made.
+/// If the socket cannot be made.
 pub fn serve(
     socket: &Path,
     room: impl Fn() -> usize + Send + Sync + 'static,
@@ -45,7 +43,7 @@ pub fn serve(
     let refuse = |error: std::io::Error| {
         Error::new(ErrorKind::Mount, format!("control socket {}: {error}", socket.display()))
     };
-    // Left by a daemon that died; a living one was asked before.
+    // A daemon that died has left it: a living one was asked before.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(refuse)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(refuse)?;
@@ -103,7 +101,7 @@ where
     };
     let mut line = serde_json::to_vec(&answer).unwrap_or_default();
     line.push(b'\n');
-    // The command may have gone away.
+    // The command may have ended.
     let written = writer.write_all(&line).await;
     if let (Ok(()), Some(text)) = (written, text)
         && let Ok(stream) = reader.into_inner().reunite(writer)
@@ -118,7 +116,7 @@ fn decode(line: &[u8]) -> Result<Request> {
         .map_err(|error| Error::new(ErrorKind::Usage, format!("not a request: {error}")))
 }
 
-/// A line of at most so many bytes, or why it is refused. Memory is taken for no more.
+/// A line, or why it is refused. It takes memory for `most` bytes at most.
 async fn receive(
     mut reader: impl AsyncBufRead + Unpin,
     most: usize,
@@ -129,7 +127,7 @@ async fn receive(
         return Ok(Ok(line));
     }
     drop(line);
-    // The answer is not looked at before all is sent.
+    // The command reads the answer when it has sent all.
     loop {
         let bytes = reader.fill_buf().await?;
         let end = bytes.iter().position(|byte| *byte == b'\n');
@@ -145,7 +143,7 @@ async fn receive(
         .hint("give what it names in parts, or the daemon more memory")))
 }
 
-/// Sends the text after an answer, on a thread that may wait.
+/// Sends the text after an answer. Blocks.
 fn send(text: Text, stream: std::os::unix::net::UnixStream) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -1,10 +1,9 @@
 //! Filesystems by the magic number of statfs(2).
 
-/// A filesystem by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filesystem {
     pub name: &'static str,
-    /// Whether its bytes come over a network; none where that is not known.
+    /// Whether its bytes come over a network. None if that is not known.
     pub network: Option<bool>,
 }
 
@@ -37,7 +36,6 @@ const LOCAL: [(u32, &str); 8] = [
 ];
 
 impl Filesystem {
-    /// The filesystem of a magic number.
     pub fn of_magic(magic: u32) -> Self {
         let find = |table: &[(u32, &'static str)]| {
             table.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
@@ -45,7 +43,7 @@ impl Filesystem {
         match (find(&NETWORK), find(&LOCAL), magic) {
             (Some(name), _, _) => Filesystem { name, network: Some(true) },
             (_, Some(name), _) => Filesystem { name, network: Some(false) },
-            // Either may have anything below it.
+            // Any filesystem may be below these two.
             (_, _, 0x6573_5546) => Filesystem { name: "fuse", network: None },
             (_, _, 0x794c_7630) => Filesystem { name: "overlay", network: None },
             _ => Filesystem { name: "a filesystem of unknown kind", network: None },

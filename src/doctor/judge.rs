@@ -1,4 +1,4 @@
-//! From what was found to what it means.
+//! Judges findings: a row for each thing that matters.
 
 use serde::Serialize;
 
@@ -6,39 +6,36 @@ use super::{Directory, Findings, Kernel, system};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
-/// Open files below which a busy mount may run out of them.
+/// With fewer open files a busy mount may run out of them.
 const OPEN_FILES: u64 = 1024;
 
-/// Threads that a mount with default settings may have.
+/// How many threads a mount with default settings may have.
 const THREADS: u64 = 256;
 
-/// A RAM budget below which there is hardly anything to keep.
+/// A smaller RAM budget has hardly any room for samples.
 const BUDGET: u64 = 64 << 20;
 
-/// What a finding comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// Works, and could be better or should be known.
+    /// It works, but could be better or should be known.
     Note,
     /// belady cannot run like this.
     Missing,
 }
 
-/// One thing that was looked at.
+/// A finding, judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// What was looked at.
     pub check: &'static str,
-    /// What it comes to.
     pub result: Verdict,
-    /// What was found and what that means.
+    /// What was found, and what it means.
     pub found: String,
     /// What to do about it.
     pub fix: Option<String>,
-    /// What fails because of it where it is missing.
+    /// What belady would end with if this is missing.
     #[serde(skip)]
     kind: ErrorKind,
 }
@@ -66,12 +63,12 @@ impl Row {
     }
 }
 
-/// The kind of error that running belady would end with; none where it can run.
+/// The kind of error that belady would end with. None if it can run.
 pub fn missing(rows: &[Row]) -> Option<ErrorKind> {
     rows.iter().find(|row| row.result == Verdict::Missing).map(|row| row.kind)
 }
 
-/// What the findings come to, the most basic first.
+/// Judges the findings, the most basic first.
 pub fn judge(findings: &Findings) -> Vec<Row> {
     let mut rows = vec![device(findings), fusermount(findings), mount(findings)];
     if let Ok(kernel) = &findings.mount {
@@ -267,8 +264,8 @@ fn memory(findings: &Findings) -> Row {
     Row::note("memory", found).fix("raise the cgroup's limit, or free memory: little can be staged")
 }
 
-/// A request wakes the daemon, and its reply the reader: on processors that sleep, in a virtual
-/// machine, each of it costs many times what the request does.
+/// A request wakes the daemon, and its reply the reader. If processors of a virtual machine sleep, each
+/// waking costs many times what the request does.
 fn idle(findings: &Findings) -> Option<Row> {
     const CHECK: &str = "idle processors";
     Some(match findings.halt_poll_ns? {
@@ -280,7 +277,7 @@ fn idle(findings: &Findings) -> Option<Row> {
     })
 }
 
-/// Pages that were staged may go before they are read, and are fetched again then.
+/// Staged pages may go before they are read, and are fetched again then.
 fn reclaim(findings: &Findings) -> Option<Row> {
     let fix = findings.reclaim.as_ref()?;
     let found =
@@ -306,7 +303,7 @@ fn source(source: &Directory) -> Row {
     Row::ok("source", found)
 }
 
-/// Filesystems that are not among those over which fusermount3 mounts for ordinary users.
+/// Filesystems that are not on the list of those over which fusermount3 mounts for ordinary users.
 const UNLISTED: [&str; 3] = ["beegfs", "orangefs", "panfs"];
 
 fn over_mount(source: &Directory, root: bool) -> Row {

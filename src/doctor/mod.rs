@@ -1,7 +1,7 @@
-//! What a machine offers, judged: can belady mount and run here, and what would make it better.
+//! Judges what a machine offers: whether belady can mount and run here, and what would make it better.
 //!
-//! Others look ([`Findings`] are what they saw); here it is decided what that means. [`judge`]
-//! gives a row for each thing that matters: whether it is there, what was found, and the fix.
+//! Other rooms look, and [`Findings`] are what they saw. [`judge`] gives a row for each thing that matters:
+//! whether it is there, what was found, and the fix.
 
 mod filesystem;
 mod judge;
@@ -13,36 +13,34 @@ pub use filesystem::Filesystem;
 pub use judge::{Row, Verdict, judge, missing};
 pub use system::{Deadlock, System, hazards};
 
-/// Everything that was found. An `Err` says in words what stood in the way.
+/// Everything that was found. An `Err` says what stood in the way.
 #[derive(Clone, Debug)]
 pub struct Findings {
-    /// Whether the user is root.
     pub root: bool,
     /// Whether `/dev/fuse` can be opened.
     pub device: Result<(), String>,
     /// The program that mounts for users other than root, if there is one.
     pub fusermount: Option<Fusermount>,
-    /// Whether `/etc/fuse.conf` lets users mount for others.
+    /// Whether `/etc/fuse.conf` lets users mount for other users.
     pub user_allow_other: bool,
-    /// What a throwaway mount showed.
+    /// What a trial mount showed.
     pub mount: Result<Kernel, String>,
-    /// Whether openat2(2) works, without which the source is not reached.
+    /// Whether openat2(2) works. Without it the source cannot be reached safely.
     pub openat2: Result<(), String>,
     /// Whether cachestat(2) works.
     pub cachestat: Result<(), String>,
-    /// Whether the user can end a connection of a daemon that was killed.
+    /// Whether the user can end the connection of a killed daemon.
     pub can_abort: bool,
-    /// Files that a process may have open.
+    /// How many files a process may have open.
     pub open_files: u64,
-    /// Processes and threads that the user may have.
+    /// How many processes and threads the user may have.
     pub processes: u64,
-    /// For how many nanoseconds an idle processor of this virtual machine waits for work before it
-    /// is given up; none where that is not the machine's own business.
+    /// For how many nanoseconds idle processors of this virtual machine wait for work before they halt. None
+    /// if the machine does not decide that.
     pub halt_poll_ns: Option<u64>,
-    /// Where the kernel takes pages back that were not touched for a while, though memory is free: what
-    /// switches that off.
+    /// If the kernel reclaims pages that were not touched for a while, though memory is free: what switches
+    /// that off.
     pub reclaim: Option<String>,
-    /// The kernel, and what it may do to a mount.
     pub system: System,
     pub memory: Memory,
     /// The directory of control sockets.
@@ -53,47 +51,44 @@ pub struct Findings {
     pub cache: Option<Result<Directory, String>>,
 }
 
-/// `fusermount3`.
 #[derive(Clone, Debug)]
 pub struct Fusermount {
     pub path: String,
-    /// Its version, as it says itself.
     pub version: String,
-    /// Whether it is setuid root, without which it mounts nothing.
+    /// Whether it is setuid root. Without that it mounts nothing.
     pub setuid: bool,
 }
 
-/// What the kernel's FUSE can do.
+/// The features of the kernel's FUSE.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Version of the protocol.
+    /// The version of the protocol.
     pub abi: (u32, u32),
-    /// Listings that bring attributes along.
+    /// Listings bring attributes along.
     pub readdirplus: bool,
-    /// Lookups in one directory at the same time.
+    /// Lookups in one directory can run at the same time.
     pub parallel_dirops: bool,
-    /// Requests of a mebibyte.
+    /// Requests can have a mebibyte.
     pub max_pages: bool,
-    /// Opens without a request.
+    /// Files can be opened without a request.
     pub no_open: bool,
     /// Whether pushed bytes were read back from the page cache.
     pub store: Result<(), String>,
-    /// Whether a name can be let expire without being dropped.
+    /// Whether a name can expire without being dropped.
     pub expire: Result<(), String>,
-    /// Whether reads may go to a file of another filesystem past the daemon.
+    /// Whether reads of a file on another filesystem can bypass the daemon.
     pub passthrough: Result<(), String>,
 }
 
-/// Memory and the budget that would result from it, in bytes.
+/// Memory, and the RAM budget that follows from it, in bytes.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// The least limit: the machine's memory or a cgroup's.
+    /// The least limit, of the machine's memory or of a cgroup.
     pub limit: u64,
-    /// What can be had without pushing others out.
+    /// What can be had without pushing other programs out.
     pub available: u64,
-    /// The RAM budget at this moment.
     pub budget: u64,
-    /// How that was decided.
+    /// How the budget was decided.
     pub because: String,
 }
 
@@ -102,12 +97,11 @@ pub struct Memory {
 pub struct Directory {
     pub path: String,
     pub filesystem: Filesystem,
-    /// Whether the user may write there.
     pub writable: bool,
-    /// Whether files can be read past the page cache; none where there was no file to try.
+    /// Whether files can be read past the page cache. None if there was no file.
     pub direct: Option<bool>,
-    /// Bytes a second of sequential reading, none where there was nothing to read.
+    /// Bytes a second of sequential reading. None if there was nothing to read.
     pub read: Option<u64>,
-    /// Bytes a second of sequential writing; the source is never written to.
+    /// Bytes a second of sequential writing. None for the source, which is never written to.
     pub write: Option<u64>,
 }

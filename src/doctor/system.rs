@@ -1,28 +1,28 @@
-//! What the kernel may do to a mount: a deadlock that some versions have, and settings that end
-//! requests or drop names.
+//! What the kernel may do to a mount: a deadlock of some versions, and settings that end requests or drop
+//! names.
 
 use super::judge::{Row, Verdict};
 
 /// The kernel and its settings for FUSE.
 #[derive(Clone, Debug)]
 pub struct System {
-    /// The release, as `uname -r` tells it.
+    /// The release, as `uname -r` prints it.
     pub release: String,
-    /// The build, as `uname -v` tells it.
+    /// The build, as `uname -v` prints it.
     pub build: String,
-    /// Whether threads may keep the kernel from asking filesystems for memory on their behalf.
+    /// Whether threads may be IO flushers: their allocations of memory never wait for filesystems.
     pub can_spare: bool,
-    /// Seconds after which names that have expired are dropped, with their pages (`fuse.inval_wq`); 0
-    /// for never, none on kernels without that.
+    /// After how many seconds expired names are dropped, with their pages (`fuse.inval_wq`). 0: never. None
+    /// if the kernel does not have that.
     pub drops_names: Option<u64>,
-    /// Seconds within which a request must be answered: unless the server asks for another time, and at
-    /// most; 0 for no limit.
+    /// After how many seconds an unanswered request ends the mount: by default, and at most, if the daemon
+    /// asks for another time. 0: never.
     pub timeouts: [u64; 2],
 }
 
-/// Whether a kernel has the deadlock of servers whose opens are no requests. Such a kernel may evict
-/// the inode of a file while a read ahead of it is under way. If the memory that the server needs for
-/// its answer comes from that, the server waits for its own answer.
+/// Whether a kernel has the deadlock of servers whose opens are no requests. Such a kernel may evict the
+/// inode of a file while a readahead of it is under way. If that is caused by the server's allocation of
+/// memory for the reply, the server waits for its own reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadlock {
     Absent,
@@ -34,7 +34,7 @@ pub enum Deadlock {
 /// A kernel's version: three numbers.
 type Version = (u32, u32, u32);
 
-/// Stable series with the first version that has the deadlock and the first that has it no more.
+/// Stable series: the first version with the deadlock, and the first one without it again.
 const SERIES: [(Version, Version); 5] = [
     ((5, 15, 196), (5, 15, 198)),
     ((6, 1, 158), (6, 1, 160)),
@@ -43,7 +43,7 @@ const SERIES: [(Version, Version); 5] = [
     ((6, 13, 0), (6, 18, 3)),
 ];
 
-/// Series from which distributions with numbers of their own may have taken the deadlock over.
+/// Series from which distributions with version numbers of their own may have the deadlock.
 const TAKEN_OVER: [(u32, u32); 2] = [(5, 14), (6, 18)];
 
 const FIXED: &str = "5.15.198, 6.1.160, 6.6.120, 6.12.64, 6.18.3";
@@ -60,8 +60,7 @@ impl System {
         if has { Deadlock::Present } else { Deadlock::Absent }
     }
 
-    /// The version of kernel.org that this is; none if a distribution counts in its own way. Debian
-    /// tells it in the build.
+    /// The version of kernel.org. None if a distribution counts in its own way. Debian has it in the build.
     fn version(&self) -> Option<Version> {
         let told = self.build.split_once("Debian ").and_then(|(_, told)| version_in(told));
         let version = told.or_else(|| version_in(&self.release))?;
@@ -69,13 +68,13 @@ impl System {
         (!counts_otherwise).then_some(version)
     }
 
-    /// Seconds within which a request must be answered, if there is a limit.
+    /// After how many seconds an unanswered request ends the mount, if there is a limit.
     fn timeout(&self) -> Option<u64> {
         self.timeouts.into_iter().filter(|seconds| *seconds > 0).min()
     }
 }
 
-/// The version that a text begins with; a number that is missing is 0.
+/// The version at the beginning of a text. A missing third number is 0.
 fn version_in(text: &str) -> Option<Version> {
     let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
     let mut parts = text.split('.');
@@ -91,9 +90,8 @@ pub(super) fn rows(system: &System) -> Vec<Row> {
     rows
 }
 
-/// What a mount should warn of, a line each: what was found and what to do. `opens`: whether its opens
-/// are requests, which the deadlock needs them not to be. `is_spared`: whether its threads are kept
-/// from the deadlock.
+/// The warnings of a mount, a line each: what was found, and what to do. There is none of the deadlock if
+/// opens are requests (`opens`), or if threads are kept out of it (`is_spared`).
 pub fn hazards(system: &System, opens: bool, is_spared: bool) -> Vec<String> {
     let mut rows = rows(system);
     rows.retain(|row| row.result != Verdict::Ok);
@@ -192,7 +190,7 @@ mod tests {
             ("6.18.44-fc-v657", "#1 SMP PREEMPT_DYNAMIC @0", absent),
             ("6.19.0-rc3", "#1 SMP", absent),
             ("7.4.1", "#1 SMP", absent),
-            // Distributions that count otherwise.
+            // Distributions that count in their own way.
             ("6.1.0-42-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.159-1 (2025-12-30)", present),
             ("6.1.0-31-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.128-1 (2025-02-07)", absent),
             ("6.8.0-45-generic", "#45-Ubuntu SMP", unknown),

@@ -68,7 +68,7 @@ fn who_cannot_end_a_connection_is_told_what_a_kill_may_do() {
     assert!(row.fix.unwrap().contains("fusectl"));
 }
 
-/// The verdict on one check; everything that is not well says what to do, and only that.
+/// The verdict on one check. A row has a fix exactly if it is not well.
 fn verdict(findings: &Findings, check: &str) -> Verdict {
     let rows = judge(findings);
     for row in &rows {

@@ -1,9 +1,9 @@
-//! What a mount for other users would give away.
+//! Refuses mounts for other users that would give away more than the source.
 //!
-//! The kernel checks owners and permission bits of what is inside the mount. It cannot check the
-//! directories *above* the source, which a user who comes by the mount point never passes, nor
-//! access control lists. Where either of them protects something, a mount for others is refused.
-//! Lists are looked for above the source, at it, and on what stands directly in it.
+//! The kernel checks owners and permission bits inside the mount. It cannot check directories *above* the
+//! source, which users of the mount point never pass, nor access control lists. If one of these protects
+//! something, a mount for other users is refused. Lists are looked for above the source, at it, on what is
+//! directly in it, and on all directories below.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -20,17 +20,16 @@ use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
 
-/// What a mount for others says of what is never checked.
+/// The note of a mount for other users about lists that are never seen.
 pub(super) const UNSEEN: &str = "other users: modes and owners in the source are followed; access \
                                  control lists that are set from now on are not seen";
 
 /// How many names in the source are looked at for access control lists.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Threads that ask the source for lists.
 const THREADS: usize = 16;
 
-/// Names of the attributes that access control lists are.
+/// The names of attributes that are access control lists.
 const LISTS: [&CStr; 3] =
     [c"system.posix_acl_access", c"system.posix_acl_default", c"system.nfs4_acl"];
 
@@ -46,7 +45,7 @@ fn refuse_list(path: &Path) -> Error {
     refuse(&format!("{path} has an access control list, which the mount cannot check"))
 }
 
-/// Refuses a source that a mount for others would open to people who cannot reach it.
+/// Refuses a source that a mount would open to users who cannot reach it.
 pub(super) fn check(source: &Path) -> Result<()> {
     for ancestor in source.ancestors().skip(1) {
         let searchable = fs::metadata(ancestor).is_ok_and(|found| found.mode() & 0o001 != 0);
@@ -67,12 +66,12 @@ pub(super) fn check(source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a tree with an access control list on one of its directories. Blocks.
+/// Refuses a source if one of its directories has an access control list. Blocks.
 pub(super) fn check_directories(catalog: &Catalog, source: &dyn Source, top: &Path) -> Result<()> {
     let (directories, next, found) = (catalog.directories(), AtomicUsize::new(0), Mutex::new(None));
     let look = || {
         while let Some(path) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // One that we cannot ask about, nobody has been told to protect.
+            // A directory whose attributes cannot be listed counts as one without.
             let names = source.list_xattrs(path).unwrap_or_default();
             let mut names = names.split(|byte| *byte == 0);
             if names.any(|name| LISTS.iter().any(|list| list.to_bytes() == name)) {

@@ -1,4 +1,4 @@
-//! What this machine offers: memory, processors, space.
+//! What this machine offers: memory, processors, and space.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,6 @@ const MEMBERSHIP: &str = "/proc/self/cgroup";
 
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-/// What was found of a cache directory.
 #[derive(Default)]
 struct CacheFound {
     space: Option<(u64, u64)>,
@@ -25,9 +24,8 @@ struct CacheFound {
     held_by_buffers: u64,
 }
 
-/// Looks at the machine, and at the filesystem of the cache directory if there is one; what the
-/// store of this source there holds counts as free. If the disk of the cache directory does not
-/// answer, a thread is left behind that waits for it.
+/// Looks at the machine, and at the filesystem of the cache directory. What the store of this source holds
+/// there counts as free. If the disk does not answer, a thread is left behind that waits for it.
 pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     let cache = cache_directory.map(|directory| {
         let (directory, owner) = (directory.to_path_buf(), source.and_then(owner_of));
@@ -37,7 +35,7 @@ pub fn detect(cache_directory: Option<&Path>, source: Option<&Path>) -> Host {
     with_cache(cache.and_then(Result::ok).flatten().unwrap_or_default(), hangs)
 }
 
-/// The same for a process that is left behind if the disk does not answer: it waits for that.
+/// The same, but waits if the disk does not answer: for a process that can be left behind.
 pub fn detect_apart(cache_directory: Option<&Path>) -> Host {
     let find = |directory| find_cache(directory, None);
     with_cache(cache_directory.map(find).unwrap_or_default(), false)
@@ -76,25 +74,24 @@ fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheFound {
     }
 }
 
-/// Whose store it is that the samples of a source are in.
+/// The owner of a source's store.
 fn owner_of(source: &Path) -> Option<Owner> {
     let opened = PosixSource::open(source, 1).ok()?;
     Some(Owner::new(source, opened.lasting_identity()))
 }
 
-/// Bytes of memory that a store on a filesystem in memory may take now.
+/// How many bytes a store may take at this moment on a filesystem in memory.
 fn left_to_store(readings: &[Reading]) -> u64 {
     let left = readings.iter().map(|reading| reading.to_store(0).fits());
     left.min().unwrap_or(u64::MAX)
 }
 
-/// Whether the filesystem of a directory is in memory.
 fn is_in_memory(directory: &Path) -> bool {
     let kinds = [TMPFS_MAGIC, RAMFS_MAGIC];
     statfs(directory).is_ok_and(|found| kinds.contains(&found.filesystem_type()))
 }
 
-/// Bytes free and in all on the filesystem of a directory.
+/// Free bytes and all bytes of a directory's filesystem.
 fn space(directory: &Path) -> Option<(u64, u64)> {
     let space = statvfs(directory).ok()?;
     let unit = space.fragment_size();
@@ -106,8 +103,7 @@ fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// What is limited and used at this moment: the machine's memory, and that of each cgroup that this
-/// process is in.
+/// Limits and use at this moment: of the machine's memory, and of each cgroup of this process.
 pub fn readings() -> Vec<Reading> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (total, available) =
@@ -120,7 +116,7 @@ pub fn readings() -> Vec<Reading> {
     groups.iter().filter_map(|group| group.reading(total)).chain(machine).collect()
 }
 
-/// A memory cgroup: its directory, its name, and whether it is of the second version.
+/// A memory cgroup, of version 2 if `second`.
 struct Group {
     directory: PathBuf,
     name: PathBuf,
@@ -136,12 +132,11 @@ impl Group {
         self.read(if self.second { second } else { first })?.trim().parse().ok()
     }
 
-    /// The limit in bytes, if there is one.
     fn limit(&self) -> Option<u64> {
         self.number("memory.limit_in_bytes", "memory.max")
     }
 
-    /// Limit and use, where the limit is less than the machine has.
+    /// Limit and use, if the limit is less than the machine has.
     fn reading(&self, machine: u64) -> Option<Reading> {
         let limit = self.limit().filter(|limit| *limit < machine)?;
         let used = self.number("memory.usage_in_bytes", "memory.current")?;
@@ -159,7 +154,7 @@ impl Group {
     }
 }
 
-/// The memory cgroups of this process and those above them, of either version.
+/// The memory cgroups of this process, and those above them, of either version.
 fn memory_groups(root: &Path, membership: &Path) -> Vec<Group> {
     let membership = fs::read_to_string(membership).unwrap_or_default();
     let mut groups = Vec::new();

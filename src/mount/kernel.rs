@@ -1,5 +1,5 @@
-//! The kernel and its settings for FUSE: what a mount warns of, and how its threads keep out of a
-//! deadlock.
+//! The kernel's settings for FUSE: what a mount warns of, and how its threads keep out of a deadlock
+//! ([`Deadlock`]).
 
 use std::fs;
 
@@ -8,7 +8,6 @@ use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
 use crate::config::{Mode, Settings};
 use crate::doctor::{Deadlock, System, hazards};
 
-/// Looks at the kernel.
 pub(super) fn examine() -> System {
     let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     let seconds = |path: &str| read(path)?.parse::<u64>().ok();
@@ -22,7 +21,7 @@ pub(super) fn examine() -> System {
     }
 }
 
-/// Whether this thread may be kept from having filesystems give memory back.
+/// Whether this thread may become an IO flusher, whose allocations of memory never wait for filesystems.
 fn can_spare() -> bool {
     let Ok(is_spared) = is_io_flusher() else { return false };
     is_spared
@@ -30,8 +29,8 @@ fn can_spare() -> bool {
             && configure_io_flusher_behavior(false).is_ok()
 }
 
-/// Keeps this thread, and all that it starts, out of the deadlock that a kernel may have. Says what a
-/// mount with these settings is to warn of, a line each.
+/// Keeps this thread, and those that it starts, out of the deadlock if the kernel may have it. Returns the
+/// warnings of a mount with these settings, a line each.
 pub(super) fn guard(settings: &Settings) -> Vec<String> {
     let system = examine();
     let opens = !matches!(settings.mount.mode, Mode::Auto | Mode::Push);

@@ -1,8 +1,8 @@
-//! The life of a mount: checked, started, served, ended.
+//! The life of a mount.
 //!
-//! 1. [`prepare`] looks at the mount point: a dead mount is cleared away, one in use is refused.
-//! 2. [`run`] opens the source (before anything covers it), starts the [`Engine`], gives the
-//!    streams their orders, mounts, and opens the control socket. Then it says that it serves.
+//! 1. [`prepare`] looks at the mount point: it clears a dead mount away, and refuses one in use.
+//! 2. [`run`] opens the source before anything covers it, and starts the [`Engine`]. It gives the streams
+//!    their orders, mounts, and opens the control socket. Then it says that it serves.
 //! 3. It waits for a signal, a command, or an unmount from outside, and takes everything down.
 
 mod access;
@@ -35,24 +35,23 @@ pub use probe::{MEASURED_BYTES, examine};
 use watcher::Watcher;
 pub use watcher::{VERB as WATCHER, watch};
 
-/// How often limits and use of memory are looked at, and whether the mount is still there.
+/// How often limits and use of memory are read, and whether the mount is still there.
 const FIT_EVERY: Duration = Duration::from_secs(1);
 
-/// News that nobody has read yet; there is never more than one of a kind and command.
+/// How many unread [`News`] there may be. There is at most one of each kind and command.
 const NEWS_MAX: usize = 64;
 
-/// How long the daemon of what is unmounted waits for answers to be given and taken.
+/// How long the daemon waits for its last answers after everything is unmounted.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
 
-/// The same where a signal ends what is still mounted.
+/// The same if a signal ends it.
 const LAST_OF_USED: Duration = Duration::from_secs(2);
 
-/// What to mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The directory to serve, absolute.
     pub source: PathBuf,
-    /// Where to mount it, absolute; may be the source itself.
+    /// Where to mount it, absolute. It may be the source itself.
     pub mountpoint: PathBuf,
     pub settings: Settings,
     /// The settings as `belady config show` prints them.
@@ -62,21 +61,20 @@ pub struct Plan {
 /// What a mount says when it serves.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
-    /// One line that says what is mounted where.
     pub line: String,
-    /// Further lines: the choices made, the orders received.
+    /// Further lines: decisions, orders and warnings.
     pub notes: Vec<String>,
 }
 
-/// Mounts and serves until it is ended. `seen` counts names while the source is scanned, `ready`
-/// is called once when the mount serves.
+/// Mounts and serves until it is ended. `seen` counts names while the source is scanned. `ready` is called
+/// once, when the mount serves.
 ///
 /// # Errors
-/// Whatever stands in the way; nothing is left mounted then.
+/// Whatever prevents the mount. Nothing is left mounted then.
 pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
-    // Before there are other threads.
+    // Before there are other threads: `guard` is for those that this one starts.
     let notes = [plan.settings.decisions.clone(), kernel::guard(&plan.settings)].concat();
     let guarded = plan.settings.mount.allow_other && !plan.settings.mount.force_allow_other;
     if guarded {
@@ -85,7 +83,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
     let identity = source.identity()?;
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
-    // Orders are checked against all files, and lists of rights may be on any directory.
+    // Orders are checked against all files, and any directory may have an access control list.
     let all = guarded || !plan.settings.streams.is_empty();
     let source = Arc::new(source);
     let engine =
@@ -97,7 +95,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let watcher = start_watcher();
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, notes, ready));
-    // A mount that is in use when a signal comes is taken away all the same.
+    // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
     tell_watcher(&watcher, &engine);
@@ -105,13 +103,12 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         directory.clear_own();
     }
     engine.stop();
-    // The threads that use our own mount have descriptors of their own (`fuse/inside`). None of them may
-    // be the one that drops what the engine has open. The process ends now, and closes all of it.
+    // Threads that use our own mount have descriptors of their own (`fuse/inside`). None of them may be the
+    // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
     served.and(unmounted)
 }
 
-/// Starts the watcher. Without one a killed daemon may leave readers hanging.
 fn start_watcher() -> Option<Arc<Watcher>> {
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the watcher cannot be started");
     Watcher::start().inspect_err(failed).ok()
@@ -123,7 +120,6 @@ fn tell_watcher(watcher: &Option<Arc<Watcher>>, engine: &Engine) {
     }
 }
 
-/// What the control socket is served by.
 fn control_runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).enable_all().build();
@@ -142,7 +138,7 @@ fn serve(
     notes.extend(engine.catalog_note());
     notes.extend(engine.found_again());
     notes.extend(engine.moved_disk());
-    // What is read of orders, and what may be on its way, hangs on what fits.
+    // The budgets limit how much of orders is read, and how much may be on its way.
     engine.fit_memory(host::readings());
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
@@ -162,7 +158,7 @@ fn serve(
     let look = end.clone();
     engine.alarm().wake_by(move || drop(look.try_send(News::Look)));
     let signalled = end.clone();
-    // Before anything is mounted: a signal must find it taken down, not the daemon dead.
+    // Before anything is mounted: after a signal the mount must be taken down.
     signals::listen(move || drop(signalled.send(News::End)))?;
     engine.serving().serve(&plan.mountpoint)?;
     running.device = device_of(&plan.mountpoint);
@@ -180,7 +176,7 @@ fn serve(
         watcher: watcher.clone(),
         end,
     };
-    // The note first: a daemon that is ending here removes the socket only as long as it is its.
+    // The note first: an earlier daemon that is ending removes the socket unless the note is of another.
     directory.note(&running)?;
     let inside = runtime.enter();
     let memory = Arc::clone(engine);
@@ -196,7 +192,7 @@ fn serve(
     let over = engine.serving().is_over();
     if over {
         directory.clear_own();
-        // Who unmounted is told when all is stored, which takes as long as it takes.
+        // The command that unmounted is answered when everything is stored, however long that takes.
         engine.stop();
     }
     runtime.block_on(server.finish(if over { LAST_ANSWERS } else { LAST_OF_USED }));
@@ -204,18 +200,20 @@ fn serve(
     Ok(())
 }
 
-/// What wakes who waits for the end of a mount.
+/// Messages to the thread that waits for the end.
 enum News {
-    /// It is to end: by a signal, or since a command has unmounted it.
+    /// A signal has come, or a command has unmounted everything.
     End,
-    /// There is something to look at that may come to hang.
+    /// There is something to look at that may hang.
     Look,
 }
 
-/// Waits for the end: what the news say, or an unmount from outside. Meanwhile the budgets follow
-/// what fits. It is looked once a second, and more often as long as there is something to look at:
-/// the mount of an idle machine does not keep it awake. Of the time in which the process has stood
-/// still there is one look, for whoever counts looks takes them for time in which others could go on.
+/// Waits for [`News::End`], or for an unmount from outside. Meanwhile it lets the budgets follow the memory,
+/// and looks at what may hang.
+///
+/// It looks once a second, and each [`LOOK_EVERY`] while something may hang, so an idle machine is not kept
+/// awake. If the process was stopped for a while, that is one look: looks are taken for time in which disks
+/// could answer.
 fn wait(engine: &Arc<Engine>, news: &Receiver<News>) {
     let (mut pause, mut fitted) = (LOOK_EVERY, Instant::now());
     loop {
@@ -247,7 +245,6 @@ fn told(answer: &impl serde::Serialize) -> Result<Value> {
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the answer: {error}")))
 }
 
-/// Answers what commands ask.
 struct Handler {
     engine: Arc<Engine>,
     running: Running,
@@ -275,10 +272,10 @@ impl Handler {
         Ok(Value::Null)
     }
 
-    /// Unmounts. Says whether the daemon ends with it.
+    /// Unmounts. Returns whether the daemon ends.
     fn unmount(&self, mountpoint: &Path, force: bool) -> Result<bool> {
         let unmounted = self.unmount_at(mountpoint, force);
-        // What was taken away and mounted anew, since a mount is in use, has another device.
+        // A mount in use may have been mounted anew, with another device.
         tell_watcher(&self.watcher, &self.engine);
         unmounted
     }
@@ -296,9 +293,9 @@ impl Handler {
         }
         unmounted?;
         MountDirectory::of(&self.running.mountpoint).clear_own();
-        // The next mount finds everything stored, and nobody at it.
+        // The next mount finds everything stored, and the store free.
         self.engine.stop();
-        // The receiver is gone only when the mount is ending already.
+        // If the receiver is gone, the mount is ending already.
         let _ = self.end.try_send(News::End);
         Ok(true)
     }
@@ -332,8 +329,8 @@ impl Handler {
     }
 }
 
-/// An absolute path to a file that need not exist, links resolved. A mount at the path itself is
-/// not asked: its daemon may be dead.
+/// An absolute path, with links resolved, to a file that need not exist. A mount at the path itself is not
+/// asked: its daemon may be dead.
 pub fn absolute(path: &Path) -> PathBuf {
     if path.read_link().is_ok()
         && let Ok(resolved) = std::fs::canonicalize(path)

@@ -1,4 +1,4 @@
-//! The mount point: what is there, and clearing away what is dead.
+//! The mount point: its checks, and how dead mounts are cleared away.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,27 +13,26 @@ use crate::fuse::{
 };
 use crate::process::has_ended;
 
-/// How often is looked whether a daemon that nothing is mounted of any more has ended, and how far
-/// apart.
+/// How often, and how far apart, it is looked whether a daemon without mounts has ended.
 const LAST_LOOKS: u32 = 100;
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
-/// Whether a mount is there whose daemon has died.
+/// Whether a mount is there whose daemon has died. `noted` is its note.
 pub fn is_dead(mountpoint: &Path, noted: Option<&Running>) -> bool {
-    // What is left of a killed daemon may answer nothing, and not let go of the mount either.
+    // What is left of a killed daemon may answer nothing, and still keep the mount.
     let killed = noted.is_some_and(|noted| has_ended(noted.pid));
     killed && is_noted(mountpoint, noted) || is_cut_off(mountpoint)
 }
 
-/// Cuts off the mount that is noted if its daemon has been killed, so that nothing there can hang. Says
-/// whether the daemon has been killed. Nothing is asked of a daemon before this.
+/// Cuts the noted mount off if its daemon was killed, so that nothing there can hang. Returns whether it was
+/// killed. A daemon is asked nothing before this.
 pub fn cut_off_killed(mountpoint: &Path, noted: Option<&Running>) -> bool {
     let Some(killed) = noted.filter(|noted| has_ended(noted.pid)) else { return false };
     cut_off(mountpoint, &killed.source, killed.device.as_deref());
     true
 }
 
-/// Cuts off a mount, whatever its daemon is at: the one that is noted, or another user's.
+/// Cuts a mount off, whatever its daemon does: the noted one, or another user's.
 pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&Running>) {
     match noted {
         Some(noted) => cut_off(mountpoint, &noted.source, noted.device.as_deref()),
@@ -42,18 +41,18 @@ pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&Running>) {
     }
 }
 
-/// Whether what is mounted at a path is the mount that is noted.
+/// Whether the mount at a path is the noted one.
 pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
     noted.is_some_and(|noted| is_of(mountpoint, &noted.source, noted.device.as_deref()))
 }
 
-/// Takes away what is left of a mount: the one that is noted, one that is dead, or by `force` another
-/// user's. What else is mounted at the path stays.
+/// Takes away what is left of a mount: the noted one, a dead one, or by `force` another user's. Other mounts
+/// at the path stay.
 ///
 /// # Errors
-/// Where there is only something else, or it is not permitted.
+/// If there is only another mount, or if it is not permitted.
 pub fn take_away(mountpoint: &Path, noted: Option<&Running>, force: bool) -> Result<()> {
-    // To look whether it is dead may wait for a daemon that answers nothing.
+    // `is_dead` comes last: it may wait for a daemon that answers nothing.
     let by_force = || force && noted.is_none() && is_ours(mountpoint);
     if is_noted(mountpoint, noted) || by_force() || is_dead(mountpoint, noted) {
         return unmount(mountpoint, true);
@@ -66,11 +65,11 @@ pub fn take_away(mountpoint: &Path, noted: Option<&Running>, force: bool) -> Res
         .hint("`belady status` lists what is; `umount` takes away whatever is mounted last"))
 }
 
-/// Gets a mount point ready: clears a dead mount away.
+/// Gets a mount point ready: clears dead mounts away, and checks it.
 ///
 /// # Errors
-/// Where others could write where the sockets are, there is no directory, a mount of ours serves there
-/// already, the tree would contain itself, or files would be hidden that are not the source's own.
+/// If other users can write to the directory of the sockets, there is no such mount point, or a mount of ours
+/// serves there. Also if the source would contain itself, or files would be hidden that are not the source's.
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
@@ -78,7 +77,7 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let directory = MountDirectory::of(mountpoint);
     let (socket, noted) = (directory.socket(), directory.running());
     if cut_off_killed(mountpoint, noted.as_ref()) {
-        // The socket may lead to another mount of the source, whose daemon would answer for this one.
+        // It may lead to another mount of the source, whose daemon would answer for this one.
         directory.clear();
     }
     let mut looks = LAST_LOOKS;
@@ -89,7 +88,7 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
                 return Err(busy(&format!("is in use by another belady: {error}")));
             }
             Err(_) => break,
-            // Where it was unmounted from outside a moment ago its daemon has yet to see that.
+            // It may have been unmounted from outside, and its daemon not noticed yet.
             Ok(_) if is_mounted(mountpoint) || looks == 0 => {
                 return Err(busy("is in use by another belady")
                     .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
@@ -124,20 +123,19 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the cache directory is apart from the source and the mount point, by whatever
-/// path each is given.
+/// Makes sure that the cache directory is apart from the source and the mount point, by whatever paths.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] where one holds another.
+/// [`ErrorKind::Config`] if one contains another.
 pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()> {
     check_outside(cache, "the source", source)?;
     check_outside(cache, "the mount point", mountpoint)
 }
 
-/// Makes sure that the cache directory is apart from another one.
+/// Makes sure that the cache directory is apart from another directory.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] where one holds the other.
+/// [`ErrorKind::Config`] if one contains the other.
 pub(super) fn check_outside(cache: &Path, what: &str, path: &Path) -> Result<()> {
     if !is_inside(cache, path) && !is_inside(path, cache) {
         return Ok(());
@@ -146,8 +144,8 @@ pub(super) fn check_outside(cache: &Path, what: &str, path: &Path) -> Result<()>
     Err(Error::new(ErrorKind::Config, message).hint("put it on a local disk, outside of both"))
 }
 
-/// Whether what is made or mounted at a path shows inside a directory, as binds of it or of a part
-/// of it may have it: a mount at one of them propagates to the others.
+/// Whether a file or a mount at `path` shows inside `directory`. With bind mounts one tree is at several
+/// places, and a mount at one of them propagates to all of them.
 fn is_inside(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (resolved(path), resolved(directory));
     let by_another_mount = || {
@@ -160,17 +158,17 @@ fn is_inside(path: &Path, directory: &Path) -> bool {
         || by_another_mount().unwrap_or_default()
 }
 
-/// A path with the links in what exists of it resolved.
+/// A path with links resolved, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let real = |ancestor: &Path| {
         let rest = path.strip_prefix(ancestor).ok()?;
-        // Without a slash at the end, which the mount table does not have.
+        // `components` leaves out a slash at the end, which the mount table does not have.
         Some(fs::canonicalize(ancestor).ok()?.join(rest).components().collect())
     };
     path.ancestors().find_map(real).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Whether a directory is above another one, as binds may have it.
+/// Whether a directory is above another one, perhaps by bind mounts.
 fn holds(directory: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let Some(wanted) = identity(directory) else { return false };

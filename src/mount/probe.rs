@@ -20,19 +20,19 @@ use crate::doctor::{Directory, Filesystem, Findings, Fusermount, Memory};
 use crate::fuse;
 use crate::store::home;
 
-/// Bytes that each measurement of a rate moves.
+/// How many bytes a measurement moves.
 pub const MEASURED_BYTES: u64 = 32 << 20;
 
-/// Bytes of one read or write of a measurement, and what they are aligned to.
+/// The size of a read or write of a measurement, and its alignment.
 const CHUNK: usize = 1 << 20;
 const ALIGNMENT: usize = 4096;
 
-/// Names that are looked at to find files to read.
+/// How many names are looked at to find files.
 const NAMES_MAX: usize = 10_000;
 
-/// Looks at the machine, and at the directories that are named. `moved` is called with the bytes
-/// that a measurement has moved since the last call: at most [`MEASURED_BYTES`] for the source and
-/// twice that for the cache directory.
+/// Looks at the machine and at these directories. `moved` is called with the bytes that a measurement moved
+/// since the last call. Together they are at most [`MEASURED_BYTES`] for the source, and twice that for the
+/// cache directory.
 pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64)) -> Findings {
     let words = |error: Error| error.to_string();
     Findings {
@@ -70,7 +70,7 @@ fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Where a virtual machine decides itself how its processors idle, how long they wait for work.
+/// How long idle processors wait for work, if this virtual machine decides that itself.
 fn halt_poll_ns() -> Option<u64> {
     let read = |path| fs::read_to_string(path).ok();
     let driver = read("/sys/devices/system/cpu/cpuidle/current_governor")?;
@@ -78,8 +78,8 @@ fn halt_poll_ns() -> Option<u64> {
     (driver.trim() == "haltpoll").then(|| ns.trim().parse().ok())?
 }
 
-/// Whether DAMON pages out what is cold, as its module for that does or as somebody has set it up; and
-/// how that is ended.
+/// If DAMON pages out cold memory, by its module or as an administrator has set it up: the command that ends
+/// that.
 fn reclaim() -> Option<String> {
     let is = |path: &Path, word| fs::read_to_string(path).is_ok_and(|text| text.trim() == word);
     let module = Path::new("/sys/module/damon_reclaim/parameters/enabled");
@@ -113,10 +113,10 @@ fn fusermount() -> Option<Fusermount> {
     })
 }
 
-/// Asks for the pages of a file of our own.
+/// Calls cachestat(2) on a file of our own.
 fn cachestat() -> Result<()> {
     use std::os::fd::AsRawFd;
-    /// The same number on all architectures; older C libraries do not name it.
+    /// It is the same on all architectures, and older C libraries do not name it.
     const SYS_CACHESTAT: libc::c_long = 451;
     let file = tempfile::tempfile()?;
     let range = [0u64; 2];
@@ -148,7 +148,7 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
     Ok(Filesystem::of_magic(statfs(path)?.filesystem_type().0 as u32))
 }
 
-/// The source is only read.
+/// Measures the source. It is only read.
 fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
     let (mut reading, mut refused) = (Reading::new(), None);
@@ -156,7 +156,7 @@ fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
         if reading.bytes >= MEASURED_BYTES {
             break;
         }
-        // A mount serves the others all the same.
+        // A mount would still serve the other files.
         if let Err(error) = reading.read(&file, moved) {
             refused.get_or_insert_with(|| at(&file, &error));
         }
@@ -200,7 +200,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The directory as a mount would use it; what is written there is deleted.
+/// Measures the cache directory, with a file that is deleted afterwards.
 fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     if path.exists() {
         home::check(path).map_err(|error| Error::other(error.message().to_owned()))?;
@@ -226,7 +226,7 @@ fn at(path: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Opens past the page cache where that is possible, and says whether it is.
+/// Opens a file past the page cache, if that is possible. Returns whether it is.
 fn open_direct(options: &mut OpenOptions, path: &Path) -> Result<(File, bool)> {
     match options.custom_flags(libc::O_DIRECT).open(path) {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {
@@ -240,12 +240,12 @@ fn forget_pages(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
 }
 
-/// A buffer that `O_DIRECT` takes.
+/// A buffer with the alignment for `O_DIRECT`.
 struct Buffer(Vec<u8>);
 
 impl Buffer {
     fn new() -> Self {
-        // Neither zeros nor anything else that a filesystem would compress.
+        // Bytes that no filesystem can compress.
         let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         Buffer((0..CHUNK + ALIGNMENT).map(|at| mix(at) as u8).collect())
     }
@@ -260,7 +260,7 @@ fn rate(bytes: u64, start: Instant) -> u64 {
     (bytes as f64 / start.elapsed().as_secs_f64().max(1e-6)) as u64
 }
 
-/// Bytes a second of writing a file until the disk has it.
+/// Bytes a second of writing and syncing a file.
 fn write_rate(path: &Path, moved: &dyn Fn(u64)) -> Result<u64> {
     let (mut file, _) = open_direct(OpenOptions::new().write(true), path)?;
     let mut buffer = Buffer::new();

@@ -1,19 +1,19 @@
 //! The watcher: a process that ends the connections of a daemon that was killed.
 //!
-//! The kernel ends a connection when the last thread of its daemon is gone. A killed daemon may live
-//! on as one thread that the kernel holds up: a push waits for pages which a read has locked, and
-//! nobody answers that read any more. Then readers hang, and with them every `sync` of the machine.
+//! The kernel ends a connection when the last thread of its daemon is gone. A killed daemon may live on as
+//! one thread that the kernel holds up: a push waits for pages that a read has locked, and that read is never
+//! answered. Then readers hang, and with them every `sync` of the machine.
 //!
-//! 1. The daemon starts the watcher. Devices are closed when a program starts, so that it has none open.
-//! 2. The daemon tells it by a pipe what is mounted, each time that this changes. The watcher opens what
-//!    ends these connections at once: a later mount may get the number of one that is gone.
-//! 3. Once a second the watcher looks whether the daemon was killed, and aborts its connections if so,
-//!    also those that are unmounted and still in use.
-//! 4. The pipe ends when nothing of the daemon is left. The watcher ends with it, and by no signal that
-//!    ends a daemon. If it is killed, the daemon starts another one.
+//! 1. The daemon starts the watcher. The start of a program closes devices, so the watcher has none open.
+//! 2. The daemon tells it by a pipe which connections there are, each time that this changes. The watcher at
+//!    once opens the files that can end them: a later mount may get the number of one that is gone.
+//! 3. Once a second the watcher looks whether the daemon was killed. If so, it aborts the connections, and
+//!    also those that were unmounted in use.
+//! 4. The pipe ends when nothing of the daemon is left, and then the watcher ends. It ignores the signals
+//!    that end a daemon. If it is killed, the daemon starts another one.
 //!
-//! A descriptor of the process or its pipe would not tell of the kill itself: both stay silent until
-//! the last thread is gone.
+//! Neither the pipe nor a descriptor of the process would tell of the kill: both are silent until the last
+//! thread is gone.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -33,25 +33,25 @@ use crate::process::is_ending;
 /// The hidden verb that runs the watcher.
 pub const VERB: &str = "watch-daemon";
 
-/// Its name among the processes. It differs from the daemon's, so that one `killall` does not end both.
+/// It differs from the daemon's name, so that one `killall` does not end both.
 const NAME: &std::ffi::CStr = c"belady-watcher";
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const TRY_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
-/// The signals that end a daemon, which a watcher does not hear.
+/// The signals that end a daemon, and that a watcher ignores.
 const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
-/// The daemon's end of its watcher.
+/// The daemon's side.
 pub(super) struct Watcher {
     pipe: Mutex<ChildStdin>,
-    /// What is mounted, as a watcher is told of it.
+    /// The connections, as the watcher is told of them.
     told: Mutex<String>,
 }
 
 impl Watcher {
-    /// Starts the watcher of this process, and another one whenever it is gone. To be called before
+    /// Starts the watcher of this process, and another one whenever it has ended. To be called before
     /// anything is mounted.
     pub(super) fn start() -> std::io::Result<Arc<Self>> {
         let (mut child, pipe) = spawn()?;
@@ -69,7 +69,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Tells the watcher what is mounted now.
+    /// Tells the watcher which connections there are.
     pub(super) fn tell(&self, places: &[Place]) {
         let mut line = serde_json::to_string(places).unwrap_or_default();
         line.push('\n');
@@ -82,7 +82,7 @@ impl Watcher {
         self.pass();
     }
 
-    /// A watcher that is gone is told when the next one has been started.
+    /// If the watcher is gone, the next one is told.
     fn pass(&self) {
         let line = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +90,7 @@ impl Watcher {
     }
 }
 
-/// Tries to start a watcher until it succeeds, ever less often.
+/// Tries to start a watcher until it succeeds, at growing intervals.
 fn spawn_at_last() -> (Child, ChildStdin) {
     let mut pause = LOOK_EVERY;
     loop {
@@ -114,14 +114,14 @@ fn spawn() -> std::io::Result<(Child, ChildStdin)> {
     Ok((child, pipe))
 }
 
-/// Watches over a daemon, which is the parent of this process, until nothing of it is left. Each
-/// connection that is ended is told of by `say`.
+/// Watches a daemon, the parent of this process, until nothing of it is left. `say` is told of each
+/// connection that was ended.
 ///
 /// # Errors
-/// Where there can be no thread.
+/// If no thread can be started.
 pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     hold_nothing();
-    // A signal to the daemon's group, session or cgroup is not for the watcher.
+    // A signal to the daemon's process group, session or cgroup must not end the watcher.
     let _ = nix::unistd::setsid();
     let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     for signal in ENDS {
@@ -137,7 +137,7 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     let spawned = thread::Builder::new().spawn(reads);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut watched: Vec<Watched> = Vec::new();
-    // What the daemon tells delays no look.
+    // A message does not delay the next look.
     let mut look = Instant::now() + LOOK_EVERY;
     loop {
         match brought.recv_timeout(look.saturating_duration_since(Instant::now())) {
@@ -153,21 +153,20 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     }
 }
 
-/// Closes what this process was started with, but for input, output and errors: a connection that the
-/// daemon was about to make may be among it.
+/// Closes everything but input, output and errors: a connection that the daemon was about to make may have
+/// been inherited.
 fn hold_nothing() {
     // SAFETY: nothing of this process uses a descriptor yet.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
-/// A connection that is watched over.
 struct Watched {
     place: Place,
     /// None if this user can have none.
     switch: Option<Switch>,
 }
 
-/// Watches over these connections from now on, and over those before that are still in use.
+/// Watches these connections, and earlier ones that are still in use.
 fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
     let mut before = std::mem::take(watched);
     watched.extend(places.into_iter().map(|place| {
@@ -180,8 +179,8 @@ fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
     watched.extend(before.into_iter().filter(is_used));
 }
 
-/// Ends each connection once, unless it is gone: another mount may have its number by now. What is to be
-/// said of it, which is said when all are ended: where that goes may hang.
+/// Ends each connection once, unless it is gone: a later mount may have its number. Returns the messages,
+/// which are logged when all are ended: logging may hang.
 fn cut_off(pid: u32, watched: &mut Vec<Watched>) -> Vec<String> {
     let ended = watched.drain(..).filter_map(|Watched { place, switch }| {
         let ended = match switch {
@@ -208,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection at a path, whose switch is two files in a directory.
+    /// A connection at a path. Its switch is two files in a directory.
     fn watched(top: &Path, at: &str) -> Watched {
         let place = Place { path: PathBuf::from(at), device: "0:7".into(), name: b"x".to_vec() };
         let [abort, waiting] = ["abort", "waiting"].map(|file| top.join(format!("{at}-{file}")));
@@ -221,7 +220,6 @@ mod tests {
     fn a_connection_is_watched_over_until_it_is_gone() {
         let top = tempfile::tempdir().unwrap();
         let mut all = ["stays", "in-use", "gone"].map(|at| watched(top.path(), at)).into();
-        // The kernel forgets it.
         fs::write(top.path().join("gone-waiting"), "").unwrap();
         let Watched { place: stays, .. } = watched(top.path(), "stays");
         take(&mut all, vec![stays]);

@@ -1,10 +1,10 @@
-//! Samples that slots and streams show next, read ahead of their opens.
+//! Reads samples that slots and streams show next before readers open them.
 //!
-//! 1. A slot or a stream says which samples it shows next, each time that one of them is opened.
-//! 2. Those that were not asked for yet are read from the cache disk into the page cache. The reader
-//!    finds them there, and compares them with their checksum.
-//! 3. At most [`BYTES_MAX`] are read ahead of their opens. If there are more, the slot or stream that
-//!    was silent for longest is forgotten. Its pages stay until the kernel takes them back.
+//! 1. Each time that one of their samples is opened, slots and streams say which samples come next.
+//! 2. Those that were not asked for yet are read from the cache disk into the page cache. The reader finds
+//!    them there, and compares their checksums.
+//! 3. At most [`BYTES_MAX`] are read ahead. If there are more, the slots or stream that asked longest ago are
+//!    forgotten. Their pages stay until the kernel takes them back.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -18,16 +18,15 @@ use crate::sync::Mutex;
 
 const READERS: usize = 2;
 
-/// Bytes that are read ahead at most.
+/// How many bytes are read ahead.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes that one slot or stream may have of them.
+/// How many of them may be for one stream, or for the slots of one class.
 const BYTES_OF_ONE_MAX: u64 = BYTES_MAX / 4;
 
-/// Slots and streams that are remembered at most.
+/// How many streams and sets of slots are remembered.
 const SHOWING_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
 
-/// Reads ahead what comes next.
 pub(super) struct Ahead {
     asked: Mutex<Asked>,
     readers: Pool,
@@ -39,27 +38,27 @@ impl Ahead {
         Ahead { asked: Mutex::new(Asked::default()), readers }
     }
 
-    /// Reads ahead what a slot or a stream shows next. Never waits for the disk.
+    /// Reads the upcoming samples that were not asked for before. Never waits for the disk.
     pub(super) fn read(&self, upcoming: &Upcoming) {
         let next = upcoming.next.iter();
         let next = next.map(|sample| (sample.id, u64::from(sample.pinned.length())));
         let new = self.asked.lock().take(upcoming.by, next);
         for sample in upcoming.next.iter().filter(|sample| new.contains(&sample.id)) {
             let sample = Arc::downgrade(sample);
-            // If it cannot be read, its reader is told why.
+            // Its reader gets the error.
             self.readers.submit(Urgency::Prefetch, move || {
                 sample.upgrade().map(|sample| sample.pinned.warm());
             });
         }
     }
 
-    /// Forgets a stream that is over.
+    /// Forgets a stream that has ended.
     pub(super) fn end(&self, by: u64) {
         self.asked.lock().forget(by);
     }
 }
 
-/// What was asked for, by slot or stream.
+/// Samples that were asked for, by stream or slots.
 struct Asked {
     by: LruCache<u64, Vec<(SampleId, u64)>>,
     bytes: u64,
@@ -72,7 +71,7 @@ impl Default for Asked {
 }
 
 impl Asked {
-    /// Takes what is shown next with its bytes, the soonest first. Returns what is to be read.
+    /// Takes upcoming samples with their sizes, the soonest first. Returns those that are to be read.
     fn take(&mut self, by: u64, next: impl Iterator<Item = (SampleId, u64)>) -> Vec<SampleId> {
         let before = self.forget(by);
         let mut sum = 0;
@@ -110,7 +109,7 @@ fn bytes_of(samples: &[(SampleId, u64)]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Samples of these numbers, each of so many bytes.
+    /// Samples of these numbers, of `bytes` bytes each.
     fn of(bytes: u64, samples: std::ops::Range<u32>) -> impl Iterator<Item = (SampleId, u64)> {
         samples.map(move |sample| (SampleId(sample), bytes))
     }

@@ -1,4 +1,4 @@
-//! What commands ask of the buffers, and the answers.
+//! The owner's answers to the questions of commands.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,19 @@ use crate::buffer::{Capacity, Draws, Member, SleepSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rehearsal::views::View;
 
-/// Lines that are named of those that were not taken.
+/// How many refused lines an answer names.
 const NAMED_MAX: usize = 5;
 
-/// Draws and samples that a command may ask for at once.
+/// How many draws or samples one answer, or one directory, may have.
 const ANSWER_MAX: u64 = (1 << 24) - 2;
 
-/// Why something does not happen to a buffer.
+/// Why a buffer takes no changes.
 pub(super) const FULL: &str = "the cache directory's disk takes nothing";
 
 pub(super) fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
-/// Refuses more than can be answered, or shown in one directory.
 fn bounded(option: &str, number: u64) -> Result<()> {
     if number <= ANSWER_MAX {
         return Ok(());
@@ -68,7 +67,7 @@ impl Owner {
                 let told = self.score(at, &lines).told();
                 self.written(at).map(|()| told)
             }
-            // Whoever copies asks for a view.
+            // The asking thread copies.
             Question::Export { .. } => Ok(Value::Null),
             Question::Offer { buffer, paths } => {
                 let at = self.named(&buffer)?;
@@ -96,7 +95,7 @@ impl Owner {
         }
     }
 
-    /// Writes what has happened to a buffer: who is told of it finds it again, also where we are killed.
+    /// Writes a buffer's records, so that an answered change survives the process.
     fn written(&mut self, buffer: usize) -> Result<()> {
         self.places[buffer].held.write().map_err(|error| {
             Error::new(ErrorKind::Cache, format!("{FULL} yet, so it may not last: {error}"))
@@ -104,7 +103,6 @@ impl Owner {
         })
     }
 
-    /// Chooses a sleep set and shows it.
     fn sleep(&mut self, buffer: usize, set: SleepSet) -> Result<Value> {
         bounded("--budget", set.budget)?;
         let held = &mut self.places[buffer].held;
@@ -134,14 +132,17 @@ impl Owner {
         })
     }
 
-    /// A buffer to which something is to happen.
+    /// A buffer that takes records.
+    ///
+    /// # Errors
+    /// If its disk takes none.
     pub(super) fn writable(&mut self, buffer: usize) -> Result<&mut Held> {
         let held = &mut self.places[buffer].held;
         let full = || Error::new(ErrorKind::Cache, FULL).hint("make room in the cache directory");
         held.make_room().then_some(held).ok_or_else(full)
     }
 
-    /// Offers files by name. Those that cannot be offered are named; the others are.
+    /// Offers files by name. Those that cannot be offered are counted, and the first are named.
     fn offer_listed(&mut self, buffer: usize, paths: &str) -> Result<Value> {
         let (mut offered, mut refused) = (0_u64, Refusals::default());
         for path in paths.lines().map(str::trim).filter(|path| !path.is_empty()) {
@@ -163,7 +164,7 @@ impl Owner {
         Ok(json!({ "offered": offered, "refused": refused.count, "why": refused.why }))
     }
 
-    /// Begins a task of these files and directories, all of which must be there.
+    /// Begins a task with these files and directories, which must be in the dataset.
     fn begin_task(&mut self, buffer: usize, task: u32, files: &str) -> Result<Value> {
         let lines = files.lines().map(|line| line.trim().trim_matches('/'));
         let lines = lines.filter(|line| !line.is_empty());
@@ -179,7 +180,7 @@ impl Owner {
     }
 }
 
-/// What was not taken, the first of it by name.
+/// Refused lines: how many, and why the first ones.
 #[derive(Default)]
 pub(super) struct Refusals {
     pub(super) count: u64,
@@ -195,7 +196,6 @@ impl Refusals {
     }
 }
 
-/// How full a buffer is.
 fn stats(place: &Place, doubts: &[String], missed: &Value) -> Value {
     let Place { held, latent, queue, .. } = place;
     let (buffer, rules) = (held.buffer(), held.buffer().rules());
@@ -237,12 +237,11 @@ fn stats(place: &Place, doubts: &[String], missed: &Value) -> Value {
     })
 }
 
-/// What a buffer holds, the oldest first.
+/// The samples that a buffer holds, the oldest first.
 fn list(held: &Held) -> Value {
     json!(held.buffer().members().map(|member| told(held, member)).collect::<Vec<_>>())
 }
 
-/// What is known of a sample.
 fn told(held: &Held, member: &Member) -> Value {
     json!({
         "path": held.path(member.sample),

@@ -1,15 +1,14 @@
-//! The samples of a set, each bound to one number: on the disk before anybody is told of it.
+//! The ordinals of a stream's samples on the cache disk.
 //!
-//! 1. A file `stream-BEGUN-EPOCH` begins with the set: a header of 24 bytes, and 4 bytes for each sample.
-//!    It has its name once all of that lasts.
-//! 2. Each pair that is bound follows it: 12 bytes, the last 4 of which are a checksum. It is written
-//!    before anybody hears of it, so that it is there after the end of a process, and lasts when it is
-//!    synced.
-//! 3. Who takes up the epoch finds the set and the pairs before the first one that is not whole. An epoch
-//!    of which nothing is bound is begun anew with another set; so is one that is bound to its end, once
-//!    another one has been begun after it: a job that was ended may still have to read it.
+//! 1. A file `stream-BEGUN-EPOCH` begins with the set of the epoch's samples: a header of 24 bytes, and 4
+//!    bytes for each sample. It gets this name once all of that is synced.
+//! 2. The bound pairs follow: 12 bytes each, the last 4 of which are a checksum. A pair is written before a
+//!    reader hears of it, so it survives the process. Once synced it survives a crash of the machine.
+//! 3. A later mount takes up the set, and the pairs before the first damaged one. It begins the epoch anew if
+//!    nothing is bound. It also does so if all samples are bound and another epoch was begun later. Without a
+//!    later epoch, a job that was ended may still have to read this one.
 //!
-//! The files that were begun last are kept, and those that somebody goes on with.
+//! The files that were begun last are kept, and those of streams in use.
 
 use std::collections::HashSet;
 use std::io::{Error, ErrorKind, Result};
@@ -18,27 +17,27 @@ use std::sync::Arc;
 use crate::disk::{Blob, Disk, Use};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Tells such a file from others.
+/// Tells these files from other ones.
 const MAGIC: [u8; 4] = *b"bls1";
 
-/// The magic, the number of samples, the epoch, and the checksums of the set and of all this.
+/// The magic, the number of samples, the epoch, and the checksums of the set and of the header.
 const HEADER_BYTES: usize = 24;
 
 const SAMPLE_BYTES: usize = 4;
 const PAIR_BYTES: usize = 12;
 
-/// Pairs that are written at once.
+/// How many pairs one write takes.
 const PAIRS_AT_ONCE: usize = 1 << 12;
 
 const PREFIX: &str = "stream-";
 
-/// Name of a file that is being begun.
+/// The name of an incomplete file.
 const UNNAMED: &str = "stream-next";
 
-/// Files that are kept.
+/// How many files are kept.
 const EPOCHS_KEPT: usize = 8;
 
-/// The set of an epoch and what is bound of it.
+/// The set of an epoch, and its bound pairs.
 pub struct Bindings {
     epoch: u64,
     set: Vec<u32>,
@@ -49,10 +48,10 @@ pub struct Bindings {
 #[derive(Default)]
 struct Bound {
     pairs: Vec<(u32, u32)>,
-    /// So many of them have been written, and so many last.
+    /// How many pairs are written, and how many are synced.
     written: usize,
     synced: usize,
-    /// How often what had been written was lost: a sync failed, and may be reported only once.
+    /// How often written pairs were lost, because a sync failed. The kernel may report that only once.
     losses: u64,
 }
 
@@ -62,7 +61,7 @@ impl std::fmt::Debug for Bindings {
     }
 }
 
-/// A file, by its name.
+/// A file by its name.
 struct Named {
     begun: u64,
     epoch: u64,
@@ -75,7 +74,7 @@ impl Named {
     }
 }
 
-/// The files that there are, the one that was begun first at the front.
+/// All files, the earliest begun first.
 fn files(disk: &dyn Disk) -> Result<Vec<Named>> {
     let found = disk.names()?.into_iter().filter_map(|(name, length)| {
         let (begun, epoch) = name.strip_prefix(PREFIX)?.split_once('-')?;
@@ -101,8 +100,9 @@ fn pair((number, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
 }
 
 impl Bindings {
-    /// Takes up what is bound of an epoch, where something is and it is not over: something is left to bind
-    /// of what is `held`, or it was begun last and some of it is.
+    /// Takes up the bindings of an epoch. None if nothing is bound, or if the epoch is over: no sample of its
+    /// set is both `held` and unbound. The epoch that was begun last is over only if none of its samples is
+    /// `held`.
     pub fn take_up(
         disk: &dyn Disk,
         epoch: u64,
@@ -126,11 +126,11 @@ impl Bindings {
         }
     }
 
-    /// Begins an epoch anew with a set of samples. Of others those stay that were begun last, and those
-    /// that `goes_on` says so of.
+    /// Begins an epoch anew. Keeps the files that were begun last, and those of epochs for which `goes_on`
+    /// holds.
     ///
     /// # Errors
-    /// The disk's, and `InvalidInput` where there are too many.
+    /// The disk's, and `InvalidInput` if there are too many samples.
     pub fn begin(
         disk: &dyn Disk,
         epoch: u64,
@@ -146,7 +146,7 @@ impl Bindings {
         let (its, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.epoch == epoch);
         let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1).filter(|of| !goes_on(of.epoch));
         for old in its.into_iter().chain(over).filter(|_| bindings.is_ok()) {
-            // One that stays is tried again with the next one; of an epoch the last one counts.
+            // The next `begin` tries again to delete it. Of two files of an epoch the later one counts.
             let _ = disk.remove(&old.name());
         }
         bindings
@@ -164,7 +164,7 @@ impl Bindings {
         let checksum = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes.extend_from_slice(&samples);
-        // What an attempt has left is in nobody's way.
+        // A failed attempt may have left one.
         let _ = disk.remove(UNNAMED);
         let blob = disk.create(UNNAMED, Use::Log)?;
         blob.write_at(&bytes, 0)?;
@@ -175,7 +175,7 @@ impl Bindings {
     }
 
     fn of(epoch: u64, set: Vec<u32>, blob: Arc<dyn Blob>, pairs: Vec<(u32, u32)>) -> Bindings {
-        // Whether they last is not known; nor would a sync say so of what another process has written.
+        // They count as unsynced: a sync would not report the loss of what another process wrote.
         let bound = Bound { pairs, ..Bound::default() };
         Bindings { epoch, set, blob, bound: Mutex::new(bound) }
     }
@@ -201,7 +201,7 @@ impl Bindings {
         Ok(Bindings::of(file.epoch, set, blob, pairs))
     }
 
-    /// Deletes the files of all epochs: their samples are others from now on.
+    /// Deletes all files: epochs have other samples after this.
     pub fn clear(disk: &dyn Disk) -> Result<()> {
         let files = files(disk)?;
         if files.is_empty() {
@@ -224,20 +224,20 @@ impl Bindings {
         &self.set
     }
 
-    /// The pairs that are bound, number and sample, in the order in which they were.
+    /// The pairs of ordinal and sample, in the order in which they were bound.
     pub fn pairs(&self) -> Vec<(u32, u32)> {
         self.lock().pairs.clone()
     }
 
-    /// Binds a number to a sample. Nobody may hear of it before it is [written](Self::write_pairs).
+    /// Binds an ordinal. No reader may hear of it before it is [written](Self::write_pairs).
     pub fn bind(&self, number: u32, sample: u32) {
         self.lock().pairs.push((number, sample));
     }
 
-    /// Writes what was bound and has not been written. Two who do so at once write the same. Blocks.
+    /// Writes the unwritten pairs. Two threads that do so at once write the same. Blocks.
     ///
     /// # Errors
-    /// The disk's. It can be tried again.
+    /// The disk's. The call can be repeated.
     pub fn write_pairs(&self) -> Result<()> {
         loop {
             let (from, losses, due) = {
@@ -257,10 +257,10 @@ impl Bindings {
         }
     }
 
-    /// Writes what was bound, and makes what was written last. One does so at a time. Blocks.
+    /// Writes and syncs all pairs. Only one thread may do so at a time. Blocks.
     ///
     /// # Errors
-    /// The disk's. It can be tried again.
+    /// The disk's. The call can be repeated.
     pub fn sync(&self) -> Result<()> {
         self.write_pairs()?;
         let written = {
@@ -279,7 +279,7 @@ impl Bindings {
         synced
     }
 
-    /// Whether all that was bound has been written and lasts.
+    /// Whether all pairs are synced.
     pub fn lasts(&self) -> bool {
         let bound = self.lock();
         bound.synced == bound.pairs.len()
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// What is taken up where all is held.
+    /// The bindings of an epoch, if all samples are held.
     fn take_up(disk: &Model, epoch: u64) -> Option<Bindings> {
         Bindings::take_up(disk, epoch, |_| true).unwrap()
     }
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(pairs(&disk, 0), Some(vec![(0, 3), (1, 2), (2, 4)]));
         blob.write_at(b"?", (end - 2 * PAIR_BYTES) as u64).unwrap();
         assert_eq!(pairs(&disk, 0), Some(vec![(0, 3)]));
-        // Of a damaged set nothing is known.
+        // Without its set a file is useless.
         blob.write_at(b"?", HEADER_BYTES as u64).unwrap();
         assert_eq!(pairs(&disk, 0), None);
         blob.cut(3).unwrap();
@@ -388,8 +388,8 @@ mod tests {
         assert_eq!(pairs(&disk, 0), Some(vec![(0, 2), (1, 1)]));
     }
 
-    /// Whatever a crash of the machine leaves is a beginning of what was bound, with all that was synced
-    /// from a sync on that did not fail. Who takes that up goes on from there.
+    /// A crash leaves the first pairs that were bound, at least those of the last successful sync. A later
+    /// mount can go on from there.
     #[test]
     fn a_crash_leaves_what_was_synced_and_no_other_pairs() {
         let disk = Model::default();
@@ -399,7 +399,7 @@ mod tests {
         let mut random = ChaCha8Rng::seed_from_u64(1);
         for (at, (number, sample)) in bound.iter().enumerate() {
             bindings.bind(*number, *sample);
-            // Some are written with others.
+            // Some pairs are written together.
             if random.random_bool(0.6) {
                 bindings.write_pairs().unwrap();
             }

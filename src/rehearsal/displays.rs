@@ -1,4 +1,4 @@
-//! What views show of a buffer.
+//! Displays: the files that views show of a buffer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -10,10 +10,9 @@ use crate::catalog::Catalog;
 use crate::rehearsal::views::{Content, Display, Exhibit, Sample};
 use crate::source::Kind;
 
-/// Digits of a place: more samples are not chosen at once.
+/// Digits of a place in a name: a sleep set has fewer than 10⁸ samples.
 const IN_ORDER: usize = 8;
 
-/// A display that is being made.
 #[derive(Default)]
 struct Making {
     classes: BTreeMap<String, BTreeMap<String, Content>>,
@@ -24,8 +23,7 @@ fn name_of(path: &str) -> &str {
 }
 
 impl Making {
-    /// Adds a file. Where there is one of its name, what tells it apart goes before the extension,
-    /// as often as it takes: another one may be called just so.
+    /// Adds a file. While there is one of its name, `~` and `apart` are added before the extension.
     fn add(&mut self, class: &str, name: &str, apart: usize, content: Content) {
         let files = match self.classes.get_mut(class) {
             Some(files) => files,
@@ -49,12 +47,12 @@ impl Making {
     }
 }
 
-/// All that a buffer holds and has written.
+/// All written samples of a buffer.
 pub(super) fn all(held: &Held) -> Display {
     each(held, Held::shows)
 }
 
-/// All that a buffer holds of an epoch's samples: a stream shows each one once it has been written.
+/// All held samples of a stream, written or not.
 pub(super) fn stream(held: &mut Held, epoch: u64) -> Display {
     let bindings = held.bindings(epoch);
     let set = bindings.as_ref().map(|bindings| bindings.set().iter().copied().collect());
@@ -76,9 +74,9 @@ fn each(held: &Held, of: impl Fn(&Held, SampleId) -> Option<Arc<Sample>>) -> Dis
     making.made()
 }
 
-/// Samples in an order: their place begins their names.
+/// Samples in an order. Their names begin with their places.
 pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Display {
-    // There may be millions, and their names are sorted already.
+    // There may be millions, and they are sorted by name already.
     let mut classes = BTreeMap::<ClassId, Vec<Exhibit>>::new();
     for (place, (class, sample)) in samples.iter().enumerate() {
         let name = format!("{place:0IN_ORDER$}-{}", name_of(&sample.source));
@@ -91,19 +89,18 @@ pub(super) fn in_order(held: &Held, samples: &[(ClassId, Arc<Sample>)]) -> Displ
     Display { classes, bindings: None }
 }
 
-/// Files and directories that are listed.
 struct Listed<'a>(HashSet<&'a Path>);
 
 impl Listed<'_> {
-    /// Whether a path is one of them or below one, however many they are.
+    /// Whether a path is listed, or below a listed directory. The time does not depend on the length of the
+    /// list.
     fn holds(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.0.contains(above))
     }
 }
 
-/// The samples of the task and draws of an epoch, which are of other tasks. The samples of the task
-/// are links to the files of the dataset. Where nobody says which they are, what the buffer holds is
-/// old and all else is new.
+/// The samples of the task, as links, and draws of an epoch from held samples of other tasks. If the task has
+/// no list of files, all held samples are old, and all other files below the root are of the task.
 pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
     let mut making = Making::default();
     let (mut new, mut paths) = (0, HashSet::new());
@@ -117,7 +114,7 @@ pub(super) fn mix(held: &Held, catalog: &Catalog, epoch: u64) -> Display {
         if stat.kind != Kind::File || !is_of_task(path) {
             return;
         }
-        // A link has a text.
+        // A link needs a target in UTF-8.
         let (Some(class), Some(text)) = (held.class_of(path), path.to_str()) else { return };
         making.add(&class, name_of(text), new, Content::Link(text.to_owned()));
         paths.insert(text.to_owned());
@@ -181,7 +178,7 @@ mod tests {
             let holds = files.iter().any(|file| Path::new(path).starts_with(file));
             assert_eq!(listed.holds(Path::new(path)), holds, "{path}");
         }
-        // The dataset itself.
+        // The root of the dataset.
         let all = Listed([Path::new("")].into());
         assert!(paths.iter().all(|path| all.holds(Path::new(path))));
         assert!(!Listed(HashSet::new()).holds(Path::new("a")));

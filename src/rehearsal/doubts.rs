@@ -1,5 +1,4 @@
-//! What may be wrong with the settings of a buffer, which shows only when the dataset or the mount is
-//! known.
+//! Warnings about a buffer's settings that need the dataset or the mount to be known.
 
 use super::owner::{Owner, Place};
 use crate::buffer::Capacity;
@@ -7,12 +6,11 @@ use crate::config::Bytes;
 use crate::source::Kind;
 
 impl Owner {
-    /// What may be wrong with a buffer, in words.
     pub(super) fn doubts(&self, place: &Place) -> Vec<String> {
         let settings = &place.held.settings;
         let (files, _) = self.catalog().totals();
         let mut doubts = Vec::new();
-        // Where something was offered there are such files.
+        // If something was offered, the classes fit.
         let is_empty = place.held.buffer().offers() == 0 && files > 0;
         if settings.rules.capacity.limit() > 0 && is_empty && !self.fits(place) {
             let root = settings.root.display();
@@ -27,9 +25,8 @@ impl Owner {
         doubts
     }
 
-    /// Where all buffers together need more than the disk has for them, how large this one may be.
-    /// Room in bytes was compared when the settings were read; what samples come to is known by the
-    /// dataset.
+    /// If all buffers need more than the disk has for them: how large this one may be. Sizes in bytes were
+    /// compared when the settings were read. The size of a number of samples depends on the dataset.
     fn needs_more(&self, place: &Place) -> Option<String> {
         let Capacity::Samples(samples) = place.held.settings.rules.capacity else { return None };
         let (files, bytes) = self.catalog().totals();
@@ -53,8 +50,8 @@ impl Owner {
         ))
     }
 
-    /// Whether a buffer takes any file of the dataset. All are gone through once, and again when there
-    /// are others.
+    /// Whether a buffer takes any file of the dataset. Looks at all files, and again only when the dataset's
+    /// totals have changed.
     fn fits(&self, place: &Place) -> bool {
         let totals = self.catalog().totals();
         if let Some((of, fits)) = place.fits.get()
@@ -74,7 +71,6 @@ impl Owner {
         fits
     }
 
-    /// Says what may be wrong, once.
     pub(super) fn say_doubts(&self) {
         for place in &self.places {
             let name = &place.held.settings.name;

@@ -1,4 +1,4 @@
-//! Copies of what a buffer holds, for whoever wants it without a mount.
+//! Copies of a buffer's samples, for use without a mount.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -14,12 +14,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rehearsal::views::Sample;
 
 impl Rehearsal {
-    /// Copies the samples of a buffer to a directory that is made for them, as `CLASS/FILE`. Says
-    /// how many, and which cannot be read. Blocks.
+    /// Copies samples to a new directory, as `CLASS/FILE`. Returns how many, and which cannot be read.
+    /// Blocks.
     ///
     /// # Errors
-    /// Where there is no such buffer or the directory cannot be written; what was copied until then
-    /// stays.
+    /// If there is no such buffer, or if the directory cannot be written. Copies made until then stay.
     pub(super) fn export(&self, name: &str, directory: &Path) -> Result<Value> {
         let buffer = self.views.place(name).ok_or_else(|| {
             Error::new(ErrorKind::Usage, format!("there is no rehearsal buffer `{name}`"))
@@ -30,7 +29,7 @@ impl Rehearsal {
         };
         fs::create_dir(directory).map_err(cannot)?;
         let (send, made) = sync_channel(1);
-        // Who asked may be gone.
+        // The command may have given up.
         let answer = Box::new(move |display| drop(send.send(display)));
         let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
         self.notes.send(Note::Show { buffer, shown: answer }).map_err(|_| ended())?;
@@ -49,7 +48,7 @@ impl Rehearsal {
                     Err(error) => {
                         refused.note(&sample.source, &error.to_string());
                         let sample = sample.id;
-                        // The owner gives it up if it is damaged.
+                        // The owner gives the sample up if it is damaged.
                         self.notes.send(Note::Damaged { buffer, sample }).map_err(|_| ended())?;
                     }
                 }
@@ -59,7 +58,7 @@ impl Rehearsal {
     }
 }
 
-/// Nobody may read more of the copy than at the source.
+/// A copy gives no user more rights than the source.
 fn write(sample: &Sample, bytes: &[u8], path: &Path) -> std::io::Result<()> {
     let mode = u32::from(sample.access.mode & 0o666) | 0o600;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;

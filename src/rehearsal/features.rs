@@ -1,5 +1,5 @@
-//! Features of samples, of which scores are made by whoever brings them: the owner says which samples
-//! they are of, and takes the scores.
+//! Features of samples. The asking thread makes scores of them, since that takes long. The owner finds the
+//! samples, and takes the scores.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use super::scores::{Came, Meant, UNKNOWN, elsewhere};
 use crate::buffer::{self, ClassId, Feature, Policy, Refused};
 use crate::error::{Error, Result};
 
-/// Words of a path that look like numbers and stand before features.
+/// How many words of a path may look like numbers.
 const PATH_NUMBERS_MAX: usize = 4;
 
-/// Features of samples that are known.
+/// Features with their samples.
 struct Told {
     policy: Policy,
     features: Vec<Feature>,
@@ -23,8 +23,9 @@ struct Told {
 }
 
 impl Rehearsal {
-    /// Takes lines `path feature feature ...`, all of them or none but for those that say nothing.
-    /// What is not held counts for the mean of its class. Blocks, which may be for long.
+    /// Takes lines `path feature feature ...`. A line without features, or of an unknown path, is refused. If
+    /// a feature is not finite, or has another dimension than the first, no line is taken. Features of
+    /// samples that are not held count for the mean of their class. Blocks, perhaps for long.
     pub(super) fn feed(&self, buffer: String, lines: String) -> Result<Value> {
         let name = buffer.clone();
         let told = self.owner(move |owner| owner.told(&name, &lines))??;
@@ -34,7 +35,7 @@ impl Rehearsal {
             let at = owner.named(&buffer)?;
             let held = owner.writable(at)?;
             for (sample, score) in scores {
-                // Who has gone meanwhile needs none.
+                // A sample that has left the buffer needs no score.
                 let _ = held.score(sample, score);
             }
             Ok(came.told())
@@ -53,7 +54,7 @@ fn refused(why: Refused) -> Error {
 }
 
 impl Owner {
-    /// The features of lines, and of which samples they are.
+    /// Reads lines, and finds the sample of each.
     fn told(&mut self, name: &str, lines: &str) -> Result<Told> {
         self.decide();
         let buffer = self.named(name)?;
@@ -102,7 +103,7 @@ impl Owner {
     }
 }
 
-/// The numbers at the end of a line, and where what stands before each of them ends.
+/// The numbers at the end of a line, and where the text before each of them ends.
 fn numbers(line: &str) -> (Vec<usize>, Vec<f32>) {
     let (mut rest, mut ends, mut values) = (line, Vec::new(), Vec::new());
     while let Some((before, word)) = rest.rsplit_once(char::is_whitespace)

@@ -1,9 +1,8 @@
-//! One rehearsal buffer with its bytes: what it decides, in memory, and its journal on the disk.
+//! One rehearsal buffer: its decisions in memory, and its journal on the cache disk.
 //!
-//! Everything that happens to the buffer is a record of the journal; what is in memory is what the
-//! records come to (`record`), in this life and in the next one. A sample that is kept and those that
-//! go for it are one record, with the bytes of the one that is kept. What is shown is only what has
-//! been written.
+//! Every event is a record of the journal, and the state in memory is the result of all records (`record`). A
+//! sample that is kept and those that are given up for it are one record. A sample is shown only once it is
+//! written.
 
 use std::hash::Hasher;
 use std::io::{Error, ErrorKind, Result};
@@ -26,10 +25,10 @@ use crate::disk::journal::{Alive, Journal, Kept};
 use crate::rehearsal::Bindings;
 use crate::rehearsal::views::Sample;
 
-/// Samples larger than this are never kept: they are read and served in one piece.
+/// Larger samples are never kept: a sample is read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
 
-/// A sample that may be kept.
+/// A sample that is offered.
 pub(super) struct Newcomer {
     pub(super) hash: u64,
     pub(super) class: String,
@@ -38,7 +37,6 @@ pub(super) struct Newcomer {
     pub(super) origin: Origin,
 }
 
-/// A buffer and what belongs to it.
 pub(super) struct Held {
     pub(super) settings: RehearsalSettings,
     labels: Labels,
@@ -46,19 +44,19 @@ pub(super) struct Held {
     disk: Arc<dyn Disk>,
     kept: Kept,
     streams: Streams,
-    /// What came of the scores of this mount.
+    /// What became of the scores of this mount.
     pub(super) scores: Came,
-    /// Others had left space on the disk when that was asked last.
+    /// Whether the disk had room when that was last asked.
     is_left: bool,
-    /// It was said that the disk does not take what is written.
+    /// A warning was logged that the disk takes no writes, and it still takes none.
     warned: bool,
-    /// The disk may have lost what was written last.
+    /// The last sync failed, so the disk may have lost what was written before it.
     sync_failed: bool,
-    /// Counts the changes of what is shown, for those who look at it.
+    /// Counts changes of the shown samples, for the views.
     pub(super) changes: Arc<AtomicU64>,
 }
 
-/// The number that stands for a path.
+/// The hash that stands for a path.
 pub(super) fn hash_of(path: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(path);
@@ -66,12 +64,11 @@ pub(super) fn hash_of(path: &[u8]) -> u64 {
 }
 
 impl Held {
-    /// Opens a buffer that lies on `disk`, or begins one. Where its policy or seed are others than
-    /// before, what it held is offered to a new one by these. A disk that takes nothing is no error:
-    /// what is to be written waits for it.
+    /// Opens the buffer on `disk`, or begins one. If the policy or the seed has changed, the held samples are
+    /// offered to a new buffer. If the disk takes no writes, records wait for it.
     ///
     /// # Errors
-    /// Where the disk cannot be read, or the journal is not one that this version wrote.
+    /// If the disk cannot be read, or if the journal is not one of this version.
     pub(super) fn open(
         settings: RehearsalSettings,
         labels: Labels,
@@ -121,29 +118,27 @@ impl Held {
         Ok(held)
     }
 
-    /// What is held.
     pub(super) fn buffer(&self) -> &Buffer {
         &self.state.buffer
     }
 
-    /// A number that is another one after each sample that was shown or offered.
+    /// A number that changes with each sample that is shown or offered.
     pub(super) fn drawn(&self) -> u64 {
         let buffer = self.buffer();
         let replays: u64 = buffer.members().map(|member| u64::from(member.replays)).sum();
         (u64::from(buffer.offers()) << 32).wrapping_add(replays)
     }
 
-    /// The task of this time.
     pub(super) fn task(&self) -> u32 {
         self.state.task
     }
 
-    /// The files and directories of the task; none: all that is offered.
+    /// The files and directories of the task. None: all offered files.
     pub(super) fn files(&self) -> &[String] {
         &self.state.files
     }
 
-    /// Lets something happen: it is added to the journal, and lived through.
+    /// Adds a record to the journal and applies it to the state.
     fn commit(&mut self, record: Record, bytes: &[u8]) {
         let text = serde_json::to_vec(&record).map_err(Error::from);
         let committed = text.and_then(|text| {
@@ -151,36 +146,35 @@ impl Held {
             self.state.apply(record, (!bytes.is_empty()).then_some(pinned))
         });
         self.changes.store(self.state.changes, Ordering::Release);
-        // Texts are of bounded paths and numbers, bytes of at most `SAMPLE_BYTES_MAX`.
+        // This does not happen: texts are bounded, and bytes by `SAMPLE_BYTES_MAX`.
         if let Err(error) = committed {
             tracing::error!(%error, "a record of a rehearsal buffer was not taken");
         }
     }
 
-    /// Whether a file is to be offered. One that a user names is, wherever it is.
+    /// Whether a file is to be offered. A file that a user names may be anywhere.
     pub(super) fn takes(&self, path: &Path, bytes: u64, named: bool) -> bool {
         let hash = hash_of(path.as_os_str().as_bytes());
         let rate = self.settings.offer_rate;
-        // By the path, so that a file is always offered or never.
+        // By the hash, so that a file is offered in every mount or in none.
         let chosen = || (hash as f64) < rate * 2_f64.powi(64);
         let wanted = named || path.starts_with(&self.settings.root) && chosen();
         let fits = (1..=SAMPLE_BYTES_MAX).contains(&bytes);
         wanted && fits && !self.state.offered.contains(&hash) && self.class_of(path).is_some()
     }
 
-    /// The class of a file; none where it is of none, or of one that no directory can be named after.
+    /// The class of a file. None if it has none, or if no directory can have that name.
     pub(super) fn class_of(&self, path: &Path) -> Option<String> {
         let class = self.settings.classes.of(path.as_os_str().as_bytes(), &self.labels)?;
         (![b".".as_slice(), b".."].contains(&class))
             .then(|| String::from_utf8_lossy(class).into_owned())
     }
 
-    /// Whether a sample may be kept that is offered after so many others. Where there are no others
-    /// and this is false, it is not kept.
+    /// Whether a sample may be kept after `ahead` other offers. If `ahead` is 0, false is certain.
     pub(super) fn may_keep(&self, sample: &Newcomer, ahead: u32) -> bool {
         let candidate = |class| Candidate { class, task: self.state.task, bytes: sample.bytes };
         let class = self.state.classes.get(&sample.class);
-        // A class that is new changes what is due to each.
+        // A new class changes the share of each.
         class.is_none_or(|class| self.buffer().may_keep(candidate(class), ahead))
     }
 
@@ -193,7 +187,7 @@ impl Held {
         self.commit(record, if may_keep { bytes } else { &[] });
     }
 
-    /// Gives up a sample if its bytes are damaged; it may be offered again. Blocks.
+    /// Gives a sample up if it is damaged. It may be offered again. Blocks.
     pub(super) fn examine(&mut self, sample: SampleId) {
         let exemplar = self.state.exemplars.get(&sample);
         let Some(Err(error)) = exemplar.map(|exemplar| exemplar.sample.pinned.read()) else {
@@ -210,22 +204,20 @@ impl Held {
         self.commit(Record::Lost { sample }, &[]);
     }
 
-    /// The sample that a path of the dataset is, if it is held.
+    /// The held sample that has this path.
     pub(super) fn sample(&self, path: &str) -> Option<SampleId> {
         self.state.by_hash.get(&hash_of(path.as_bytes())).copied()
     }
 
-    /// Whether the file of this path was offered, held or not.
     pub(super) fn was_offered(&self, path: &str) -> bool {
         self.state.offered.contains(&hash_of(path.as_bytes()))
     }
 
-    /// The number of the class of a file, if anything of it was offered.
+    /// The number of a file's class, if that was met.
     pub(super) fn class_number(&self, path: &Path) -> Option<ClassId> {
         self.state.classes.get(&self.class_of(path)?)
     }
 
-    /// Takes what the trainer says of a sample.
     pub(super) fn score(
         &mut self,
         sample: SampleId,
@@ -239,16 +231,15 @@ impl Held {
         Ok(())
     }
 
-    /// A sample was shown again. That is not noted while the disk takes nothing.
+    /// Counts a replay, unless the disk takes no writes.
     pub(super) fn shown(&mut self, sample: SampleId) {
-        // One that is of an older epoch may be held no more.
+        // A view may show a sample that has left the buffer.
         if self.buffer().get(sample).is_some() && self.make_room() {
             self.commit(Record::Shown { sample }, &[]);
         }
     }
 
-    /// What is offered from now on is of this task, whose samples are these files and directories. Says
-    /// whether it is another one than before.
+    /// Begins a task, to which later offers belong. Returns whether it differs from the one before.
     pub(super) fn begin_task(&mut self, task: u32, files: Vec<String>) -> bool {
         let is_other = (task, &files) != (self.state.task, &self.state.files);
         self.commit(Record::Task { task, files }, &[]);
@@ -258,8 +249,8 @@ impl Held {
         is_other
     }
 
-    /// What is bound of the stream of an epoch, which begins with what is held where nothing is; none
-    /// where the disk does not take it.
+    /// The bindings of an epoch's stream. If it has none, it begins with the held samples. None if nothing is
+    /// held or the disk takes no writes.
     pub(super) fn bindings(&mut self, epoch: u64) -> Option<Arc<Bindings>> {
         let exemplars = &self.state.exemplars;
         let held = |sample| exemplars.contains_key(&SampleId(sample));
@@ -274,19 +265,18 @@ impl Held {
         })
     }
 
-    /// Begins the stream of an epoch with what is held, if anything is.
     fn begin_stream(&mut self, epoch: u64) -> Result<Option<Arc<Bindings>>> {
         if !self.make_room() {
             return Err(Error::from(ErrorKind::StorageFull));
         }
-        // A sample that does not last would leave its number to another one.
+        // A sample that is lost in a crash would leave its number to another one.
         self.sync()?;
         let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
         let disk = &*self.disk;
         (!set.is_empty()).then(|| self.streams.begin(disk, epoch, &set)).transpose()
     }
 
-    /// Epochs have other samples from now on.
+    /// Forgets all streams: further epochs have other samples.
     fn end_streams(&mut self) {
         if let Err(error) = self.streams.end(&*self.disk) {
             let name = &self.settings.name;
@@ -294,8 +284,8 @@ impl Held {
         }
     }
 
-    /// Makes room for what may happen next, by writing what waits. There is none if the disk does not
-    /// take that, or if others need the space of the disk.
+    /// Makes room for further records by writing those that wait. Returns whether there is room: not if the
+    /// disk takes no writes, or if other programs need its space.
     pub(super) fn make_room(&mut self) -> bool {
         if self.kept.journal.is_full() {
             let _ = self.write();
@@ -309,18 +299,18 @@ impl Held {
             );
         }
         self.is_left = is_left;
-        // What comes behind something that the disk has lost would be lost with it.
+        // A record behind a gap would be lost with the gap.
         is_left && !self.sync_failed && !self.kept.journal.is_full()
     }
 
-    /// Writes what happened to the disk; rewrites the journal where most of it is dead. What could
-    /// not be written waits.
+    /// Writes the records that wait, and rewrites the journal if most of it is dead. Records stay if they
+    /// cannot be written.
     ///
     /// # Errors
-    /// The disk's, of which is said once that they are there.
+    /// The disk's. Only the first of several in a row is logged.
     pub(super) fn write(&mut self) -> Result<()> {
         let result = self.put();
-        // That it is taken does not mean that the disk has it.
+        // After a failed sync, a successful write proves nothing.
         if result.is_err() || !self.sync_failed {
             self.settle(&result);
         }
@@ -335,13 +325,13 @@ impl Held {
                 let name = &self.settings.name;
                 tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
             }
-            // That there is no room has been said.
+            // The missing room was logged.
             Err(_) => {}
         }
         Ok(())
     }
 
-    /// Writes what happened, and makes what was written last.
+    /// Writes the records that wait, and syncs the journal and the streams.
     pub(super) fn sync(&mut self) -> Result<()> {
         let result = self.put().and_then(|()| {
             let synced = self.sync_journal();
@@ -353,7 +343,7 @@ impl Held {
         result
     }
 
-    /// Makes the journal last, or what its disk has left of it.
+    /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     fn sync_journal(&mut self) -> Result<()> {
         while let Some(saved) = self.kept.sync(&self.state)? {
             self.begun_anew(saved);
@@ -370,59 +360,57 @@ impl Held {
             tracing::warn!(name, %error, "a rehearsal buffer cannot be written; it takes no offers");
         }
         if self.warned && result.is_ok() {
-            // What was held before it was written is shown from now on.
+            // Samples that waited to be written are shown now.
             self.change();
         }
         self.warned = result.is_err();
     }
 
-    /// What is shown has changed although no sample has come or gone.
+    /// Counts a change for which no sample came or went.
     fn change(&mut self) {
         self.state.changes += 1;
         self.changes.store(self.state.changes, Ordering::Release);
     }
 
-    /// Whether everything that happened has been written and lasts.
+    /// Whether all records and bindings are synced.
     pub(super) fn lasts(&self) -> bool {
         self.kept.journal.lasts() && self.streams.last()
     }
 
-    /// The journal has begun anew with what is held.
+    /// Takes the new places of samples.
     fn begun_anew(&mut self, (moved, damaged): <State as Alive>::Saved) {
         for (sample, pinned) in moved {
             if let Some(exemplar) = self.state.exemplars.get_mut(&sample) {
                 Arc::make_mut(&mut exemplar.sample).pinned = pinned;
             }
         }
-        // Whoever shows bytes of the old journal keeps it from being given back.
+        // A view of the old places keeps the old journal on the disk.
         self.change();
         damaged.into_iter().for_each(|sample| self.lose(sample));
     }
 
-    /// The class of a sample, by name.
     pub(super) fn class(&self, class: ClassId) -> &str {
         self.state.classes.names.get(class.0 as usize).map_or("", String::as_str)
     }
 
-    /// The path of a sample that is held.
     pub(super) fn path(&self, sample: SampleId) -> &str {
         self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.sample.source)
     }
 
-    /// A sample that is held, as it is shown once it has been written.
+    /// A held sample, written or not.
     pub(super) fn holds(&self, id: SampleId) -> Option<Arc<Sample>> {
         self.state.exemplars.get(&id).map(|exemplar| Arc::clone(&exemplar.sample))
     }
 
-    /// A sample that is held and has been written, as it is shown.
+    /// A held sample that has been written.
     pub(super) fn shows(&self, id: SampleId) -> Option<Arc<Sample>> {
         self.holds(id).filter(|sample| sample.pinned.is_written())
     }
 
-    /// A sleep set of what is held and has been written, with the class of each sample.
+    /// Chooses a sleep set among the written samples, with their classes.
     pub(super) fn sleep(&self, set: &SleepSet) -> Vec<(ClassId, Arc<Sample>)> {
         let chosen = sleep_set(self.buffer().members(), set);
-        // There may be millions: neighbours are found faster one after the other.
+        // There may be millions, which are found faster in the order of their numbers.
         let mut places: Vec<(SampleId, usize)> = chosen.into_iter().zip(0..).collect();
         places.sort_unstable();
         let mut found = vec![None; places.len()];

@@ -1,4 +1,4 @@
-//! The codes beside a buffer: what a trainer appends, and what of it was refused.
+//! The codes beside a buffer, with counts of the taken and refused ones.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 use super::answers::Refusals;
 use crate::rehearsal::{CodeStore, Shelf};
 
-/// Codes, and what came of those that were written.
 pub(super) struct Latent {
     store: CodeStore,
-    /// Codes that were taken in this mount, and appends that were not.
+    /// How many codes were taken in this mount.
     appended: u64,
     refused: Refusals,
-    /// It was said that the disk does not take what is written.
+    /// A warning was logged that codes cannot be synced, and they still cannot.
     warned: bool,
 }
 
@@ -24,15 +23,14 @@ impl Latent {
         Latent { store, appended: 0, refused: Refusals::default(), warned: false }
     }
 
-    /// The codes, for readers.
     pub(super) fn shelf(&self) -> &Arc<Shelf> {
         self.store.shelf()
     }
 
-    /// Takes codes, all of them or none. They are written then. Says how many.
+    /// Takes and writes codes: all of them, or none on an error. Returns how many.
     ///
     /// # Errors
-    /// `EINVAL` where they are not whole codes, else the disk's.
+    /// `EINVAL` if they are not whole codes, else the disk's.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         let came = self.store.append(bytes);
         came.inspect(|count| self.appended += *count as u64).map_err(|error| {
@@ -44,10 +42,10 @@ impl Latent {
         })
     }
 
-    /// Makes what was written last.
+    /// Syncs the codes.
     ///
     /// # Errors
-    /// The disk's, of which is said once that they are there.
+    /// The disk's. Only the first of several in a row is logged.
     pub(super) fn sync(&mut self) -> std::io::Result<()> {
         let result = self.store.sync();
         if let Err(error) = &result
@@ -59,12 +57,10 @@ impl Latent {
         result
     }
 
-    /// Whether everything that was taken lasts.
     pub(super) fn lasts(&self) -> bool {
         self.store.lasts()
     }
 
-    /// How many codes there are, and what was refused.
     pub(super) fn stats(&self) -> Value {
         let shelf = self.shelf();
         json!({

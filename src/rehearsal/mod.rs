@@ -1,20 +1,20 @@
-//! Rehearsal buffers of a mount: the thread that owns them, and what it is told.
+//! Rehearsal buffers of a mount: they keep samples of earlier tasks, and show them again as files.
 //!
-//! 1. The planner's thread passes on each file when it is first read (`offers`), with the bytes that
-//!    were fetched for it. It never waits; what the owner is too far behind for (`notes`) is offered
-//!    when it is read again.
-//! 2. The owner (`owner`) has the bytes of what may be kept fetched where they are not at hand
-//!    (`queue`). Each buffer decides in the order of the offers (`held`), and writes what it keeps to
-//!    its journal, with the bytes.
-//! 3. What a trainer appends to the codes of a buffer is theirs (`latent`), whatever the buffer holds.
-//! 4. Views and commands ask the owner; their answers follow, and no request thread waits. What takes
-//!    long and needs no owner, copies (`export`) and features (`features`), whoever asks does.
-//! 5. What a buffer holds is shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. The
-//!    numbers that a stream's samples have been given are remembered (`bindings`), and what a trainer
-//!    makes of samples is kept beside them (`codes`).
-//! 6. Samples that slots and streams show next are read ahead of their opens (`ahead`).
+//! One thread, the *owner*, decides everything about the buffers. Other threads send it notes (`notes`).
 //!
-//! The rules by which samples are kept and drawn are [`buffer`](crate::buffer)'s.
+//! 1. The planner's thread tells the owner when a file is first read (`offers`), with the bytes that were
+//!    fetched. It never waits. If the owner is too far behind, the file is offered at its next read.
+//! 2. The owner (`owner`) fetches missing bytes of files that may be kept (`queue`). Each buffer decides in
+//!    the order of the offers (`held`), and writes the samples that it keeps to its journal.
+//! 3. Views and commands ask the owner, and no request thread waits for its answer. Copying samples
+//!    (`export`) and making scores of features (`features`) take long, so the asking thread does them.
+//! 4. Held samples are shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. The ordinals
+//!    of a stream's samples are remembered on the disk (`bindings`).
+//! 5. Samples that slots and streams show next are read before they are opened (`ahead`).
+//! 6. A trainer may keep codes beside a buffer: what its network made of samples (`codes`, `latent`). They do
+//!    not depend on the samples that the buffer holds.
+//!
+//! The rules by which samples are kept and drawn are in [`buffer`](crate::buffer).
 
 mod ahead;
 mod answers;
@@ -69,103 +69,96 @@ use owner::{Around, Owner, Place};
 use queue::Queue;
 use views::{BufferView, Views};
 
-/// Files at most whose bytes could not be had, until the planner's thread has heard of them.
+/// How many files with unreadable bytes may wait until the planner's thread hears of them.
 const FAILED_MAX: usize = 1 << 14;
 
 /// How long a command waits for the owner.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a command asks of the owner.
+/// A command's question. `buffer` is the name of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum Question {
-    /// How full the buffers are, by class and by task.
+    /// How full the buffers are.
     Stats,
-    /// What a buffer holds.
+    /// The samples that a buffer holds.
     List { buffer: String },
-    /// What is known of a sample.
+    /// What is known of one sample.
     Show {
-        /// The buffer's name.
         buffer: String,
-        /// Its path within the dataset, or that of a file of a view.
+        /// A path within the dataset, or of a file of a view.
         path: String,
     },
-    /// Copy what a buffer holds to a directory that is not there yet.
+    /// Copy the samples of a buffer to a new directory.
     Export {
-        /// The buffer's name.
         buffer: String,
         #[serde(with = "crate::paths")]
         directory: PathBuf,
     },
-    /// Take what the trainer says of samples.
+    /// Take scores or features of samples.
     Score {
-        /// The buffer's name.
         buffer: String,
         /// Lines `path score`, or `path feature feature ...`.
         lines: String,
-        /// Whether lines are features.
         features: bool,
     },
-    /// Offer files to a buffer.
     Offer {
         buffer: String,
         /// Paths within the dataset, one a line.
         paths: String,
     },
-    /// What is offered from now on is of this task.
+    /// Begin a task, to which all later offers belong.
     Task {
-        /// The buffer's name.
         buffer: String,
-        /// The task's number.
         task: u32,
-        /// Its files and directories within the dataset, one a line; none: all that is offered.
+        /// Its files and directories within the dataset, one a line. None: all offered files.
         files: String,
     },
-    /// The draws of an epoch from what is held now.
+    /// The draws of an epoch from the samples that are held.
     Draw {
-        /// The buffer's name.
         buffer: String,
         epoch: u64,
+        /// How many of the first draws.
         count: u64,
     },
-    /// Choose a sleep set from what is held now.
+    /// Choose a sleep set from the samples that are held.
     Sleep {
-        /// The buffer's name.
         buffer: String,
+        /// How many samples, and by which rule.
         set: SleepSet,
     },
 }
 
-/// A buffer that is to be opened, and where it lies.
+/// A buffer that is to be opened.
 pub(crate) struct Opening {
     pub(crate) settings: RehearsalSettings,
     pub(crate) directory: PathBuf,
     /// The directory of its codes, if it has any.
     pub(crate) latent: Option<PathBuf>,
-    /// Bytes of a file of labels for which there is memory.
+    /// The limit for a file of labels, by the memory that there is.
     pub(crate) memory: usize,
 }
 
-/// The owner's thread, from outside.
+/// The rehearsal buffers as other threads see them.
 pub(crate) struct Rehearsal {
     notes: Notes,
     cache: Arc<Cache>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
-    /// For the one that tells of what was read.
+    /// Receives files whose bytes could not be read, for [`Rehearsal::offers`].
     failed: Mutex<Option<Receiver<NodeId>>>,
-    /// Where the dataset is seen at: trainers know their samples by absolute paths.
+    /// Where the dataset is seen: trainers know samples by absolute paths below these places.
     points: Arc<Mutex<Vec<PathBuf>>>,
-    /// Why nobody sees the views, where that is so.
+    /// Why there are no views to be seen, if that is so.
     hidden: Arc<OnceLock<String>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Rehearsal {
-    /// Opens the buffers, and starts their thread. It ends by [`stop`](Self::stop).
+    /// Opens the buffers and starts the owner's thread, which [`stop`](Self::stop) ends.
     ///
     /// # Errors
-    /// Where a buffer or the labels of one cannot be read, or no thread be had.
+    /// If a buffer or a file of labels cannot be read, or if no thread can be started.
     pub(crate) fn start(
         buffers: Vec<Opening>,
         cache: &Arc<Cache>,
@@ -202,18 +195,18 @@ impl Rehearsal {
         })
     }
 
-    /// What tells the owner of files that were read; there is one.
+    /// The observer that tells the owner of files that were read. Only the first call gives one.
     pub(crate) fn offers(&self) -> Option<Offers> {
         let failed = self.failed.lock().take()?;
         Some(Offers::new(self.notes.clone(), Arc::clone(&self.cache), failed))
     }
 
-    /// The dataset is seen at these places: paths below them are its own.
+    /// Says where the dataset is seen.
     pub(crate) fn see_at(&self, points: Vec<PathBuf>) {
         *self.points.lock() = points;
     }
 
-    /// Nobody sees the views in this mount, for this reason. The first one counts.
+    /// Says why the views cannot be seen in this mount. Only the first call counts.
     pub(crate) fn hide(&self, why: &str) {
         let doubt = format!(
             "no views: {why}; set mount.rehearsal to a directory of yours, and they are there"
@@ -223,18 +216,17 @@ impl Rehearsal {
         }
     }
 
-    /// The views of the buffers.
     pub(crate) fn views(&self) -> &Arc<Views> {
         &self.views
     }
 
-    /// Asks the owner. Waits for the answer.
+    /// Asks the owner, and waits for the answer.
     ///
     /// # Errors
-    /// What is wrong with the question, and `Timeout` where the owner is busy for very long.
+    /// Those of the question, and `Timeout` if the owner does not answer for a minute.
     pub(crate) fn ask(&self, question: Question) -> Result<Value> {
         if let Question::Export { buffer, directory } = &question {
-            // It may take long, and the owner has other things to do.
+            // It takes long, so the owner must not do it.
             return self.export(buffer, directory);
         }
         if let Question::Score { buffer, lines, features: true } = question {
@@ -244,15 +236,15 @@ impl Rehearsal {
             owner.decide();
             owner.answer(question)
         });
-        // It may have come a moment after who asked had given up.
+        // Also after a timeout: the owner may have answered a moment later.
         self.views.lapse();
         answer?
     }
 
-    /// Has the owner do something. Waits for what comes of it.
+    /// Has the owner do something, and waits for the result.
     ///
     /// # Errors
-    /// `Timeout` where the owner is busy for very long.
+    /// `Timeout` if the owner does not answer for a minute.
     fn owner<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Owner) -> T + Send + 'static,
@@ -267,17 +259,16 @@ impl Rehearsal {
         })
     }
 
-    /// Ends the thread; what was decided is written. Says whether it has ended.
+    /// Ends the owner's thread after it has written everything. Returns whether it has ended.
     pub(crate) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
-        // It may have ended by itself.
         let _ = self.notes.send(Note::Wake);
         ends(self.thread.lock().take(), STOP_PATIENCE, "what was offered last")
     }
 }
 
-/// What the owner is asked to do, and where what comes of it arrives. Where nobody waits for that any
-/// more, `alone` follows.
+/// Gives a call for the owner, and the receiver of its result. If the receiver is gone by then, the call ends
+/// with `alone`.
 fn answering<Of, T>(
     what: impl FnOnce(&mut Of) -> T,
     alone: impl FnOnce(),
@@ -291,7 +282,8 @@ fn answering<Of, T>(
     (ask, answered)
 }
 
-/// Has names lapse without who asked for what they stand for now: the owner must not wait for that.
+/// Has a new thread look up changed names of views again. The asking thread is gone, and the owner must not
+/// wait for lookups.
 fn lapse_beside(views: Arc<Views>) {
     let lapse = move || views.lapse();
     if let Err(error) = std::thread::Builder::new().name("belady-lapse".into()).spawn(lapse) {
@@ -308,7 +300,7 @@ fn run(owner: Owner, notes: Arriving, closed: &Arc<AtomicBool>) -> Result<JoinHa
     })
 }
 
-/// The labels that classes of a buffer are known by.
+/// The labels of a buffer's classes, if a file gives them.
 fn labels(opening: &Opening) -> Result<Labels> {
     let Classes::Labels(file) = &opening.settings.classes else { return Ok(Labels::default()) };
     let text = input::read(file, &Limits::LABELS.for_daemon(opening.memory));
@@ -317,11 +309,11 @@ fn labels(opening: &Opening) -> Result<Labels> {
     parsed.map_err(|error| error.context(format!("rehearsal.{}", opening.settings.name)))
 }
 
-/// Opens buffers and their codes, unless their disk hangs. What they ask of it later is seen by who
-/// looks at the store's calls.
+/// Opens all buffers and their codes. It is an error if their disk hangs. Later calls of the disk are watched
+/// together with the store's.
 fn open_all(buffers: Vec<Opening>, cache: &Cache, disk: &DiskSettings) -> Result<Vec<Place>> {
     let (min_free, store) = (disk.min_free_bytes, cache.store().cloned());
-    // Files of labels are anywhere.
+    // Files of labels may be on any disk, so they are not read under the watch for the cache disk.
     let labels = buffers.iter().map(labels).collect::<Result<Vec<Labels>>>()?;
     let open_all = move || -> Result<Vec<Place>> {
         let watched = |directory: Directory| -> Arc<dyn Disk> {
@@ -339,7 +331,6 @@ fn open_all(buffers: Vec<Opening>, cache: &Cache, disk: &DiskSettings) -> Result
         .unwrap_or_else(|| Err(hangs(&disk.dir)))
 }
 
-/// Opens a buffer and its codes.
 fn open(
     opening: Opening,
     labels: Labels,
@@ -365,7 +356,7 @@ fn open(
     Ok(Place { held, latent: codes, queue: Queue::default(), fits: Cell::default() })
 }
 
-/// A buffer as it is served.
+/// The buffer as views serve it.
 fn view(place: &Place) -> BufferView {
     let settings = &place.held.settings;
     BufferView {

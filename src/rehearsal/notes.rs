@@ -1,9 +1,10 @@
-//! What the owner is told, and the way to it.
+//! Notes to the owner: the messages that other threads send to its thread.
 //!
-//! Nobody waits for room. What must arrive does: of that there is one note for each who waits for its
-//! answer, one for each epoch, and one for each fetch. What can be missed is given up where very many
-//! notes wait, and counted: a file that was read, which is offered when it is read again, and the
-//! opening of a sample, which is shown again without being counted.
+//! No sender waits for room. Notes that must arrive are always taken. There are few of them: one for each
+//! request that waits for an answer, for each epoch, and for each fetch.
+//!
+//! Other notes are dropped if [`NOTES_MAX`] notes wait, and most of them are counted. If a read is missed,
+//! the file is offered at its next read. If an opened sample is missed, its replay is not counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,28 +19,27 @@ use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::rehearsal::views::{Appended, Made, Scored, Synced, View};
 
-/// Notes that wait before those that can be missed are given up: what many readers leave in the
-/// seconds that a mix of millions of files takes.
+/// How many notes may wait before notes that can be missed are dropped. Making a mix of millions of files
+/// takes seconds, in which many readers send this many.
 pub(super) const NOTES_MAX: usize = 1 << 17;
 
-/// What the owner is told.
 pub(super) enum Note {
-    /// A file was read; with its bytes where they are at hand.
+    /// A file was read. Its bytes come along if they are at hand.
     Read {
         node: NodeId,
         bytes: Option<Waiting>,
     },
-    /// An epoch has begun, after what was read before this.
+    /// An epoch has begun. Earlier notes are of reads before it.
     Began {
         epoch: u32,
     },
-    /// Somebody looks at a view that is not made yet.
+    /// A reader looks at a view that is not made yet.
     Make {
         buffer: usize,
         view: View,
         made: Made,
     },
-    /// Somebody wants to know what a buffer holds now.
+    /// A thread needs all samples that a buffer shows.
     Show {
         buffer: usize,
         shown: Made,
@@ -49,24 +49,24 @@ pub(super) enum Note {
         buffer: usize,
         sample: SampleId,
     },
-    /// The bytes of a sample of a view are not what was written.
+    /// The bytes of a view's sample are not those that were written.
     Damaged {
         buffer: usize,
         sample: SampleId,
     },
-    /// Lines `path score` were written for a buffer.
+    /// Lines `path score` were written.
     Scored {
         buffer: usize,
         lines: Vec<u8>,
         done: Scored,
     },
-    /// Codes were written for a buffer.
+    /// Codes were written.
     Appended {
         buffer: usize,
         bytes: Vec<u8>,
         done: Appended,
     },
-    /// What was taken for a buffer is to last.
+    /// All scores and codes of a buffer are to be synced.
     Sync {
         buffer: usize,
         done: Synced,
@@ -74,11 +74,10 @@ pub(super) enum Note {
     Asked {
         ask: Box<dyn FnOnce(&mut Owner) + Send>,
     },
-    /// There is something to look at: bytes that were fetched, or the end.
+    /// Wakes the owner: fetched bytes have arrived, or it is to end.
     Wake,
 }
 
-/// What waits and what was missed.
 #[derive(Default)]
 struct Load {
     waiting: AtomicUsize,
@@ -90,36 +89,33 @@ struct Load {
 #[derive(Debug)]
 pub(super) struct Ended;
 
-/// Leaves notes.
 #[derive(Clone)]
 pub(super) struct Notes {
     to: Sender<Note>,
     load: Arc<Load>,
 }
 
-/// Where notes arrive.
 pub(super) struct Arriving {
     from: Receiver<Note>,
     load: Arc<Load>,
 }
 
-/// A way for notes.
 pub(super) fn notes() -> (Notes, Arriving) {
     let ((to, from), load) = (channel(), Arc::<Load>::default());
     (Notes { to, load: Arc::clone(&load) }, Arriving { from, load })
 }
 
 impl Notes {
-    /// Leaves a note, however many wait.
+    /// Sends a note, however many wait.
     ///
     /// # Errors
-    /// Where nobody takes it any more.
+    /// If the owner has ended.
     pub(super) fn send(&self, note: Note) -> Result<(), Ended> {
         self.load.waiting.fetch_add(1, Ordering::Relaxed);
         self.to.send(note).map_err(|_| Ended)
     }
 
-    /// Leaves a note that can be missed. Says whether it was left.
+    /// Sends a note that can be missed. Returns whether it was sent.
     pub(super) fn try_send(&self, note: Note) -> bool {
         if self.load.waiting.load(Ordering::Relaxed) < NOTES_MAX {
             return self.send(note).is_ok();
@@ -133,7 +129,7 @@ impl Notes {
         false
     }
 
-    /// What was given up in this mount.
+    /// How many notes were dropped in this mount.
     pub(super) fn missed(&self) -> Value {
         let Load { reads, openings, .. } = &*self.load;
         json!({
@@ -144,12 +140,12 @@ impl Notes {
 }
 
 impl Arriving {
-    /// The next note. Waits for it so long at most.
+    /// The next note. Waits `patience` at most.
     pub(super) fn next(&self, patience: Duration) -> Result<Note, RecvTimeoutError> {
         self.from.recv_timeout(patience).inspect(|_| self.took())
     }
 
-    /// So many of those that are there at most.
+    /// The notes that wait, `most` at most.
     pub(super) fn there(&self, most: usize) -> impl Iterator<Item = Note> {
         self.from.try_iter().take(most).inspect(|_| self.took())
     }
@@ -178,7 +174,7 @@ mod tests {
         let view = View::Epoch(7);
         notes.send(Note::Make { buffer: 0, view, made }).unwrap();
         notes.send(Note::Began { epoch: 8 }).unwrap();
-        // In their order, and there is room again for as many as were taken.
+        // Notes keep their order, and each that was taken makes room.
         for expected in 0..3 {
             let note = arriving.next(Duration::ZERO).unwrap();
             assert!(matches!(note, Note::Shown { sample, .. } if sample.0 == expected));

@@ -1,5 +1,5 @@
-//! Views as loaders number their files, so that an order may be over a mix: what is new in it is read
-//! from the source, and fetched ahead like everything else whose order is known.
+//! The files of a view as a loader numbers them, so that an order can be over a mix. Its new samples are read
+//! from the source, so they are prefetched in that order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +12,15 @@ use crate::ids::FileId;
 use crate::order::{Entry, Listing};
 use crate::rehearsal::views::{Content, Display, View, Views};
 
-/// The files of a view: their paths below the mount point and, where they are links, those of the
-/// dataset's files.
+/// The files of a view: their paths below the mount point and, if they are links, the paths of their targets
+/// within the dataset.
 pub(crate) struct Numbered {
     files: Vec<(String, Option<String>)>,
 }
 
 impl Numbered {
-    /// A listing with the files of the view as well. Those that are no links have no file of the
-    /// dataset behind them: they get the numbers below the greatest, which no file has, nor will have
-    /// when the dataset grows.
+    /// The listing of the dataset, with the view's files added. Those that are no links into the dataset get
+    /// the numbers from `u32::MAX - 1` downwards, which no file has, even if the dataset grows.
     pub(crate) fn among<'a>(&'a self, dataset: &Listing<'a>) -> Listing<'a> {
         let known: HashMap<&[u8], &Entry<'_>> =
             dataset.entries().iter().map(|entry| (entry.path, entry)).collect();
@@ -35,8 +34,8 @@ impl Numbered {
 }
 
 impl Rehearsal {
-    /// The files of the view that a path below the mount point names, which is made if nobody has
-    /// looked at it; none where it names none. Waits for the owner.
+    /// The files of the view at a path below the mount point. Makes the view if it is not made yet. None if
+    /// the path names no view. Waits for the owner.
     pub(crate) fn numbered(&self, root: &str) -> Option<Numbered> {
         let root = root.trim_start_matches("./").trim_matches('/');
         let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
@@ -54,9 +53,8 @@ impl Rehearsal {
         Some(Numbered { files: files.collect() })
     }
 
-    /// Makes a view as if somebody had looked at it.
     fn made(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
-        // What gets an ordinal when is not known ahead, and a sleep set is there or is not.
+        // A stream's ordinals are not known ahead, and only a command makes a sleep set.
         if matches!(view, View::Stream(_) | View::Sleep(_)) {
             return None;
         }
@@ -64,8 +62,8 @@ impl Rehearsal {
     }
 }
 
-/// Has the owner make a view. It is kept before the owner does anything else: the task may be over by
-/// the time that whoever waits goes on.
+/// Has the owner make a view and keep it before it does anything else: the next task may begin before the
+/// asking thread goes on.
 fn making(
     views: &Arc<Views>,
     notes: &Notes,
@@ -76,9 +74,9 @@ fn making(
     let views = Arc::clone(views);
     let keep = move |display: Option<Display>| {
         let Some(display) = display else { return };
-        // Somebody may have been first.
+        // Another thread may have made it first.
         views.keep(buffer, view, display);
-        // Who asked may be gone.
+        // The asking thread may have given up.
         views.kept(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
     };
     notes.send(Note::Make { buffer, view, made: Box::new(keep) }).ok()?;
@@ -112,7 +110,7 @@ mod tests {
         assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
     }
 
-    /// The owner makes a mix, and has the next task begin before whoever asked for the mix goes on.
+    /// The owner makes a mix, and begins the next task before the thread that asked for the mix goes on.
     #[test]
     fn a_mix_that_was_asked_for_ends_with_its_task() {
         let (notes, arriving) = notes();

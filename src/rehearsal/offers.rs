@@ -1,11 +1,14 @@
-//! What is offered: files that were read, whoever fetched them.
+//! Finds out which files were read, and tells the owner of them.
 //!
-//! An arrival is no read: bytes are fetched ahead, and of a task that has not begun nothing may be
-//! rehearsed. A file counts as read when its bytes are asked for while they are not in the page
-//! cache, or when it is seen after it has arrived there. What is opened without a request is not
-//! seen; so the planner has each file watched until it is told that the file was offered.
-//! Who opens a file whose bytes are just coming may find them there without asking, and the arrival
-//! is heard of after the open: so an arrival soon after a sighting is a read as well.
+//! An arrival in the page cache is no read: files are prefetched, and a sample of a task that has not begun
+//! must not be rehearsed. A file counts as read in three cases:
+//!
+//! 1. It is opened, or its bytes are asked for, and then they arrive.
+//! 2. A task is seen at it after its bytes arrived.
+//! 3. Its bytes arrive at most [`SOON_S`] seconds after a task was seen at it. The reader may find them in
+//!    the page cache, and the arrival is only heard of after the open.
+//!
+//! An open without a request is not seen. So the planner withholds each file until it was offered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,24 +23,21 @@ use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, FileId};
 use crate::plan::{Action, Event};
 
-/// Bytes of samples that wait to be read or for the owner at most; those of others are fetched
-/// again if they are kept.
+/// How many bytes may wait for reads or for the owner. Others are fetched again if they are kept.
 const WAITING_BYTES_MAX: u64 = 64 << 20;
 
-/// How long before its arrival a file may have been seen, in seconds; who opens and reads it asks for
-/// its bytes if they take longer.
+/// If the bytes take longer, a reader that has opened the file asks for them.
 const SOON_S: u32 = 5;
 
-/// Bytes that wait.
 pub(super) struct Waiting {
-    /// The version that they are.
+    /// Their version.
     node: NodeId,
     pub(super) bytes: Arc<Buffer>,
     all: Arc<AtomicU64>,
 }
 
 impl Waiting {
-    /// The bytes, unless more than `most` would wait.
+    /// None if more than `most` bytes would wait.
     fn new(arrival: &Arrival, all: &Arc<AtomicU64>, most: u64) -> Option<Self> {
         let Arrival { node, bytes, .. } = arrival.clone();
         let length = bytes.len() as u64;
@@ -53,26 +53,25 @@ impl Drop for Waiting {
     }
 }
 
-/// What has come of a file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Unknown,
-    /// Somebody was seen at it, so many seconds after the start.
+    /// A task was seen at it, this many seconds after the start.
     Seen(u32),
     /// Its bytes were asked for and are on their way.
     Asked,
     /// Its bytes are in the page cache, or were.
     Arrived,
-    /// It was read, and the owner told.
+    /// It was read, and the owner was told.
     Offered,
 }
 
-/// Tells the owner of files that were read. It belongs to the planner's thread and never waits.
+/// The observer that tells the owner of files that were read. It is on the planner's thread and never waits.
 pub(crate) struct Offers {
     notes: Notes,
     cache: Arc<Cache>,
-    /// Files whose bytes could not be had after all.
+    /// Files whose bytes could not be read after all.
     failed: Receiver<NodeId>,
     all: Arc<AtomicU64>,
     started: Instant,
@@ -98,7 +97,7 @@ impl Offers {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// What could not be had is offered again when it is read again, which has to be seen.
+    /// Withholds files whose bytes could not be read, so that they are offered at their next read.
     fn take_failed(&mut self, says: &mut Vec<Event>) {
         while let Ok(node) = self.failed.try_recv() {
             if let Some(file) = node.file()
@@ -110,7 +109,7 @@ impl Offers {
         }
     }
 
-    /// Somebody opens a file, or seems to.
+    /// A task has opened a file (`is_open`), or may have.
     fn seen(&mut self, file: FileId, is_open: bool, says: &mut Vec<Event>) {
         let now_s = self.now_s();
         match self.stage(file) {
@@ -121,22 +120,22 @@ impl Offers {
         }
     }
 
-    /// Bytes of a file were asked for and will arrive.
+    /// A reader asked for bytes of a file.
     fn asked(&mut self, located: &Located, says: &mut Vec<Event>) {
         let Some(file) = located.node.file() else { return };
         if *self.stage(file) == Stage::Offered {
             return;
         }
         *self.stage(file) = Stage::Asked;
-        // Of a file of many blocks nothing is waited for: it is fetched as a whole.
+        // The owner fetches a large file as a whole, so its arrival is not awaited.
         let size = self.cache.catalog().file(located.node).map(|(_, size)| size);
         if size.is_ok_and(|size| size >= BLOCK_BYTES) {
             self.offer(file, located.node, says);
         }
     }
 
-    /// Something of a file is in the page cache. Its bytes come along where they are new and there
-    /// is room for them.
+    /// Bytes of a file are in the page cache. The owner gets them if they are the whole file and there is
+    /// room.
     fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
         let Some(file) = located.node.file() else { return };
         let before = *self.stage(file);
@@ -167,7 +166,7 @@ impl Offers {
 
     fn offer(&mut self, file: FileId, node: NodeId, says: &mut Vec<Event>) {
         let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
-        // What there is no room for is offered when it is read again.
+        // If there is no room, it is offered at its next read.
         if self.notes.try_send(Note::Read { node, bytes }) {
             *self.stage(file) = Stage::Offered;
             says.push(Event::Released { file });
@@ -206,7 +205,7 @@ impl Observer for Offers {
 
     fn carry_out(&mut self, action: &Action) {
         if let Action::Began { epoch } = *action {
-            // All that was read so far was read before. The owner may have ended.
+            // Earlier events were before this epoch. The owner may have ended.
             _ = self.notes.send(Note::Began { epoch });
         }
     }

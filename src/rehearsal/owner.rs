@@ -1,4 +1,5 @@
-//! The thread that owns the buffers.
+//! The owner: the thread that decides about the buffers and writes them. After each batch of notes it decides
+//! offers, fetches bytes for further offers, and writes to the journals.
 
 use std::cell::Cell;
 use std::io::Error;
@@ -24,59 +25,54 @@ use crate::rehearsal::views::{Display, View, Views};
 use crate::source::{Kind, Stat};
 use crate::sync::Mutex;
 
-/// How often what was written is made to last, while anything is.
+/// How often the journals are synced, if there is anything to sync.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Notes that are taken before what came of them is written.
+/// How many further notes are taken before the journals are written.
 const BATCH: usize = 256;
 
-/// A buffer, and what is offered to it.
+/// A buffer with its offers.
 pub(super) struct Place {
     pub(super) held: Held,
-    /// The codes beside it, if it has any.
+    /// Its codes, if it has any.
     pub(super) latent: Option<Latent>,
     pub(super) queue: Queue,
-    /// Whether it takes any file of the dataset, with the totals of the dataset that were looked at.
+    /// Whether it takes any file of the dataset, and the dataset's totals when this was found out.
     pub(super) fits: Cell<Option<((u64, u64), bool)>>,
 }
 
 impl Place {
-    /// Writes what happened, and makes what was written last.
     fn sync(&mut self) -> Result<(), Error> {
         let held = self.held.sync();
         let latent = self.latent.as_mut().map_or(Ok(()), Latent::sync);
         held.and(latent)
     }
 
-    /// Makes room for offers that wait. Says whether everything that happened has been written and lasts,
-    /// and no offer waits any more.
+    /// Makes room for offers. Returns whether everything is synced and no offer waits for room.
     fn settle(&mut self) -> bool {
         let lasts = self.held.lasts() && self.latent.as_ref().is_none_or(Latent::lasts);
         lasts && (self.queue.len() == 0 || self.held.make_room())
     }
 }
 
-/// What the owner works with.
 pub(super) struct Around {
     pub(super) cache: Arc<Cache>,
     pub(super) views: Arc<Views>,
-    /// Where it leaves notes for itself.
+    /// For notes to itself.
     pub(super) notes: Notes,
-    /// Hears of files whose bytes could not be had.
+    /// Receives files whose bytes could not be read.
     pub(super) failed: SyncSender<NodeId>,
-    /// Where the dataset is seen at.
     pub(super) points: Arc<Mutex<Vec<PathBuf>>>,
-    /// Why nobody sees the views, where that is so.
+    /// Why the views cannot be seen, if that is so.
     pub(super) hidden: Arc<OnceLock<String>>,
-    /// Bytes that all buffers may hold on their disk.
+    /// How many bytes all buffers together may have on the cache disk.
     pub(super) buffers_bytes: u64,
 }
 
-/// Owner of the buffers.
 pub(super) struct Owner {
     pub(super) places: Vec<Place>,
     pub(super) around: Around,
-    /// Sleep sets that were made.
+    /// How many sleep sets were made in this mount.
     pub(super) nights: u64,
 }
 
@@ -85,10 +81,10 @@ impl Owner {
         Owner { places, around, nights: 0 }
     }
 
-    /// Takes notes until `closed`.
+    /// Takes notes until `closed` is set.
     pub(super) fn run(mut self, notes: &Arriving, closed: &AtomicBool) {
         self.say_doubts();
-        // What could not be written when a buffer was opened is tried again as well.
+        // A sync is due at once: records may wait since a buffer was opened.
         let mut due = Some(Instant::now());
         while !closed.load(Ordering::Relaxed) {
             let patience = due.map_or(Duration::from_secs(3600), |due| {
@@ -108,12 +104,12 @@ impl Owner {
             if due.is_some_and(|due| due <= Instant::now()) {
                 self.places.iter_mut().for_each(|place| drop(place.sync()));
                 self.decide();
-                // What waits for the disk is tried again.
+                // Records and offers may wait for the disk.
                 let settled = self.places.iter_mut().all(Place::settle);
                 due = (!settled).then(|| Instant::now() + SYNC_EVERY);
             }
         }
-        // What was read last is offered, too.
+        // Files that were read last are offered, too.
         notes.there(usize::MAX).for_each(|note| self.take(note));
         self.decide();
         self.places.iter_mut().for_each(|place| drop(place.sync()));
@@ -164,7 +160,7 @@ impl Owner {
         }
     }
 
-    /// What is held at the beginning of an epoch is what the epoch shows.
+    /// Makes the view of an epoch that begins, unless a reader has looked at that view.
     fn freeze(&mut self, epoch: u32) {
         self.decide();
         let view = View::Epoch(epoch.into());
@@ -177,14 +173,14 @@ impl Owner {
         }
     }
 
-    /// What a buffer holds, all of which is on the disk: what is shown is there before.
+    /// A buffer after its records were written: only written samples are shown.
     fn on_disk(&mut self, buffer: usize) -> Option<&mut Held> {
         let held = &mut self.places.get_mut(buffer)?.held;
         let _ = held.write();
         Some(held)
     }
 
-    /// What a view of a buffer shows from now on.
+    /// Makes the display of a view.
     fn display(&mut self, buffer: usize, view: View) -> Option<Display> {
         let cache = Arc::clone(&self.around.cache);
         let held = self.on_disk(buffer)?;
@@ -193,12 +189,12 @@ impl Owner {
             View::Stream(epoch) => Some(displays::stream(held, epoch)),
             View::Mix(epoch) => Some(displays::mix(held, cache.catalog(), epoch)),
             View::TaskMix => Some(displays::mix(held, cache.catalog(), held.task().into())),
-            // They are there from the beginning.
+            // A sleep set is made when it is chosen.
             View::Sleep(_) => None,
         }
     }
 
-    /// A file was read: it is offered to each buffer.
+    /// Offers a file that was read to each buffer.
     fn read(&mut self, node: NodeId, bytes: Option<&Arc<Waiting>>) {
         let Ok(path) = self.catalog().path(node) else { return };
         for buffer in 0..self.places.len() {
@@ -207,7 +203,7 @@ impl Owner {
         }
     }
 
-    /// Offers a file to a buffer. Says whether it is one that is to be offered, and was not.
+    /// Offers a file to a buffer. Returns whether the offer was added to the queue.
     pub(super) fn offer(
         &mut self,
         buffer: usize,
@@ -223,7 +219,7 @@ impl Owner {
             && queue.push(Offer { node, hash: hash_of(path.as_os_str().as_encoded_bytes()), bytes })
     }
 
-    /// Decides what can be decided, and fetches what the next decisions need.
+    /// Decides as many offers as possible in their order, and fetches bytes for the next ones.
     pub(super) fn decide(&mut self) {
         for Place { held, queue, .. } in &mut self.places {
             let catalog = self.around.cache.catalog();
@@ -240,13 +236,13 @@ impl Owner {
                 };
                 let sample = sample(catalog, held, offer);
                 match (sample, bytes) {
-                    // It may be kept, and there are no bytes yet.
+                    // Its bytes are not there yet.
                     (Some(sample), None) if held.may_keep(&sample, 0) => break,
                     (Some(sample), None) => held.offer(sample, &[]),
                     (Some(sample), Some(Some(bytes))) if bytes.len() as u64 == sample.bytes => {
                         held.offer(sample, bytes);
                     }
-                    // It is another version by now, or cannot be read.
+                    // The file has changed, or it cannot be read.
                     _ => drop(self.around.failed.try_send(offer.node)),
                 }
                 queue.pop();
@@ -260,7 +256,7 @@ fn errno(error: Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// What is offered, by what is known of it now; none where that is another version.
+/// The offered sample as the catalog knows it. None if it has changed, or if it has no class.
 fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Newcomer> {
     let (path, stat) = (catalog.path(offer.node).ok()?, catalog.getattr(offer.node).ok()?.stat);
     let class = held.class_of(&path)?;
@@ -269,7 +265,7 @@ fn sample(catalog: &Catalog, held: &Held, offer: &Offer) -> Option<Newcomer> {
     Some(Newcomer { hash: offer.hash, class, bytes: stat.size, origin })
 }
 
-/// Who may read a file: whom its mode lets read it and the directories above let reach it.
+/// Who may read a file, by its mode and those of the directories above.
 fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
     let (mut access, mut at) = (Access::of(stat), node);
     while at != NodeId::ROOT {
@@ -281,7 +277,8 @@ fn access(catalog: &Catalog, node: NodeId, stat: &Stat) -> Access {
     access
 }
 
-/// Begins fetches of what the next decisions need.
+/// Begins fetches for the first offers in the queue that may be kept. More than one are fetched at once only
+/// if their bytes fit in a limit.
 fn fetch(cache: &Arc<Cache>, held: &mut Held, queue: &mut Queue, notes: &Notes) {
     let mut asked_bytes = 0;
     let may_fetch = held.make_room();

@@ -1,8 +1,8 @@
-//! What is offered to a buffer and not decided yet, in the order in which it came.
+//! Undecided offers to a buffer, in their order.
 //!
-//! An offer is decided when it is the first, with its bytes at hand if it may be kept: nothing is
-//! given up for a sample before that is there. So the first ones that may be kept are fetched
-//! together, and all others wait. An offer whose bytes cannot be had is none.
+//! An offer is decided when it is the first one. If it may be kept, its bytes must be there: no sample is
+//! given up for one that may never come. So the first offers that may be kept are fetched together, and later
+//! ones wait. An offer whose bytes cannot be read is dropped.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -12,34 +12,30 @@ use super::offers::Waiting;
 use crate::catalog::NodeId;
 use crate::disk::Buffer;
 
-/// Offers whose bytes are fetched at once.
+/// How many of the first offers may be fetched at once.
 pub(super) const FETCHES_MAX: usize = 4;
 
-/// Bytes of these offers beyond the first.
+/// How many bytes these may have together. The first offer may have any number.
 pub(super) const FETCHED_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes that were asked for: empty as long as they are on their way, none where they cannot be had.
+/// Fetched bytes. Empty while they are on their way; none if they cannot be read.
 pub(super) type Fetched = OnceLock<Option<Buffer>>;
 
-/// The bytes of an offer.
 pub(super) enum Bytes {
     /// They have not been asked for.
     Away,
-    /// They came with the reader.
+    /// They came with the note of the read.
     Here(Arc<Waiting>),
-    /// They have been asked for.
+    /// They were asked for.
     Asked(Arc<Fetched>),
 }
 
-/// A file that is offered.
 pub(super) struct Offer {
     pub(super) node: NodeId,
-    /// The hash of its path.
     pub(super) hash: u64,
     pub(super) bytes: Bytes,
 }
 
-/// Offers that wait.
 #[derive(Default)]
 pub(super) struct Queue {
     offers: VecDeque<Offer>,
@@ -47,12 +43,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.offers.len()
     }
 
-    /// Adds an offer, unless the file waits already. Says whether it was added.
+    /// Adds an offer, unless the file is in the queue already. Returns whether it was added.
     pub(super) fn push(&mut self, offer: Offer) -> bool {
         let is_new = self.hashes.insert(offer.hash);
         if is_new {
@@ -61,7 +56,6 @@ impl Queue {
         is_new
     }
 
-    /// Takes the first one out.
     pub(super) fn pop(&mut self) -> Option<Offer> {
         let offer = self.offers.pop_front()?;
         self.hashes.remove(&offer.hash);
@@ -72,25 +66,24 @@ impl Queue {
         self.offers.front()
     }
 
-    /// Those whose bytes may be fetched.
+    /// The offers whose bytes may be fetched.
     pub(super) fn firsts(&mut self) -> impl Iterator<Item = &mut Offer> {
         self.offers.iter_mut().take(FETCHES_MAX)
     }
 }
 
-/// Brings what was fetched, also where who should bring it is dropped; then there are no bytes.
+/// Brings fetched bytes to an offer and wakes the owner. If it is dropped, there are no bytes.
 pub(super) struct Delivery {
     to: Arc<Fetched>,
     notes: Notes,
 }
 
 impl Delivery {
-    /// Brings it to this place and wakes the owner.
     pub(super) fn new(to: &Arc<Fetched>, notes: &Notes) -> Self {
         Delivery { to: Arc::clone(to), notes: notes.clone() }
     }
 
-    /// Brings these bytes. Never waits.
+    /// Never waits.
     pub(super) fn bring(self, bytes: Option<Buffer>) {
         let _ = self.to.set(bytes);
     }

@@ -1,4 +1,5 @@
-//! What is written of a buffer, and what it comes to.
+//! The records of a buffer's journal, and the state that they add up to. A record is applied in the same way
+//! when it is made and when it is read again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Result};
@@ -11,44 +12,42 @@ use crate::disk::journal::{Alive, Journal, Pinned};
 use crate::fs::Access;
 use crate::rehearsal::views::Sample;
 
-/// What happened.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
-    /// The journal begins anew with a buffer as it is. Pinned with it are the hashes of all that was
-    /// offered, 8 bytes each, the lowest first.
+    /// The journal begins anew with the present state. Pinned with it are the hashes of the paths of all
+    /// offered files: 8 bytes each, little-endian, in any order.
     Begun { buffer: Box<Buffer>, classes: Vec<String>, task: u32, files: Vec<String> },
-    /// The bytes of a sample that the buffer held when the journal began are pinned with this.
+    /// A sample of that state. Its bytes are pinned with the record.
     Pinned { sample: SampleId, hash: u64, origin: Origin },
-    /// Other rules are in force: what is held is offered to a buffer of these.
+    /// The rules changed: all held samples are offered to a new buffer with these.
     Ruled { rules: Rules },
-    /// The same rules are in force, with more room or less.
+    /// Only the capacity changed.
     Resized { capacity: Capacity },
-    /// A sample was offered. Its bytes are pinned with this, unless it was passed over.
+    /// A sample was offered. If it may be kept, its origin is here and its bytes are pinned with the record.
     Offered { hash: u64, class: String, bytes: u64, origin: Option<Origin> },
-    /// The trainer said something of a sample.
+    /// The trainer gave a score.
     Scored { sample: SampleId, score: f32 },
     /// A sample was shown again.
     Shown { sample: SampleId },
-    /// A sample's bytes are damaged.
+    /// The bytes of a sample are damaged or missing. It is given up, and may be offered again.
     Lost { sample: SampleId },
-    /// A task has begun, of these files and directories; none: all.
+    /// A task has begun. Without `files` all offered files belong to it.
     Task { task: u32, files: Vec<String> },
 }
 
 /// Where a sample is from.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Origin {
-    /// Its path within the dataset.
     pub(super) path: String,
-    /// Who may read it there.
+    /// Who could read the file when it was offered.
     pub(super) access: Access,
 }
 
-/// What is known of a sample that is held.
+/// A sample that is held.
 pub(super) struct Exemplar {
     pub(super) hash: u64,
-    /// As it is shown: all that show it share it.
+    /// Shared by all views that show it.
     pub(super) sample: Arc<Sample>,
 }
 
@@ -58,7 +57,7 @@ impl Exemplar {
     }
 }
 
-/// The names of classes, in the order in which they were met.
+/// The names of classes. A class's number is its place here.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) names: Vec<String>,
@@ -66,12 +65,11 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The number of a class that was met.
     pub(super) fn get(&self, class: &str) -> Option<ClassId> {
         self.ids.get(class).copied()
     }
 
-    /// The number of a class, which it gets when it is first met.
+    /// The number of a class. A new class gets the next one.
     fn id(&mut self, class: String) -> ClassId {
         let next = ClassId(self.names.len() as u32);
         *self.ids.entry(class).or_insert_with_key(|class| {
@@ -81,18 +79,18 @@ impl Names {
     }
 }
 
-/// What the records of a journal come to: a buffer, and what is known of its samples.
+/// The state of a buffer, after all records of its journal.
 pub(super) struct State {
     pub(super) buffer: Buffer,
     pub(super) classes: Names,
-    /// Hashes of the paths of all that was offered.
+    /// Hashes of the paths of all offered files.
     pub(super) offered: HashSet<u64>,
     pub(super) exemplars: BTreeMap<SampleId, Exemplar>,
     pub(super) by_hash: HashMap<u64, SampleId>,
     pub(super) task: u32,
-    /// The files and directories of the task; none: all that is offered.
+    /// The files and directories of the task. None: all offered files.
     pub(super) files: Vec<String>,
-    /// How often a sample has come or gone.
+    /// How often a sample was added or removed.
     pub(super) changes: u64,
 }
 
@@ -102,10 +100,10 @@ impl State {
         State { buffer, classes, offered, exemplars, by_hash, task: 0, files, changes: 0 }
     }
 
-    /// Lives through a record, whether it has just been made or is read again.
+    /// Applies a record.
     ///
     /// # Errors
-    /// Where what is pinned with it is needed and cannot be read.
+    /// If pinned bytes are needed and cannot be read.
     pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) -> Result<()> {
         match record {
             Record::Begun { buffer, classes, task, files } => {
@@ -150,13 +148,13 @@ impl State {
         offered.evicted.into_iter().for_each(|gone| drop(self.forget(gone)));
         match found {
             Some(found) if offered.kept => self.hold(offered.sample, hash, found),
-            // A sample counts as held only with its bytes.
+            // A sample without its bytes is not held.
             None if offered.kept => drop(self.buffer.remove(offered.sample)),
             _ => {}
         }
     }
 
-    /// Offers what is held, in the order in which it came, to a buffer of other rules.
+    /// Offers the held samples, the oldest first, to a new buffer.
     fn reform(&mut self, rules: Rules) {
         let before = std::mem::replace(&mut self.buffer, Buffer::new(rules));
         let mut exemplars = std::mem::take(&mut self.exemplars);
@@ -188,10 +186,9 @@ impl State {
 }
 
 impl Alive for State {
-    /// Where the bytes of samples are then, and whose are damaged.
+    /// The new places of samples, and the samples that are damaged.
     type Saved = (Vec<(SampleId, Pinned)>, Vec<SampleId>);
 
-    /// Those of what is held, and of the hashes of what was offered.
     fn bytes(&self) -> u64 {
         let bytes: u64 = self.buffer.members().map(|member| member.bytes).sum();
         bytes + 8 * self.offered.len() as u64

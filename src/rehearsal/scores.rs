@@ -1,7 +1,7 @@
-//! What a trainer says of samples, by the paths that it knows them by.
+//! Scores that a trainer gives to samples, by their paths.
 //!
-//! A trainer cannot know what the buffer holds at this moment: what it says of another sample of the
-//! dataset is passed over. Refused is what is of no sample, or says nothing.
+//! A trainer cannot know what the buffer holds at this moment, so scores of other files of the dataset are
+//! passed over. A line is refused if its path is of no file, or if it has no score.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -14,42 +14,41 @@ use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::source::Kind;
 
-/// Why a line is refused whose path is that of nothing.
+/// Why a line is refused if no file has its path.
 pub(super) const UNKNOWN: &str = "is no file of the dataset or of a view";
 
-/// Why what a view of another buffer shows is refused.
+/// Why a path in a view of another buffer is refused.
 pub(super) fn elsewhere(other: &str) -> String {
     format!("is of the rehearsal buffer `{other}`, which takes its scores")
 }
 
-/// What a path means.
+/// The meaning of a path.
 pub(super) enum Meant {
     Held(SampleId),
-    /// A file of the dataset that is not, with its path there.
+    /// A file of the dataset that is not held, by its path.
     Other(String),
-    /// What a view of another buffer shows, whose name is this.
+    /// A file in a view of the buffer that has this name.
     Elsewhere(String),
 }
 
-/// What came of the lines of a trainer.
 #[derive(Default)]
 pub(super) struct Came {
     pub(super) taken: u64,
-    /// They were of samples that are not held.
+    /// Lines of samples that are not held.
     pub(super) passed: u64,
     pub(super) refused: Refusals,
-    /// The disk had no room for any.
+    /// The disk takes no writes.
     full: bool,
 }
 
 impl Came {
-    /// Why any were refused, for who wrote them.
+    /// The error for the writer, if lines were refused.
     pub(super) fn why(&self) -> Option<Errno> {
         let errno = if self.full { Errno::ENOSPC } else { Errno::EINVAL };
         (self.refused.count > 0).then_some(errno)
     }
 
-    /// Counts further lines; what was refused last is named.
+    /// Adds further lines. The latest refusals are named.
     fn add(&mut self, other: &Came) {
         self.taken += other.taken;
         self.passed += other.passed;
@@ -66,8 +65,7 @@ impl Came {
 }
 
 impl Owner {
-    /// A path as it is within the dataset, where it is an absolute one below a place that the dataset
-    /// is seen at.
+    /// The path within the dataset, if this is an absolute path below a place where the dataset is seen.
     fn within(&self, path: &str) -> Option<String> {
         let path = Path::new(path);
         let points = self.around.points.lock();
@@ -76,7 +74,6 @@ impl Owner {
         Some(found.to_str()?.to_owned())
     }
 
-    /// The node of a path within the dataset.
     pub(super) fn find(&self, path: &Path) -> Option<NodeId> {
         let mut parts = path.components().filter(|part| *part != Component::CurDir);
         parts.try_fold(NodeId::ROOT, |parent, part| {
@@ -84,16 +81,15 @@ impl Owner {
         })
     }
 
-    /// A file or directory of the dataset, with the path that it is known by: that may be written in
-    /// many ways, and a file have several names.
+    /// The node of a path, and the path that the catalog knows it by: a path can be written in many ways, and
+    /// a file can have several names.
     pub(super) fn known_as(&self, path: &str) -> Option<(NodeId, PathBuf)> {
         let within = self.within(path);
         let node = self.find(Path::new(within.as_deref().unwrap_or(path)))?;
         Some((node, self.catalog().path(node).ok()?))
     }
 
-    /// What a path within the dataset or of a file of a view means; none where there is no such file,
-    /// and was none.
+    /// The meaning of a path. None if there neither is nor was such a file.
     pub(super) fn meant(&self, buffer: usize, path: &str) -> Option<Meant> {
         let held = &self.places.get(buffer)?.held;
         let within = self.within(path);
@@ -108,7 +104,7 @@ impl Owner {
             let path = path.to_str()?;
             known(path).or_else(|| is_file()?.then(|| Meant::Other(path.to_owned())))
         };
-        // Most are known, and written as they are known.
+        // Most paths are known as they are written.
         let shown = || self.around.views.source(buffer, path);
         known(path).or_else(|| there(path)).or_else(|| {
             let named = self.around.views.buffer_of(path);
@@ -120,8 +116,7 @@ impl Owner {
         })
     }
 
-    /// Takes lines `path score`. A path, which may have spaces in it, is within the dataset or that
-    /// of a file of a view.
+    /// Takes lines `path score`. A path may have spaces. It is within the dataset, or of a file of a view.
     pub(super) fn score(&mut self, buffer: usize, lines: &str) -> Came {
         let has_room = self.places.get_mut(buffer).is_some_and(|place| place.held.make_room());
         let mut came = Came { full: !has_room, ..Came::default() };

@@ -1,4 +1,4 @@
-//! The streams of a buffer whose ordinals are bound in this mount.
+//! The bindings of a buffer's streams that are in use in this mount.
 
 use std::io::Result;
 use std::sync::Arc;
@@ -6,16 +6,15 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::rehearsal::Bindings;
 
-/// What is bound, by epoch.
 #[derive(Default)]
 pub(super) struct Streams {
     known: Vec<Arc<Bindings>>,
-    /// It was said that they cannot be synced.
+    /// A warning was logged that they cannot be synced, and they still cannot.
     warned: bool,
 }
 
 impl Streams {
-    /// What is bound of an epoch, where that [is taken up](Bindings::take_up).
+    /// The bindings of an epoch, if they are in use or can be [taken up](Bindings::take_up).
     pub(super) fn take_up(
         &mut self,
         disk: &dyn Disk,
@@ -28,7 +27,6 @@ impl Streams {
         Ok(Bindings::take_up(disk, epoch, held)?.map(|bindings| self.keep(bindings)))
     }
 
-    /// Begins an epoch with a set of samples.
     pub(super) fn begin(
         &mut self,
         disk: &dyn Disk,
@@ -45,13 +43,13 @@ impl Streams {
         bindings
     }
 
-    /// Forgets all epochs, on the disk too.
+    /// Forgets all epochs, and deletes their files.
     pub(super) fn end(&mut self, disk: &dyn Disk) -> Result<()> {
         self.known.clear();
         Bindings::clear(disk)
     }
 
-    /// Makes what was bound last, as far as the disk does that.
+    /// Syncs the bindings. Failures are tried again with the next call.
     pub(super) fn sync(&mut self, name: &str) {
         let mut failed = None;
         for bindings in &self.known {
@@ -61,11 +59,10 @@ impl Streams {
             tracing::warn!(name, %error, "what a stream binds may not outlive the machine");
         }
         self.warned = failed.is_some();
-        // Others are shown by nobody any more.
+        // The dropped ones are synced, and no view uses them.
         self.known.retain(|bindings| Arc::strong_count(bindings) > 1 || !bindings.lasts());
     }
 
-    /// Whether all that was bound lasts.
     pub(super) fn last(&self) -> bool {
         self.known.iter().all(|bindings| bindings.lasts())
     }

@@ -1,4 +1,4 @@
-//! Buffers over several lives: what is held, decided and known is there again.
+//! Buffers over several mounts: held samples, decisions and tasks are there again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ use crate::disk::{Directory, Disk, Space};
 use crate::fs::Access;
 use crate::rehearsal::views::{BufferView, Display, View, Views};
 
-/// The views of a buffer whose owner finds these notes.
 pub(super) fn views(notes: &Notes) -> Arc<Views> {
     let buffer = BufferView {
         name: "old".to_owned(),
@@ -60,7 +59,7 @@ fn open(directory: &Path, written: &[&str]) -> Held {
     open_on(Arc::new(Directory::open(directory, false).unwrap()), written)
 }
 
-/// Offers a file if it is to be offered; says whether it is held then.
+/// Offers a file if the buffer takes it. Returns whether it is held.
 fn offer_one(held: &mut Held, path: &str, bytes: &[u8]) -> bool {
     if !held.takes(Path::new(path), bytes.len() as u64, false) {
         return false;
@@ -81,14 +80,14 @@ fn path(n: u32) -> String {
     format!("train/c{}/{n}.jpg", n % 10)
 }
 
-/// Offers samples of ten classes; says how many were kept.
+/// Offers samples of ten classes. Returns how many were kept.
 fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
     let kept = samples.filter(|n| offer_one(held, &path(*n), &bytes(*n))).count();
     let _ = held.write();
     kept
 }
 
-/// What is shown is what was offered, each sample with its own bytes.
+/// Each shown sample has its own bytes and rights.
 fn check(held: &Held) -> Vec<String> {
     let mut paths = Vec::new();
     for (class, files) in displays::all(held).classes {
@@ -124,7 +123,7 @@ fn a_buffer_is_there_again() {
     let member = held.buffer().get(shown).unwrap();
     assert_eq!((member.score, member.replays), (Some(2.5), 1));
     assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
-    // It goes on as one that had never ended.
+    // It goes on like a buffer that was never closed.
     let other = tempfile::tempdir().unwrap();
     let mut whole = open(other.path(), &[]);
     offer(&mut whole, 0..600);
@@ -132,7 +131,7 @@ fn a_buffer_is_there_again() {
     assert_eq!(check(&held), check(&whole));
 }
 
-/// Wherever the journal is cut by a crash, what is left is a buffer that was.
+/// Wherever a crash cuts the journal, the buffer is as it was earlier.
 #[test]
 fn a_crash_leaves_a_buffer_that_was() {
     let whole = tempfile::tempdir().unwrap();
@@ -164,7 +163,7 @@ fn other_rules_take_over_what_was_held() {
     assert_eq!(offer(&mut held, 300..310), 10);
 }
 
-/// With less room some of it goes, with more there is room for others: what is known stays.
+/// With less room some samples leave, with more there is room for new ones. All else stays.
 #[test]
 fn another_size_is_the_same_buffer() {
     let directory = tempfile::tempdir().unwrap();
@@ -232,7 +231,7 @@ fn what_is_offered_is_below_the_root_and_has_a_class() {
     assert!((150..250).contains(&half), "{half} of 400 are offered");
 }
 
-/// What happens while the disk is full waits for it, and no more than a little.
+/// Records wait for a full disk, up to a limit.
 #[test]
 fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     let disk = Model::default();
@@ -258,7 +257,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
 }
 
-/// What others leave is theirs: the buffer stays as it is until there is space again.
+/// The buffer stays as it is until there is space.
 #[test]
 fn space_that_is_for_others_is_not_taken() {
     let disk = Model::default();
@@ -273,7 +272,7 @@ fn space_that_is_for_others_is_not_taken() {
     assert!(open().make_room());
 }
 
-/// What a sync that failed has lost goes; what is left is begun anew, and no offer comes behind the gap.
+/// Lost samples leave the buffer, and the journal is begun anew before any offer is written.
 #[test]
 fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
     let disk = Model::default();
@@ -295,7 +294,7 @@ fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
     assert_eq!(check(&again), check(&held));
 }
 
-/// What goes for a newcomer is shown until the newcomer is on the disk, after any crash.
+/// After any crash, a sample that was given up is there, or its successor.
 #[test]
 fn nothing_is_given_up_before_its_successor_is_there() {
     let disk = Model::default();
@@ -338,7 +337,7 @@ fn a_damaged_sample_is_given_up_and_may_be_offered_again() {
     assert_eq!(check(&held).len(), 20);
 }
 
-/// Neither is it tried at every write, nor does a failed one leave anything.
+/// It is not tried at every write, and a failed attempt leaves no file.
 #[test]
 fn a_rewrite_that_cannot_be_is_tried_later() {
     let disk = Model::default();
@@ -362,7 +361,7 @@ fn a_rewrite_that_cannot_be_is_tried_later() {
     assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
 }
 
-/// Names stand for something else when the owner has done it, whether or not who asked waits still.
+/// Names lapse when the owner has changed them, even if the asking thread is gone.
 #[test]
 fn names_lapse_also_where_nobody_waits_for_the_answer() {
     let (notes, _arriving) = notes();

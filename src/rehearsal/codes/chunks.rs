@@ -1,11 +1,10 @@
-//! A list that is copied in no time: copies share what neither has changed.
+//! A list that is copied in no time: copies share unchanged chunks.
 
 use std::sync::Arc;
 
-/// Entries that are copied at once when one of them changes.
+/// How many entries are copied when one of them changes.
 const CHUNK: usize = 4096;
 
-/// A list of any length.
 #[derive(Clone)]
 pub(super) struct Chunks<T>(Vec<Arc<Vec<T>>>);
 
@@ -24,14 +23,14 @@ impl<T: Clone> Chunks<T> {
         self.0.get(at / CHUNK)?.get(at % CHUNK)
     }
 
-    /// The entries from one on.
+    /// The entries from index `at` on.
     pub(super) fn from(&self, at: usize) -> impl Iterator<Item = &T> {
         let first = self.0.get(at / CHUNK).and_then(|chunk| chunk.get(at % CHUNK..));
         let rest = self.0.iter().skip(at / CHUNK + 1).flat_map(|chunk| chunk.iter());
         first.unwrap_or_default().iter().chain(rest)
     }
 
-    /// Sets an entry, or adds it where it is the next one.
+    /// Sets an entry, or adds the next one.
     pub(super) fn set(&mut self, at: usize, entry: T) {
         if at == self.0.len() * CHUNK {
             self.0.push(Arc::default());

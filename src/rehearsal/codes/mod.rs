@@ -1,13 +1,12 @@
-//! Codes: what a network made of samples, each of the same few bytes, by their numbers.
+//! A store of codes: what a network made of samples. Each code has a number, and all have the same size.
 //!
-//! They lie in a [`Journal`]. What is appended at once is one record, so a crash leaves it whole or
-//! not at all: its text is the number and the checksum of each code, its bytes are the codes one after
-//! the other. So a code takes 12 bytes more on the disk than it has, and an append 32. One that is
-//! given again takes the place of the one before; a journal of mostly dead codes is rewritten.
+//! Codes are in a [`Journal`]. An append is one record, so a crash leaves all of it or nothing. Its text has
+//! the number and the checksum of each code, and its bytes are the codes. So a code takes 12 bytes more on
+//! the disk, and an append 32 more. If a number is given again, the new code replaces the old one. A journal
+//! of mostly replaced codes is rewritten.
 //!
-//! What is read is a [`CodeFile`]: all codes in the order in which their numbers were first given, the
-//! numbers in that order, or one code. What a file holds never changes; what is appended is in the
-//! next one.
+//! Readers see a [`CodeFile`]: all codes in the order in which their numbers were first given, the numbers in
+//! that order, or one code. A file never changes: later codes are in the next file.
 
 mod chunks;
 #[cfg(test)]
@@ -26,33 +25,29 @@ use chunks::Chunks;
 
 const NUMBER_BYTES: usize = 8;
 
-/// Bytes that a text has of each code: its number and its checksum, little-endian.
+/// Bytes of each code in a record's text: its number and its checksum, little-endian.
 const HEAD_BYTES: usize = NUMBER_BYTES + 4;
 
-/// Bytes of codes in a record of a journal that is rewritten.
+/// Bytes of codes in one record of a rewritten journal.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// All codes as they were at some time.
 #[derive(Clone, Default)]
 pub struct Codes {
-    /// Bytes of a code.
     bytes: usize,
     numbers: Chunks<u64>,
     codes: Chunks<Pinned>,
 }
 
-/// What a file shows.
 #[derive(Clone)]
 pub enum CodeFile {
     /// All codes, one after the other.
     All(Codes),
-    /// Their numbers in that order, 8 bytes each, little-endian.
+    /// Their numbers, 8 bytes each, little-endian.
     Numbers(Codes),
     One(Pinned),
 }
 
 impl CodeFile {
-    /// How many bytes.
     pub fn length(&self) -> u64 {
         match self {
             CodeFile::All(codes) => (codes.codes.len() * codes.bytes) as u64,
@@ -61,10 +56,10 @@ impl CodeFile {
         }
     }
 
-    /// Reads a part, cut at the end. Blocks.
+    /// Reads a part, which may be cut by the end. Blocks.
     ///
     /// # Errors
-    /// The disk's, and `InvalidData` where a code is not what was written.
+    /// The disk's, and `InvalidData` if a code is damaged.
     pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
         let end = offset.saturating_add(length as u64).min(self.length());
         let (Ok(offset), Ok(end)) = (usize::try_from(offset), usize::try_from(end)) else {
@@ -74,7 +69,7 @@ impl CodeFile {
             return Ok(Vec::new());
         }
         let mut bytes = Vec::new();
-        // Where what is read begins.
+        // The offset at which `bytes` begins.
         let begin = match self {
             CodeFile::All(codes) => {
                 let first = offset / codes.bytes;
@@ -102,18 +97,15 @@ impl CodeFile {
     }
 }
 
-/// The codes that there are now.
 #[derive(Default)]
 struct Held {
     codes: Codes,
-    /// The place of each number in the order.
+    /// The index of each number in the order.
     places: HashMap<u64, usize>,
-    /// Changes with each append.
     version: u64,
 }
 
 impl Held {
-    /// Takes the codes of a record.
     fn take(&mut self, text: &[u8], pinned: Option<&Pinned>) -> Result<()> {
         let (heads, rest) = text.as_chunks::<HEAD_BYTES>();
         let length = pinned.map_or(0, |pinned| pinned.length() as usize);
@@ -139,7 +131,7 @@ impl Held {
     }
 }
 
-/// The codes of a store, as they are read.
+/// The codes of a store, for readers.
 pub struct Shelf {
     bytes: usize,
     held: Mutex<Held>,
@@ -150,18 +142,15 @@ impl Shelf {
         self.held.lock()
     }
 
-    /// Takes the codes of records.
     fn take(&self, records: impl IntoIterator<Item = (Vec<u8>, Pinned)>) -> Result<()> {
         let mut held = self.held();
         records.into_iter().try_for_each(|(text, pinned)| held.take(&text, Some(&pinned)))
     }
 
-    /// How many codes there are.
     pub fn len(&self) -> usize {
         self.held().places.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -171,40 +160,39 @@ impl Shelf {
         self.bytes
     }
 
-    /// Bytes of each with its number before it, as they are appended.
+    /// Bytes of a code with its number.
     pub fn bytes_with_number(&self) -> usize {
         NUMBER_BYTES + self.bytes
     }
 
-    /// All codes, and a number that says whether they are still the same.
+    /// All codes, and their version.
     pub fn all(&self) -> (u64, Codes) {
         let held = self.held();
         (held.version, held.codes.clone())
     }
 
-    /// The number that [`all`](Self::all) says.
+    /// A number that changes with each append.
     pub fn version(&self) -> u64 {
         self.held().version
     }
 
-    /// The code of a number.
     pub fn get(&self, number: u64) -> Option<Pinned> {
         let held = self.held();
         held.codes.codes.get(*held.places.get(&number)?).cloned()
     }
 }
 
-/// Codes that are written.
+/// A store, for its writer.
 pub struct CodeStore {
     kept: Kept,
     shelf: Arc<Shelf>,
 }
 
 impl CodeStore {
-    /// Opens the codes on a disk, which have so many bytes each; or begins with none.
+    /// Opens the codes on a disk, each of `bytes` bytes, or begins with none.
     ///
     /// # Errors
-    /// Where the disk cannot be read, and `InvalidData` where what it has are no codes of this size.
+    /// If the disk cannot be read, and `InvalidData` if it has no codes of this size.
     pub fn open(disk: Arc<dyn Disk>, bytes: u32, min_free: u64) -> Result<CodeStore> {
         let bytes = bytes.max(1) as usize;
         let codes = Codes { bytes, ..Codes::default() };
@@ -221,16 +209,15 @@ impl CodeStore {
         Ok(CodeStore { kept, shelf })
     }
 
-    /// The codes, for readers.
     pub fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
     }
 
-    /// Adds codes, each behind its number of 8 bytes, little-endian: all of them, or none where there
-    /// is an error. They are written then. Says how many. Blocks.
+    /// Adds and writes codes, each after its number of 8 bytes, little-endian: all of them, or none on an
+    /// error. Returns how many. Blocks.
     ///
     /// # Errors
-    /// `InvalidInput` where these are not whole codes, `StorageFull` where others need the space of the
+    /// `InvalidInput` if they are not whole codes, `StorageFull` if other programs need the space of the
     /// disk, and the disk's.
     pub fn append(&mut self, bytes: &[u8]) -> Result<usize> {
         let each = self.shelf.bytes_with_number();
@@ -263,13 +250,13 @@ impl CodeStore {
         Ok(count)
     }
 
-    /// Makes room for so many bytes in the journal: dead ones are given back if others need the space.
+    /// Makes room for `bytes` more bytes. If other programs need the space, replaced codes are given back.
     fn make_room(&mut self, bytes: u64) -> bool {
         self.kept.check_room(bytes)
             || self.leave_dead_bytes().is_ok() && self.kept.check_room(bytes)
     }
 
-    /// Makes what was written last.
+    /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     pub fn sync(&mut self) -> Result<()> {
         while let Some(saved) = self.kept.sync(&*self.shelf)? {
             self.shelf.take(saved)?;
@@ -277,12 +264,10 @@ impl CodeStore {
         Ok(())
     }
 
-    /// Whether everything lasts.
     pub fn lasts(&self) -> bool {
         self.kept.journal.lasts()
     }
 
-    /// Bytes on the disk.
     pub fn length(&self) -> u64 {
         self.kept.journal.length()
     }
@@ -301,7 +286,7 @@ impl Alive for Shelf {
         (self.len() * (HEAD_BYTES + self.bytes)) as u64
     }
 
-    /// A code that is damaged stays so: its checksum goes with it.
+    /// A damaged code stays damaged, because it keeps its checksum.
     fn save(&self, journal: &mut Journal) -> Result<Self::Saved> {
         let (_, codes) = self.all();
         let batch = (BATCH_BYTES / codes.bytes).max(1);
@@ -320,7 +305,6 @@ impl Alive for Shelf {
     }
 }
 
-/// A record that is made.
 struct Record {
     text: Vec<u8>,
     codes: Vec<u8>,

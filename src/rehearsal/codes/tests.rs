@@ -1,4 +1,4 @@
-//! Codes over the model disk: what there is after appends, errors, damage and crashes.
+//! Codes over the model disk, after appends, errors, damage and crashes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use super::*;
 use crate::disk::Space;
 use crate::disk::tests::model::Model;
 
-/// Bytes of a code in these tests.
 const BYTES: u32 = 24;
 
 fn try_open(disk: &Model) -> Result<CodeStore> {
@@ -29,7 +28,7 @@ impl CodeStore {
     }
 }
 
-/// The code that a number has in some turn.
+/// The code of a number in a turn.
 fn code(number: u64, turn: u8) -> Vec<u8> {
     (0..BYTES as u8).map(|at| (number as u8).wrapping_mul(7) ^ turn ^ at).collect()
 }
@@ -39,7 +38,7 @@ fn written(numbers: &[u64], turn: u8) -> Vec<u8> {
     numbers.iter().flat_map(one).collect()
 }
 
-/// What the store says of itself: numbers and codes in their order. All ways to read must agree.
+/// All numbers and codes in their order. All ways to read must agree.
 #[track_caller]
 fn read(store: &CodeStore) -> Vec<(u64, Vec<u8>)> {
     let (_, codes) = store.shelf().all();
@@ -69,13 +68,13 @@ fn codes_are_there_again_in_the_order_of_their_numbers() {
     assert_eq!(store.append(&[]).unwrap(), 0);
     assert_eq!(store.append(&written(&[9, 3, u64::MAX], 1)).unwrap(), 3);
     let (version, before) = store.shelf().all();
-    // One that is given again keeps its place; of one that is given twice at once the last counts.
+    // A number that is given again keeps its place. In one append the last code of a number counts.
     let again = [written(&[3, 5], 2), written(&[5], 3)].concat();
     assert_eq!(store.append(&again).unwrap(), 3);
     let now = expected(&[(9, 1), (3, 2), (u64::MAX, 1), (5, 3)]);
     assert_eq!(read(&store), now);
     assert!(store.shelf().get(4).is_none() && store.shelf().version() != version);
-    // What was looked at before stays.
+    // An older file does not change.
     let before = CodeFile::All(before).read(0, 1000).unwrap();
     assert_eq!(before, [code(9, 1), code(3, 1), code(u64::MAX, 1)].concat());
     store.sync().unwrap();
@@ -119,7 +118,7 @@ fn what_is_not_of_whole_codes_is_refused_as_a_whole() {
     assert_eq!(read(&open(&disk)), expected(&[(1, 0)]));
 }
 
-/// An append that the disk does not take has not been.
+/// An append that fails leaves nothing.
 #[test]
 fn what_cannot_be_written_is_not_there() {
     let disk = Model::default();
@@ -138,7 +137,7 @@ fn what_cannot_be_written_is_not_there() {
     assert_eq!(read(&open(&disk)), expected(&[(1, 0), (4, 0)]));
 }
 
-/// The last one of a journal is found at once; one before is, when it is read.
+/// Damage in the last record is found at once, in earlier ones when they are read.
 #[test]
 fn a_damaged_code_is_an_error_until_it_is_given_again() {
     let disk = Model::default();
@@ -155,7 +154,7 @@ fn a_damaged_code_is_an_error_until_it_is_given_again() {
     let whole = |store: &CodeStore| CodeFile::All(store.shelf().all().1).read(0, 1000);
     assert_eq!(whole(&store).unwrap_err().kind(), ErrorKind::InvalidData);
     assert_eq!(CodeFile::All(store.shelf().all().1).read(0, 24).unwrap(), code(1, 0));
-    // It is no other one's, and stays damaged when the journal is rewritten.
+    // Only this code is damaged, and it stays so when the journal is rewritten.
     store.begin_anew();
     let damaged = store.shelf().get(2).unwrap().read().unwrap_err();
     assert_eq!(damaged.kind(), ErrorKind::InvalidData);
@@ -176,7 +175,7 @@ fn many_codes_take_little_more_than_they_have() {
     let payload = 4000 * 1568;
     println!("on_disk_over_payload = {:.4}", store.length() as f64 / payload as f64);
     assert!(store.length() as f64 <= 1.01 * payload as f64);
-    // One at a time.
+    // One code an append.
     (4000..5000).for_each(|number| assert_eq!(store.append(&one(number)).unwrap(), 1));
     assert!(store.length() as f64 <= 1.05 * (5000 * 1568) as f64, "{}", store.length());
 }
@@ -200,7 +199,7 @@ fn dead_codes_are_left_behind() {
     assert_eq!((whole(&store), whole(&again)), (40 << 16, 40 << 16));
 }
 
-/// What the store held after each step, and after how many operations of the disk that lasted.
+/// The codes after each step; and the steps that last, each with the number of disk operations until then.
 type Lived = (Vec<BTreeMap<u64, u8>>, Vec<(usize, usize)>);
 
 fn work(disk: &Model, random: &mut ChaCha8Rng) -> Lived {
@@ -230,7 +229,7 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> Lived {
     (states, lasting)
 }
 
-/// After a crash there are the codes of some append and of all before it, none before what was synced.
+/// A crash leaves the codes of the first appends, at least those that were synced.
 #[test]
 fn crash_images() {
     let mut images = 0;
@@ -256,7 +255,7 @@ fn crash_images() {
     assert!(images > 500);
 }
 
-/// Codes that have been replaced are given back before the disk has no room for others.
+/// Replaced codes are given back if other programs need the disk.
 #[test]
 fn dead_codes_make_room_for_others() {
     let disk = Model::default();
@@ -265,7 +264,7 @@ fn dead_codes_make_room_for_others() {
     let numbers: Vec<u64> = (0..100).collect();
     (0..3).for_each(|turn| _ = store.append(&written(&numbers, turn)).unwrap());
     let before = store.length();
-    // The disk is asked again by who opens the store.
+    // Opening a store asks the disk again.
     let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();
     disk.set_space(room(3 << 28));
     store.append(&written(&[100], 0)).unwrap_err();

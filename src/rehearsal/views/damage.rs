@@ -1,10 +1,10 @@
-//! Samples whose bytes are not what was written.
+//! Reports of damaged samples.
 
 use super::{Place, Views};
 use crate::rehearsal::notes::Note;
 
 impl Views {
-    /// The owner is told that a file's bytes are damaged.
+    /// Tells the owner that a file's bytes are damaged.
     pub fn damaged(&self, node: u64) {
         let found = match Place::of(node) {
             Some(Place::File(slot, class, file)) => self

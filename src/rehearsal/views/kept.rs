@@ -1,8 +1,11 @@
-//! Displays that were made: how long each is kept, and under which name.
+//! The displays that were made: how long each is kept, and under which name.
 //!
-//! A display stays in its slot as long as its name leads to it and it is among the last of its kind that
-//! were looked at. The names of mixes, and of streams perhaps, stand for others when a task begins:
-//! whoever is in the middle of those of the task before goes on, until it is the task before the last.
+//! A display has a slot in a list, whose index is a part of its nodes. (It has nothing to do with the view
+//! `slots/`.) It stays there while its name leads to it, and while it is among the last eight of its kind
+//! that were looked at.
+//!
+//! When a task begins, the names of mixes lead to new displays, and so may those of streams. Readers of the
+//! old ones can go on in them until a later task that was looked at ends, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,38 +17,36 @@ use super::place::Place;
 use super::streams::{self, Stream};
 use super::{Display, Lapse, Upcoming, View, Views};
 
-/// Displays of a kind and a buffer that are kept; of older ones files that are open can still be read.
+/// How many displays of a kind and a buffer are kept. Open files of older ones can still be read.
 const DISPLAYS_MAX: usize = 8;
 
-/// A display that was made.
 pub(super) struct Slot {
     pub(super) buffer: usize,
     view: View,
-    /// None once it is over.
+    /// None once it is given up.
     display: Option<Arc<Display>>,
-    /// What gives ordinals to its samples, where it is a stream.
+    /// Gives out the ordinals, if this is a stream.
     stream: Option<Arc<Stream>>,
-    /// Whether somebody has looked at it.
+    /// Whether a reader has looked at it.
     seen: bool,
     /// Whether a task has begun since, so that no name leads to it.
     ended: bool,
-    /// When it was looked at last, in looks at all of them.
+    /// When it was last looked at, counted in [`State::looks`].
     looked: u64,
 }
 
-/// All of them.
 #[derive(Default)]
 pub(super) struct State {
     looks: u64,
     pub(super) slots: Vec<Slot>,
-    /// By buffer and view.
+    /// The slot of each view of a buffer.
     pub(super) places: HashMap<(usize, View), usize>,
-    /// Names that stand for other displays from now on, in the directories of their buffers.
+    /// Names that lead to other displays than before, with the nodes of their directories.
     lapsed: Vec<(u64, String)>,
 }
 
 impl Slot {
-    /// Shows nothing any more. Gives the stream that it was, which is to be ended.
+    /// Frees the display. Returns its stream, which must be ended.
     fn give_up(&mut self) -> Option<Arc<Stream>> {
         self.display = None;
         self.stream.take()
@@ -53,7 +54,7 @@ impl Slot {
 }
 
 impl State {
-    /// Somebody looks at a display.
+    /// A reader looks at a display.
     pub(super) fn look(&mut self, slot: usize) -> Option<&Slot> {
         self.looks += 1;
         let slot = self.slots.get_mut(slot)?;
@@ -62,11 +63,11 @@ impl State {
     }
 }
 
-/// Streams that are over, by their slots.
+/// Streams that are over, with their slots.
 type Over = Vec<(usize, Arc<Stream>)>;
 
-/// Ends what no name leads to any more. If somebody has looked at it, what ended before that is given
-/// up; so is what nobody has looked at. Gives the streams among it.
+/// Ends displays that lose their names. If one of them was looked at, those that ended earlier are given up.
+/// Those that were never looked at are given up at once. Returns the streams among those that are given up.
 fn end(slots: &mut [Slot], buffer: usize, ending: &[usize]) -> Over {
     let is_seen = ending.iter().any(|at| slots.get(*at).is_some_and(|slot| slot.seen));
     let before = |slot: &Slot| is_seen && slot.buffer == buffer && slot.ended;
@@ -84,22 +85,21 @@ fn end(slots: &mut [Slot], buffer: usize, ending: &[usize]) -> Over {
 }
 
 impl Views {
-    /// The display of a slot, at which somebody looks.
+    /// The display of a slot, for a reader.
     ///
     /// # Errors
-    /// `ESTALE` where it is over.
+    /// `ESTALE` if it was given up.
     pub(super) fn display(&self, slot: usize) -> Result<Arc<Display>, Errno> {
         let mut state = self.state.lock();
         let slot = state.look(slot).ok_or(Errno::ENOENT)?;
         slot.display.clone().ok_or(Errno::ESTALE)
     }
 
-    /// What gives ordinals to the samples of a display, where it is a stream.
     pub(super) fn stream(&self, slot: usize) -> Option<Arc<Stream>> {
         self.state.lock().slots.get(slot)?.stream.clone()
     }
 
-    /// Keeps a display, unless there is one, and says its place.
+    /// Keeps a display for a reader, and returns its slot. An earlier display of the view stays.
     pub fn keep(&self, buffer: usize, view: View, display: Display) -> usize {
         self.keep_as(buffer, view, display, true)
     }
@@ -115,7 +115,7 @@ impl Views {
         let State { slots, places, looks, .. } = &mut *state;
         let slot = *places.entry((buffer, view)).or_insert(slots.len());
         match slots.get_mut(slot) {
-            // It may have been frozen while it was made for who looks at it.
+            // It may have been frozen while it was made for a reader.
             Some(there) => there.seen |= seen,
             None => {
                 let (display, looked) = (Some(display), *looks);
@@ -131,7 +131,7 @@ impl Views {
             let kept = (0..slots.len()).filter(|at| own(&slots[*at]));
             let Some(oldest) = kept.min_by_key(|at| slots[*at].looked) else { break };
             over.extend(slots[oldest].give_up().map(|stream| (oldest, stream)));
-            // A mix may have a successor of its name.
+            // The name of a mix may have a new display.
             places.retain(|_, place| *place != oldest);
         }
         drop(state);
@@ -140,7 +140,7 @@ impl Views {
         slot
     }
 
-    /// Ends these streams. Waits for who lists one, so not under the lock of all.
+    /// Ends streams. This waits for threads that list one, so the lock of all displays is not held.
     fn tell_over(&self, over: Over) {
         for (slot, stream) in over {
             stream.end();
@@ -148,7 +148,7 @@ impl Views {
         }
     }
 
-    /// Has what a stream shows next read ahead, if the display is a stream's.
+    /// Has the next samples of a stream read ahead, if the display is a stream's.
     pub(super) fn tell_stream(&self, slot: usize) {
         let stream = self.state.lock().slots.get(slot).and_then(|of| of.stream.clone());
         if let Some(stream) = stream {
@@ -157,20 +157,20 @@ impl Views {
         }
     }
 
-    /// A display that is kept, for whoever looks at it.
+    /// The display of a view, for a reader, if it is kept.
     pub fn kept(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
         let slot = self.state.lock().places.get(&(buffer, view)).copied()?;
         self.display(slot).ok()
     }
 
-    /// Whether there is such a display and somebody has looked at it: it stays what it is.
+    /// Whether a reader has looked at the view: then it does not change.
     pub fn is_seen(&self, buffer: usize, view: View) -> bool {
         let state = self.state.lock();
         let slot = state.places.get(&(buffer, view));
         slot.and_then(|slot| state.slots.get(*slot)).is_some_and(|slot| slot.seen)
     }
 
-    /// Keeps a display that nobody has asked for yet, in place of another one that nobody has.
+    /// Keeps a display that no reader has looked at, in place of an earlier such one.
     pub fn freeze(&self, buffer: usize, view: View, display: Display) {
         {
             let State { slots, places, .. } = &mut *self.state.lock();
@@ -184,9 +184,9 @@ impl Views {
         self.keep_as(buffer, view, display, false);
     }
 
-    /// A task has begun: its mixes are others, as are epochs that nobody has looked at. Streams are others
-    /// where it `is_other` than the one before. What is open of them can still be read, but for that of
-    /// a task before the last one that was looked at.
+    /// Begins a task. Names of mixes lead to new displays, as do those of epochs that no reader has looked
+    /// at. Names of streams do so if the task `is_other` than the one before. Displays of the last task that
+    /// was looked at stay readable, and older ones do not.
     pub fn begin_task(&self, buffer: usize, is_other: bool) {
         let over = {
             let State { slots, places, lapsed, .. } = &mut *self.state.lock();
@@ -214,13 +214,13 @@ impl Views {
         self.tell_over(over);
     }
 
-    /// Has names that lapse looked up again like this. The last one counts.
+    /// Sets how names are looked up again. The last call counts.
     pub fn lapse_by(&self, lapse: Lapse) {
         *self.lapse.lock() = Some(lapse);
     }
 
-    /// Has names looked up again that stand for others than before. Blocks where such a lookup waits
-    /// for the owner of the buffers: never call it from there, nor from a request thread.
+    /// Has names looked up again that lead to other displays. A lookup may wait for the owner, and this waits
+    /// for it: neither the owner nor a request thread may call it.
     pub fn lapse(&self) {
         let lapsed = std::mem::take(&mut self.state.lock().lapsed);
         let lapse = self.lapse.lock().clone();

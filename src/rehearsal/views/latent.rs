@@ -1,8 +1,7 @@
-//! Codes that a trainer keeps: `latent/` of a buffer.
+//! The directory `latent/`: codes that a trainer keeps.
 //!
-//! What a file shows never changes, so that the kernel keeps its pages: after an append `all` and
-//! `ids` are other files of the same names, and whoever has one open goes on with what it had. As long
-//! as nothing is appended each looking up finds the same file, with its pages.
+//! A file never changes, so the kernel keeps its pages. After an append `all` and `ids` lead to new files,
+//! and readers of the old ones go on with those. Without an append each lookup finds the same file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,26 +13,24 @@ use super::{Entry, EntryKind, Views};
 use crate::rehearsal::notes::Note;
 use crate::rehearsal::{CodeFile, Shelf};
 
-/// The names of the files beside those of single codes.
+/// The files that are not one code.
 const ALL: &str = "all";
 const NUMBERS: &str = "ids";
 const APPEND: &str = "append";
 
-/// Takes what came of an append: how many codes, or why none.
+/// Takes the result of an append: how many codes.
 pub type Appended = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
-/// A file that the kernel knows.
 struct Known {
     file: Arc<CodeFile>,
-    /// How often it was told of it.
     lookups: u64,
 }
 
-/// The files of all buffers that the kernel knows.
+/// The files of codes that the kernel knows.
 #[derive(Default)]
 pub(super) struct Files {
     known: HashMap<u64, Known>,
-    /// The latest file of a buffer and a name, with the version of its codes.
+    /// The latest file of a buffer and a name: the version of its codes, and its node.
     latest: HashMap<(usize, &'static str), (u64, u64)>,
     count: u64,
 }
@@ -47,7 +44,6 @@ impl Files {
         (node, file)
     }
 
-    /// The file of all codes or numbers, and its node.
     fn whole(&mut self, buffer: usize, name: &'static str, shelf: &Shelf) -> (u64, Arc<CodeFile>) {
         if let Some((of, node)) = self.latest.get(&(buffer, name))
             && *of == shelf.version()
@@ -63,7 +59,6 @@ impl Files {
         (node, file)
     }
 
-    /// The kernel has forgotten so many lookups of a file.
     pub(super) fn forget(&mut self, node: u64, lookups: u64) {
         if let Some(known) = self.known.get_mut(&node) {
             known.lookups = known.lookups.saturating_sub(lookups);
@@ -78,7 +73,6 @@ fn entry(node: u64, file: &CodeFile) -> Entry {
     Entry { node, kind: EntryKind::Codes(file.length()), lasting: false }
 }
 
-/// The file that takes codes.
 pub(super) fn append(buffer: usize) -> Entry {
     Entry { node: Place::Append(buffer).node(), kind: EntryKind::Append, lasting: true }
 }
@@ -88,12 +82,11 @@ impl Views {
         self.buffers.get(buffer)?.latent.as_deref()
     }
 
-    /// The directory of the codes of a buffer, if it has any.
+    /// The directory of a buffer's codes, if it has any.
     pub(super) fn latent(&self, buffer: usize) -> Option<Place> {
         self.shelf(buffer).map(|_| Place::Latent(buffer))
     }
 
-    /// Looks up what is in the directory.
     pub(super) fn lookup_code(&self, buffer: usize, name: &str) -> Result<Entry, Errno> {
         let shelf = self.shelf(buffer).ok_or(Errno::ENOENT)?;
         let (node, file) = match name {
@@ -109,27 +102,27 @@ impl Views {
         Ok(entry(node, &file))
     }
 
-    /// What is in the directory but for single codes, of which there may be millions.
+    /// The files in it, without those of one code: there may be millions.
     pub(super) fn list_codes(buffer: usize) -> Vec<(String, Entry)> {
         let unknown = Entry { node: LATENT, kind: EntryKind::Codes(0), lasting: false };
         let files = [(ALL, unknown), (NUMBERS, unknown), (APPEND, append(buffer))];
         files.map(|(name, entry)| (name.to_owned(), entry)).into()
     }
 
-    /// A file of codes.
+    /// The entry of a file of codes.
     ///
     /// # Errors
-    /// `ESTALE` where the kernel has forgotten it.
+    /// `ESTALE` if the kernel has forgotten it.
     pub(super) fn code_entry(&self, node: u64) -> Result<Entry, Errno> {
         self.codes(node).map(|file| entry(node, &file)).ok_or(Errno::ESTALE)
     }
 
-    /// What a reader of codes opens, if this is a file of codes.
+    /// The content, if this is a file of codes.
     pub fn codes(&self, node: u64) -> Option<Arc<CodeFile>> {
         self.codes.lock().known.get(&node).map(|known| Arc::clone(&known.file))
     }
 
-    /// The bytes of a code with its number, as the file that takes codes wants them.
+    /// Bytes of a code with its number, if this is the file that takes codes.
     pub fn bytes_of_one(&self, node: u64) -> Option<usize> {
         match Place::of(node) {
             Some(Place::Append(buffer)) => self.shelf(buffer).map(Shelf::bytes_with_number),
@@ -137,7 +130,7 @@ impl Views {
         }
     }
 
-    /// Takes codes for the buffer whose file this is, and says when that is done.
+    /// Has codes appended to this file's buffer, and then calls `done`.
     pub fn append(&self, node: u64, bytes: Vec<u8>, done: Appended) {
         match Place::of(node) {
             Some(Place::Append(buffer)) => self.tell(Note::Appended { buffer, bytes, done }),

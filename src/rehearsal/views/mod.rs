@@ -1,26 +1,25 @@
-//! The views of rehearsal buffers: what was kept, as directories of plain files.
+//! The views of rehearsal buffers: samples that a buffer holds, as directories of plain files.
 //!
 //! ```text
 //! NAME/                   one buffer
-//!     epoch-K/CLASS/FILE  what it held when epoch K of an order that was told began, or when it
-//!                         was first looked at; it stays like that
+//!     epoch-K/CLASS/FILE  what it held when epoch K of a told order began, or when it was first
+//!                         looked at; it stays like that
 //!     mix-K/CLASS/FILE    the samples of the task, as links into the dataset, and draws of epoch K;
-//!                         anew for each task
+//!                         another directory for each task
 //!     mix/CLASS/FILE      the same for all epochs of the task
 //!     sleep-N/CLASS/FILE  a sleep set that a command chose
 //!     slots/CLASS/NNNN    names behind which each opening finds a fresh sample
 //!     slots/NNNN          the same, of any class
-//!     stream/K/NNNNNN     what it held when epoch K was first looked at; each sample is under the
-//!                         ordinal that is looked up when it is the next that is ready
+//!     stream/K/NNNNNN     what it held when it was first looked at; an ordinal gets the next ready
+//!                         sample when it is looked up
 //!     scores              takes lines `path score`
 //!     latent/ID           a code that a trainer made of a sample
-//!     latent/all          all of them, in the order of latent/ids
+//!     latent/all          all codes, in the order of latent/ids
 //!     latent/append       takes codes
 //! ```
 //!
-//! What is shown is asked of the owner of the buffers, whose answer is not waited for: the reply
-//! follows it. What needs the disk is done by threads that may wait for it (`waits`). Nothing here knows
-//! FUSE.
+//! A request that needs the owner is answered when the owner has answered, and no thread waits for that.
+//! Requests that need the disk are done by threads that may wait (`waits`). Nothing here knows FUSE.
 
 mod damage;
 mod display;
@@ -56,51 +55,48 @@ pub use slots::BufferView;
 use slots::{Dealt, Slots};
 pub use waits::Awaited;
 
-/// Takes a display; none where it could not be made.
+/// Takes a display, unless it could not be made.
 pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
 
-/// Takes why lines were refused, if any were.
+/// Takes the error, if lines were refused.
 pub type Scored = Box<dyn FnOnce(Option<Errno>) + Send>;
 
 /// Has a name in the directory of this node looked up again. May block.
 pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
 
-/// Takes whether what was taken lasts.
 pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Samples that a stream shows next, or the slots of a buffer or class.
 pub struct Upcoming {
-    /// The number of the stream or the slots: each has another one.
+    /// The number of the stream or slots. It is unique.
     pub by: u64,
-    /// The samples, the soonest first.
+    /// The soonest first.
     pub next: Vec<Arc<Sample>>,
 }
 
-/// A node, as it is told of.
+/// A node, as the kernel is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub node: u64,
     pub kind: EntryKind,
-    /// Whether its name stands for it for longer than one look.
+    /// Whether the name leads to it for longer than one lookup.
     pub lasting: bool,
 }
 
-/// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Directory,
-    /// A sample, with its bytes and who may read it.
+    /// A sample: its size, and who may read it.
     File(u64, Access),
-    /// A link, with the length of its target.
+    /// A link: the length of its target.
     Link(u64),
-    /// A file of codes, with its bytes.
+    /// A file of codes: its size.
     Codes(u64),
-    /// A file that only takes what is written: scores.
+    /// The file that takes scores.
     Scores,
     Append,
 }
 
-/// The views of all buffers.
 pub struct Views {
     buffers: Vec<BufferView>,
     state: Mutex<State>,
@@ -109,16 +105,14 @@ pub struct Views {
     /// Where links lead: the dataset, with a slash at its end.
     dataset: OnceLock<String>,
     lapse: Mutex<Option<Lapse>>,
-    /// What the source says of who may read a sample.
+    /// Asks the source who may read a sample.
     rights: OnceLock<Rights>,
-    /// They wait for the disk.
+    /// Threads that wait for the disk.
     threads: Pool,
-    /// To the owner of the buffers.
     notes: Notes,
     ahead: Ahead,
 }
 
-/// The file that takes scores.
 fn scores(buffer: usize) -> Entry {
     Entry { node: Place::Scores(buffer).node(), kind: EntryKind::Scores, lasting: true }
 }
@@ -133,7 +127,7 @@ fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
 }
 
 impl Views {
-    /// The views of these buffers, whose owner finds the notes. What they show next is read `ahead`.
+    /// The views of these buffers. The owner receives `notes`, and samples that come next are read `ahead`.
     pub(super) fn new(buffers: Vec<BufferView>, notes: Notes, ahead: Ahead) -> Arc<Views> {
         let slots = Mutex::new(Slots::new(&buffers));
         let (state, codes, dataset, lapse, rights) = Default::default();
@@ -152,24 +146,24 @@ impl Views {
         })
     }
 
-    /// Tells the owner. It may have ended: who waits for an answer gets none.
+    /// Tells the owner. If it has ended, there is no answer.
     fn tell(&self, note: Note) {
         let _ = self.notes.send(note);
     }
 
-    /// Links lead below this directory: relative to a file of a display, or absolute. The first
-    /// one counts.
+    /// Sets where links lead: a directory, relative to a file of a display, or absolute. The first call
+    /// counts.
     pub fn lead_to(&self, dataset: String) {
         let _ = self.dataset.set(dataset);
     }
 
-    /// Samples are for those alone whom the source lets read them. The first one counts.
+    /// Has samples read only by users whom the source permits it. The first call counts.
     pub fn obey(&self, rights: Rights) {
         let _ = self.rights.set(rights);
     }
 
-    /// Calls `then` with a node as it is at this moment, and for how long that may be believed: of a
-    /// sample, who may read it follows the source.
+    /// Calls `then` with the present state of a node, and how long it may be believed: who may read a sample
+    /// follows the source.
     pub fn told(&self, entry: Entry, then: impl FnOnce(Entry, Duration) + Send + 'static) {
         let (EntryKind::File(size, kept), Some(rights)) = (entry.kind, self.rights.get()) else {
             return then(entry, FOR_EVER);
@@ -177,30 +171,29 @@ impl Views {
         let with = move |access| Entry { kind: EntryKind::File(size, access), ..entry };
         match self.label(entry.node) {
             Ok((_, path)) => rights.now(path, kept, move |access, valid| then(with(access), valid)),
-            // It is over.
+            // Its display was given up.
             Err(_) => then(with(Access::default()), Duration::ZERO),
         }
     }
 
-    /// The place of a buffer among the names.
+    /// The number of the buffer that has this name.
     pub fn place(&self, name: &str) -> Option<usize> {
         self.buffers.iter().position(|buffer| buffer.name == name)
     }
 
-    /// The kernel has forgotten so many lookups of a node.
     pub fn forget(&self, node: u64, lookups: u64) {
         match Place::of(node) {
-            // It was told of it once.
+            // A dealt node is looked up only once.
             Some(Place::Dealt(node)) => self.slots.lock().forget(node),
             Some(Place::Codes(node)) => self.codes.lock().forget(node, lookups),
             _ => {}
         }
     }
 
-    /// A node.
+    /// The entry of a node.
     ///
     /// # Errors
-    /// `ESTALE` for one of a display that is over.
+    /// `ESTALE` if its display was given up.
     pub fn entry(&self, node: u64) -> Result<Entry, Errno> {
         let place = Place::of(node).ok_or(Errno::ENOENT)?;
         match place {
@@ -251,10 +244,11 @@ impl Views {
         Ok((buffer.ok_or(Errno::ENOENT)?, label.clone(), exhibit.clone()))
     }
 
-    /// Where the bytes of a file are that a reader opens; the owner is told of the reader.
+    /// The bytes of a file for a reader that opens it. The owner is told.
     ///
     /// # Errors
-    /// `ESTALE` for one of a display that is over, `EISDIR` for a directory.
+    /// `ESTALE` if its display was given up or its slot's sample was dealt to another reader, `EISDIR` for a
+    /// directory.
     pub fn open(&self, node: u64) -> Result<Pinned, Errno> {
         let (buffer, sample) = match Place::of(node) {
             Some(Place::File(slot, class, file)) => {
@@ -292,7 +286,7 @@ impl Views {
         }
     }
 
-    /// Takes lines `path score` for the buffer whose file this is, and says when that is done.
+    /// Has the owner take lines `path score` for this file's buffer, and then calls `done`.
     pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
         match Place::of(node) {
             Some(Place::Scores(buffer)) => self.tell(Note::Scored { buffer, lines, done }),
@@ -300,8 +294,7 @@ impl Views {
         }
     }
 
-    /// Has everything last that was taken for the buffer whose file this is, and says when that is
-    /// done.
+    /// Has the scores and codes of this file's buffer synced, and then calls `done`.
     pub fn sync(&self, node: u64, done: Synced) {
         match Place::of(node) {
             Some(Place::Scores(buffer) | Place::Append(buffer)) => {
@@ -311,10 +304,10 @@ impl Views {
         }
     }
 
-    /// Where a link leads.
+    /// The target of a link.
     ///
     /// # Errors
-    /// `EINVAL` for what is no link, and as of [`Views::open`].
+    /// `EINVAL` if the node is no link, and as of [`Views::open`].
     pub fn read_link(&self, node: u64) -> Result<String, Errno> {
         let Some(Place::File(slot, class, file)) = Place::of(node) else {
             return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! Names: what is looked up and listed, and which nodes they stand for.
+//! Lookups and listings: which nodes the names lead to.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,15 +14,13 @@ use super::{Display, Entry, EntryKind, Exhibit, STREAMS, View, Views, directory,
 use crate::fs::{Access, NAME_MAX, VIEWS_NAME};
 use crate::rehearsal::notes::Note;
 
-/// Names in the directory of a buffer that are no displays.
+/// Names in the directory of a buffer that are not displays.
 const OWN: [&str; 4] = ["slots", "stream", "scores", "latent"];
 
-/// Takes an entry or the errno of its lookup.
 type Found = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
 
 impl Views {
-    /// Looks a name up for a task. A node that is found is the kernel's until it [forgets](Self::forget)
-    /// it.
+    /// Looks up a name for a task. The kernel knows the node until it [forgets](Self::forget) it.
     pub fn lookup(
         self: &Arc<Self>,
         parent: u64,
@@ -48,7 +46,7 @@ impl Views {
             Some(Place::SlotClass(buffer, class)) => {
                 self.lookup_slot((buffer, Some(class)), name, task, Box::new(reply));
             }
-            // What an ordinal is bound to is written before it is told.
+            // The binding of an ordinal is written before the answer.
             Some(place @ Place::Display(slot)) if self.stream(slot).is_some() => {
                 let name = name.to_owned();
                 self.on_disk(task, reply, move |views| views.lookup_known(place, &name));
@@ -66,7 +64,7 @@ impl Views {
         let found = {
             let mut state = self.state.lock();
             let slot = state.places.get(&(buffer, view)).copied();
-            // Its names may be all that somebody wants to see of it.
+            // A lookup counts as a look.
             slot.filter(|slot| state.look(*slot).is_some())
         };
         if let Some(slot) = found {
@@ -91,7 +89,7 @@ impl Views {
         reply: Found,
     ) {
         if let Some(entry) = self.slot(buffer, class, name) {
-            // The buffer goes on meanwhile: nobody waits for it.
+            // No request waits for this.
             if self.slots.lock().claim_renewal(buffer) {
                 self.renew(buffer, |_| ());
             }
@@ -106,7 +104,7 @@ impl Views {
         });
     }
 
-    /// Looks at what a buffer holds, has its slots find it from now on, and does what comes then.
+    /// Has slots use the samples that a buffer holds now, and then calls `then`.
     fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
         let views = Arc::clone(self);
@@ -168,7 +166,6 @@ impl Views {
         self.entry(place.ok_or(Errno::ENOENT)?.node())
     }
 
-    /// What is in a directory, for a task.
     pub fn list(
         self: &Arc<Self>,
         node: u64,
@@ -176,7 +173,7 @@ impl Views {
         reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
     ) {
         match Place::of(node) {
-            // Who lists them wants to see what is there now.
+            // A listing shows the present classes.
             Some(Place::Slots(buffer)) => {
                 let reply = self.awaited(task, reply);
                 self.renew(buffer, move |views| {
@@ -191,14 +188,14 @@ impl Views {
         }
     }
 
-    /// Slots: what is behind their names is found when one is looked up.
+    /// The names of slots. A sample is dealt when one is looked up.
     fn list_slots(&self, buffer: usize, class: Class) -> Vec<(String, Entry)> {
         let mut slots = self.slots.lock();
         let kind = EntryKind::File(0, Access::default());
         let unknown = Entry { node: place::DEALT, kind, lasting: false };
         let names = slots.names(buffer, class).into_iter().map(|name| (name, unknown));
         let mut listed: BTreeMap<String, Entry> = names.collect();
-        // A class goes before the slot of its name, which it may have where samples have no extension.
+        // If samples have no extension, a class may have the name of a slot, and goes first.
         let classes = if class.is_none() { slots.classes(buffer) } else { Vec::new() };
         listed.extend(classes.into_iter().map(|(name, place)| {
             let place = Place::SlotClass(buffer, place);
@@ -255,8 +252,7 @@ impl Views {
         })
     }
 
-    /// The buffer that a path of a file of a display names before the display, where that is one or it
-    /// is below `rehearsal`.
+    /// The buffer in a path of a view's file: if there is one of this name, or if it is below `rehearsal`.
     pub fn buffer_of<'a>(&self, path: &'a str) -> Option<&'a str> {
         let mut parts = path.rsplitn(4, '/').skip(1);
         let (above, top, before) = (parts.next()?, parts.next()?, parts.next()?);
@@ -267,8 +263,7 @@ impl Views {
         is_one.then_some(name)
     }
 
-    /// The path within the dataset of a file of a display, which is `VIEW/CLASS/FILE` or
-    /// `stream/K/ORDINAL` at the end of a path.
+    /// The path within the dataset of a view's file, which ends in `VIEW/CLASS/FILE` or `stream/K/ORDINAL`.
     pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
         let mut parts = path.rsplitn(4, '/');
         let (file, above, top) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,39 +1,35 @@
-//! What the numbers of nodes stand for: places are made of numbers and back, so that nothing has to
-//! be remembered for the kernel. Samples that are dealt and codes are the exception; their nodes are
-//! counted.
+//! Node numbers. A place in the tree is computed from its number and the number from its place, so no table
+//! is needed. Dealt samples and files of codes are exceptions: their nodes are counted.
 
-/// The node of the root.
 pub const ROOT: u64 = 1;
 
-/// Bits of a node that say which file of a class it is, and which class.
+/// Bits of a node number for the file within its class, and for the class.
 const FILE_BITS: u32 = 24;
 const CLASS_BITS: u32 = 20;
 
-/// Nodes from here on are samples that were dealt.
+/// The first node of dealt samples.
 pub(super) const DEALT: u64 = 1 << 63;
 
-/// Nodes from here on are files of codes.
+/// The first node of files of codes.
 pub(super) const LATENT: u64 = 3 << 62;
 
-/// What a node stands for. A slot is the place of a display.
+/// What a node stands for. The first number is a buffer, or the slot of a display (`kept`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Root,
     Buffer(usize),
-    /// The slots of a buffer, and those of one of its classes.
+    /// The slots of a buffer, and of one of its classes.
     Slots(usize),
     SlotClass(usize, usize),
-    /// The file of a buffer that takes scores.
     Scores(usize),
-    /// The streams of a buffer.
     Streams(usize),
-    /// The codes of a buffer, and the file that takes them.
+    /// A buffer's codes, and the file that takes them.
     Latent(usize),
     Append(usize),
     Display(usize),
     Class(usize, usize),
     File(usize, usize, usize),
-    /// The number of the node is all there is.
+    /// These two have the node number itself.
     Dealt(u64),
     Codes(u64),
 }

@@ -1,11 +1,10 @@
-//! Streams: what was held when an epoch was first looked at, each sample under one ordinal.
+//! Streams: the samples that were held when an epoch was first looked at, each under one ordinal.
 //!
-//! A lookup binds an ordinal, since it answers with the size; a listing does not. What is bound is on
-//! the disk before the lookup is answered, so that it is the same in the next mount, whatever has become
-//! of this one. Samples that are not held any more by then have no ordinal; a listing leaves out
-//! ordinals that lead to none. What an ordinal
-//! leads to is the sample's file of the display that was frozen, so that nothing else has to know of
-//! ordinals.
+//! A lookup binds an ordinal, since its answer has the size of the sample. A listing binds none. The binding
+//! is on the disk before the answer, so the next mount has it, too. A listing leaves out ordinals whose
+//! samples are not held any more.
+//!
+//! An ordinal leads to the sample's file in the stream's display, so no other part has to know ordinals.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,30 +18,26 @@ use crate::buffer::{AHEAD, Ordinals, SampleId};
 use crate::fs::Access;
 use crate::sync::Mutex;
 
-/// Digits of an ordinal at least.
+/// The least number of digits.
 const DIGITS: usize = 6;
 
-/// The number of a display's stream among all that show samples one after the other: the slots' are
-/// below.
+/// The number of a stream in [`Upcoming::by`](super::Upcoming). Those of slots are below `1 << 63`.
 pub(super) fn shown_by(slot: usize) -> u64 {
     1 << 63 | slot as u64
 }
 
-/// The stream of an epoch.
 pub(super) struct Stream {
     ordinals: Mutex<Ordinals>,
-    /// How often it was told what comes next; changes under the lock of the ordinals.
-    /// Whether nothing is bound any more; changes under the same lock.
+    /// Whether nothing may be bound any more. Changes under the lock of the ordinals.
     over: AtomicBool,
-    /// It was said that the disk does not take what is bound.
+    /// A warning was logged that the disk does not take bindings.
     warned: AtomicBool,
     display: Arc<Display>,
-    /// The place of each sample in the display: the class, and the file.
+    /// The class and file of each sample in the display.
     places: HashMap<SampleId, (usize, usize)>,
 }
 
 impl Stream {
-    /// The stream of what a display shows.
     pub(super) fn new(seed: u64, epoch: u64, display: &Arc<Display>) -> Stream {
         let classes = display.classes.iter().zip(0..);
         let files = classes.flat_map(|((_, files), class)| {
@@ -64,32 +59,30 @@ impl Stream {
         Stream { ordinals, over, warned, display: Arc::clone(display), places }
     }
 
-    /// A sample, once it can be read.
+    /// A sample, if it is written.
     fn ready(&self, sample: SampleId) -> Option<&Arc<Sample>> {
         let (class, file) = self.places.get(&sample)?;
         let (_, files) = self.display.classes.get(*class)?;
         files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
     }
 
-    /// What gets an ordinal next, as far as it can be read.
+    /// The written samples that get ordinals next.
     pub(super) fn upcoming(&self) -> Vec<Arc<Sample>> {
         let ordinals = self.ordinals.lock();
-        // Of many that have not been written only the first are looked at.
+        // Only the first are looked at: many may not be written.
         let due = ordinals.upcoming().take(2 * AHEAD);
         due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect()
     }
 
-    /// The file of a sample in the display's slot.
     fn file(&self, slot: usize, sample: SampleId) -> Option<Place> {
         self.places.get(&sample).map(|(class, file)| Place::File(slot, *class, *file))
     }
 
-    /// The file that an ordinal leads to, which is bound from now on; and whether it was bound
-    /// just now. Waits for the disk.
+    /// The file of an ordinal, and whether this call has bound it. Waits for the disk.
     ///
     /// # Errors
-    /// `ENOENT` where there is no such ordinal or nothing is left for it, `EAGAIN` as long as nothing of
-    /// what is left has been written, and `ESTALE` where the stream is over.
+    /// `ENOENT` if there is no such ordinal or no sample is left for it, `EAGAIN` if none that is left is
+    /// written yet, and `ESTALE` if the stream is over.
     pub(super) fn lookup(&self, slot: usize, name: &str) -> Result<(Place, bool), Errno> {
         let (sample, is_new) = self.bind(name)?;
         if let Some(bindings) = &self.display.bindings
@@ -102,7 +95,7 @@ impl Stream {
         Ok((file, is_new))
     }
 
-    /// The sample of an ordinal, which is bound from now on, and whether it was not before.
+    /// The sample of an ordinal, and whether this call has bound it.
     fn bind(&self, name: &str) -> Result<(SampleId, bool), Errno> {
         let mut ordinals = self.ordinals.lock();
         let ordinal = ordinal(name).filter(|ordinal| *ordinal < ordinals.len());
@@ -124,19 +117,18 @@ impl Stream {
         Ok((sample, true))
     }
 
-    /// Binds nothing from now on: another one may take up what was bound.
+    /// Binds nothing after this: another mount or display may take up the bindings.
     pub(super) fn end(&self) {
         let _ordinals = self.ordinals.lock();
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// The file that an ordinal leads to, if it is bound.
     pub(super) fn found(&self, slot: usize, name: &str) -> Option<Place> {
         let sample = self.ordinals.lock().get(ordinal(name)?)?;
         self.file(slot, sample)
     }
 
-    /// The ordinals; what is behind one is found when it is looked up.
+    /// The ordinals. An unbound one has no node yet.
     pub(super) fn list(&self, slot: usize) -> Vec<(String, Entry)> {
         let ordinals = self.ordinals.lock();
         let mut left = ordinals.left();
@@ -157,7 +149,7 @@ impl Stream {
     }
 }
 
-/// The ordinal of a name. Each has one name only.
+/// The ordinal that has this name.
 fn ordinal(name: &str) -> Option<usize> {
     name.parse().ok().filter(|ordinal: &usize| format!("{ordinal:0DIGITS$}") == name)
 }

@@ -1,4 +1,4 @@
-//! Names of displays: what stays behind them, and what does not.
+//! When a name of a view leads to the same display again, and when to another.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::channel;
@@ -7,7 +7,7 @@ use super::*;
 use crate::rehearsal::Shelf;
 use crate::rehearsal::notes::notes;
 
-/// Views of two buffers; who asks for a display gets one with as many classes as were made before.
+/// Views of two buffers. Each display has as many classes as displays were made before.
 fn views() -> Arc<Views> {
     views_of(None)
 }
@@ -31,7 +31,7 @@ pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
     shown(vec![buffer("old"), buffer("new")], make)
 }
 
-/// Views whose owner makes such displays, and does nothing else.
+/// Views whose owner only makes these displays.
 pub(super) fn shown(
     buffers: Vec<BufferView>,
     mut make: impl FnMut() -> Display + Send + 'static,
@@ -80,7 +80,7 @@ fn classes(views: &Arc<Views>, node: u64) -> usize {
     listed.recv().unwrap()
 }
 
-/// Looking its name up is all that a loader may have done yet.
+/// A loader may have done no more than this lookup.
 #[test]
 fn an_epoch_whose_name_was_looked_up_stays() {
     let views = views();
@@ -92,7 +92,7 @@ fn an_epoch_whose_name_was_looked_up_stays() {
     assert_eq!((look(&views, "epoch-4"), classes(&views, node)), (node, 41));
     let unseen = look(&views, "epoch-3");
     assert_eq!(classes(&views, unseen), 0, "nobody had looked, so it is made anew");
-    // It is frozen while it is made for who looks at it.
+    // It is frozen while it is made for a reader.
     views.freeze(0, View::Epoch(31), display(60));
     assert!(!views.is_seen(0, View::Epoch(31)));
     views.keep(0, View::Epoch(31), display(61));
@@ -124,14 +124,13 @@ fn the_mixes_of_a_task_end_with_it() {
     let after = names.map(|name| look(&views, name));
     assert!(before.iter().zip(&after).take(3).all(|(before, after)| before != after));
     assert_eq!(before[3], after[3], "who has looked at an epoch finds it as it was");
-    // Who has them open goes on.
+    // Readers that have them open go on.
     assert_eq!(before.map(|node| classes(&views, node)), [0, 1, 2, 3]);
     assert_eq!(after.map(|node| classes(&views, node)), [4, 5, 6, 3]);
     assert_eq!(classes(&views, look(&views, "epoch-1")), 7);
 }
 
-/// What no name leads to is kept for who is in the middle of it: that of the last task which was looked
-/// at, and no more.
+/// Displays without a name are kept for their readers: those of the last task that was looked at.
 #[test]
 fn the_mixes_of_the_task_before_the_last_are_given_up() {
     let views = views();
@@ -148,13 +147,13 @@ fn the_mixes_of_the_task_before_the_last_are_given_up() {
     assert_eq!(open(&first), 3);
     let second: Vec<u64> = pass("0").collect();
     views.begin_task(0, true);
-    // Nobody has looked at anything of this task.
+    // No reader looks at this task.
     views.freeze(0, View::Epoch(1), display(4));
     views.begin_task(0, true);
     assert_eq!((open(&first), open(&second)), (0, 3));
     let found = first.iter().map(|node| views.entry(*node));
     assert!(found.into_iter().all(|found| found == Err(Errno::ESTALE)));
-    // The same task again: its streams stay what they are.
+    // The same task again: its streams stay.
     let third: Vec<u64> = pass("1").collect();
     views.begin_task(0, false);
     assert_eq!((open(&second), open(&third)), (0, 3));
@@ -164,7 +163,7 @@ fn the_mixes_of_the_task_before_the_last_are_given_up() {
     assert_eq!((open(&third), open(&again)), (1, 3));
 }
 
-/// What is before a view is where trainers see it, and may be a link of theirs.
+/// Trainers may see a view at any place, also through a link.
 #[test]
 fn a_path_of_a_view_may_name_its_buffer() {
     let views = views();

@@ -1,7 +1,7 @@
-//! Requests that wait for the cache disk, or for the owner of the buffers, who may wait for it.
+//! Requests that wait for the cache disk, or for the owner, which may wait for the disk.
 //!
-//! They are in the table of requests that wait (`fs/waiting`): a task that is killed gets `EINTR`, and if the
-//! disk hangs, everybody gets `EIO`. What a buffer holds is nowhere else.
+//! They are in the table of waiting requests (`fs/waiting`): if the task is killed, they get `EINTR`, and if
+//! the disk hangs, `EIO`. The bytes of a buffer are nowhere else.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::source::Urgency;
 /// Threads that wait for the disk.
 pub(super) const THREADS: usize = 4;
 
-/// The reply to a request that waits, which is sent once.
+/// The reply to a waiting request, which is sent once.
 pub struct Awaited<T>(Arc<Pending<Reply<T>>>);
 
 impl<T> Awaited<T> {
-    /// Sends the answer, unless the request has one.
+    /// Sends the answer, unless there was one.
     pub fn answer(self, answer: Result<T, Errno>) {
         if let Some(reply) = self.0.take() {
             reply(answer);
@@ -27,7 +27,6 @@ impl<T> Awaited<T> {
 }
 
 impl Views {
-    /// A request of a task waits from now on.
     pub fn awaited<T: 'static>(
         &self,
         task: u32,
@@ -40,14 +39,14 @@ impl Views {
         })
     }
 
-    /// Does for a request of a task what may wait for the disk, by a thread that may.
+    /// Has a thread do what may wait for the disk, for a task's request.
     pub fn on_disk<T: Send + 'static>(
         self: &Arc<Self>,
         task: u32,
         reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
         work: impl FnOnce(&Views) -> Result<T, Errno> + Send + 'static,
     ) {
-        // It would wait behind those that hang.
+        // It would wait behind requests that hang.
         if self.rights.get().is_some_and(|rights| rights.dataset().disk_hangs()) {
             return reply(Err(Errno::EIO));
         }
@@ -76,12 +75,12 @@ mod tests {
     use crate::source::{PosixSource, Source};
     use crate::store::{Limits, Store, fresh_secret};
 
-    /// What only a broken program takes.
+    /// Only a broken program takes this long.
     const LIMIT: Duration = Duration::from_secs(180);
 
     const CODE: [u8; 8] = *b"the code";
 
-    /// A code on a disk with gates, and the dataset in whose table those are who wait for it.
+    /// A code on a disk with gates, and the dataset with the table of waiting requests.
     struct Stand {
         views: Arc<Views>,
         dataset: Arc<Dataset>,
@@ -153,7 +152,7 @@ mod tests {
         assert_eq!(came(&stand.read(1)), Ok(CODE.to_vec()));
     }
 
-    /// Many wait where few threads do.
+    /// More readers wait than there are threads.
     #[test]
     fn readers_that_wait_for_a_thread_are_let_go_too() {
         let stand = Stand::new();

@@ -1,4 +1,4 @@
-//! What slots are dealt from: the supplies of one buffer, of all its samples and of each class.
+//! The supplies that a buffer's slots deal from: of all samples, and of each class.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,56 +8,55 @@ use super::super::{Display, Exhibit, Sample, Upcoming};
 use crate::buffer::{SampleId, Supply};
 use crate::rehearsal::Shelf;
 
-/// After so many dealt samples what the buffer holds is looked at again, and after a share of it: so
-/// a dealt sample costs the same however many are held.
+/// After this many deals, or a [share](RENEW_SHARE) of the held samples if that is more, the held samples are
+/// looked up again. So a deal costs the same however many are held.
 pub(super) const RENEW_AFTER: usize = 64;
 const RENEW_SHARE: usize = 16;
 
-/// Who may be dealt: any sample, or those of a class.
+/// The class that a slot deals from. None: any.
 pub(in crate::rehearsal::views) type Class = Option<usize>;
 
-/// A buffer, as it is served.
+/// A buffer as views serve it.
 #[derive(Clone)]
 pub struct BufferView {
     pub name: String,
-    /// Where the chance of its slots and streams comes from.
+    /// The seed of the random order of slots and streams.
     pub seed: u64,
-    /// How far it was when the mount began: what was drawn before is not drawn again in the same order.
+    /// How far the buffer was when the mount began, so that each mount deals in another order.
     pub drawn: u64,
-    /// Openings that follow each other and find different samples.
+    /// How many openings in a row find different samples.
     pub distance: usize,
-    /// How many slots it has, and each of its classes.
+    /// How many slots the buffer has, and each of its classes.
     pub slots: u32,
-    /// Counts the changes of what it holds.
+    /// Counts the changes of the samples that it shows.
     pub changes: Arc<AtomicU64>,
-    /// The codes beside it, if it has any.
+    /// Its codes, if it has any.
     pub latent: Option<Arc<Shelf>>,
 }
 
-/// The supplies of one buffer.
 pub(super) struct Deck {
     pub(super) view: BufferView,
-    /// Names of classes; one that was met keeps its place.
+    /// The names of classes. A class keeps its place here.
     pub(super) classes: Vec<String>,
-    /// The places of those: there may be as many classes as samples.
+    /// Their places. There may be as many classes as samples.
     places: HashMap<String, usize>,
     by_class: Vec<Supply>,
     any: Supply,
     pub(super) samples: HashMap<SampleId, (usize, Arc<Sample>)>,
     pub(super) extension: String,
-    /// Those of whose supplies others know what comes next.
+    /// Supplies whose upcoming samples were reported.
     pub(super) told: HashSet<Class>,
-    /// Samples that may be dealt before it is looked again what is held.
+    /// How many samples may be dealt before the held ones are looked up again.
     pub(super) left: usize,
-    /// How many changes there had been when it was looked last.
+    /// The count of changes at the last look.
     pub(super) changes: Option<u64>,
 }
 
-/// The number of the supply of any sample; those of classes have their place.
+/// The number of the supply of all samples. That of a class is its place.
 const ANY: u64 = (1 << CLASS_BITS) - 1;
 const CLASS_BITS: u32 = 20;
 
-/// The number of a supply: each of a buffer has another one, in each mount.
+/// The number of a supply for the random generator. It differs by supply and by mount.
 fn number(view: &BufferView, supply: u64) -> u64 {
     view.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15) << CLASS_BITS | supply
 }
@@ -74,17 +73,15 @@ impl Deck {
         self.changes == Some(self.view.changes.load(Ordering::Acquire))
     }
 
-    /// The place of a class that something is held of.
     pub(super) fn class(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied().filter(|place| self.holds(*place))
     }
 
-    /// Whether something is held of the class at a place.
+    /// Whether samples of a class are held.
     pub(super) fn holds(&self, place: usize) -> bool {
         self.by_class.get(place).is_some_and(|supply| !supply.is_empty())
     }
 
-    /// The place of a class, which has one from now on.
     fn place(&mut self, class: &str) -> usize {
         if let Some(place) = self.places.get(class) {
             return *place;
@@ -97,7 +94,7 @@ impl Deck {
         place
     }
 
-    /// Deals what is held from now on.
+    /// Deals the samples of this display after this.
     pub(super) fn renew(&mut self, held: &Display) {
         self.samples.clear();
         let mut own = vec![Vec::new(); self.classes.len()];
@@ -120,7 +117,6 @@ impl Deck {
         self.left = RENEW_AFTER.max(self.samples.len() / RENEW_SHARE);
     }
 
-    /// What comes next of a supply.
     pub(super) fn upcoming(&self, buffer: usize, class: Class) -> Option<Upcoming> {
         let supply = class.map_or(Some(&self.any), |class| self.by_class.get(class))?;
         let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));

@@ -1,11 +1,11 @@
-//! Slots: fixed names, behind which each opening finds a fresh sample.
+//! Slots: fixed names behind which each opening finds a fresh sample.
 //!
-//! A lookup deals a sample and gives it a node of its own, whose size and content are fixed; the
-//! opening of the node takes the sample; a node that the kernel forgets without having opened it
-//! gives it back. So who only lists or stats takes nothing. The kernel may know such a node for as
-//! long as it likes; so after a while its sample comes back without that. Whoever comes to open it
-//! later than that, when others have been dealt it, is refused with `ESTALE`: the kernel looks the
-//! name up once more then, and so finds another sample.
+//! 1. A lookup deals a sample, with a node of its own, so its size and content are fixed.
+//! 2. An opening of the node takes the sample.
+//! 3. If the kernel forgets the node before that, the sample is given back. So listing and `stat` take none.
+//! 4. The kernel may know the node for long. So the sample is also given back after [`PATIENCE`].
+//! 5. If the node is opened even later, the sample may have been dealt to another reader. Then the open fails
+//!    with `ESTALE`. The kernel looks the name up once more, and finds another sample.
 
 mod deck;
 #[cfg(test)]
@@ -22,15 +22,15 @@ pub use deck::BufferView;
 pub(super) use deck::Class;
 use deck::{Deck, RENEW_AFTER};
 
-/// After so long whoever looked a name up will not open what it found: that comes right after it, and
-/// who waits for the processor waits less.
+/// How long a dealt sample waits to be opened. A program opens it right after the lookup, and waits less than
+/// this for a processor.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where readers come later than that, since the machine is that busy, they are waited for longer: who
-/// was refused should not be so again.
+/// On a busy machine readers come later. Each refusal doubles the patience, up to this, so that they are not
+/// refused again.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
-/// A sample behind a node.
+/// A dealt sample, behind its node.
 pub(super) struct Dealt {
     pub(super) buffer: usize,
     pub(super) label: String,
@@ -40,24 +40,23 @@ pub(super) struct Dealt {
     stage: Stage,
 }
 
-/// What has become of a sample behind a node.
+/// What became of a dealt sample.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Dealt,
-    /// It is dealt to others again.
+    /// It may be dealt to other readers.
     Back,
     Taken,
 }
 
-/// The slots of all buffers.
 pub(super) struct Slots {
     decks: Vec<Deck>,
     dealt: HashMap<u64, Dealt>,
     next: u64,
-    /// Nodes in the order in which they were dealt, with the time. The first one waits to be taken, or
-    /// did so when it was looked at last.
+    /// Dealt nodes in their order, with the time. The first one waited to be taken when it was last looked
+    /// at.
     waiting: VecDeque<(u64, Instant)>,
-    /// How long readers are waited for.
+    /// How long dealt samples wait at present.
     patience: Duration,
 }
 
@@ -68,24 +67,24 @@ impl Slots {
         Slots { decks, dealt, next: DEALT, waiting, patience: PATIENCE }
     }
 
-    /// Whether what the buffer holds is what was looked at.
+    /// Whether the known samples are still those that are held.
     pub(super) fn is_current(&self, buffer: usize) -> bool {
         self.decks.get(buffer).is_none_or(Deck::is_current)
     }
 
-    /// Claims the look at what the buffer holds now. Whether that is due, and nobody else has claimed it.
+    /// Whether the held samples are to be looked up again. If so, the caller has to do it, and no other
+    /// caller until [`renew`](Self::renew).
     pub(super) fn claim_renewal(&mut self, buffer: usize) -> bool {
         let Some(deck) = self.decks.get_mut(buffer) else { return false };
         let due = deck.left == 0 && !deck.is_current();
         if due {
-            // Until that has come nobody else looks.
             deck.left = usize::MAX;
         }
         due
     }
 
-    /// Takes what the buffer holds after so many changes, or more; where that could not be said, it
-    /// is looked again later.
+    /// Takes the samples that were held after at least `changes` changes. If there is no answer, they are
+    /// looked up again later.
     pub(super) fn renew(&mut self, buffer: usize, changes: Option<u64>, held: Option<&Display>) {
         match (self.decks.get_mut(buffer), held) {
             (Some(deck), Some(held)) => {
@@ -97,19 +96,19 @@ impl Slots {
         }
     }
 
-    /// The place of a class that something is held of.
+    /// The place of a class of which samples are held.
     pub(super) fn class(&self, buffer: usize, name: &str) -> Option<usize> {
         self.decks.get(buffer)?.class(name)
     }
 
-    /// The names of classes that something is held of, with their places.
+    /// Names and places of classes of which samples are held.
     pub(super) fn classes(&self, buffer: usize) -> Vec<(String, usize)> {
         let Some(deck) = self.decks.get(buffer) else { return Vec::new() };
         let named = deck.classes.iter().cloned().zip(0..);
         named.filter(|(_, place)| deck.holds(*place)).collect()
     }
 
-    /// The names of the slots, if anything can be dealt.
+    /// The names of the slots, if samples are held.
     pub(super) fn names(&mut self, buffer: usize, class: Class) -> Vec<String> {
         let Some(deck) = self.decks.get_mut(buffer) else { return Vec::new() };
         if deck.supply(class).is_none_or(|supply| supply.is_empty()) {
@@ -118,8 +117,7 @@ impl Slots {
         (0..deck.view.slots).map(|slot| format!("{slot:04}{}", deck.extension)).collect()
     }
 
-    /// Whether a slot has this name. Its extension may be any: which samples will be held is not
-    /// known when names are.
+    /// Whether a slot has this name, with any extension: the name may be older than the samples.
     pub(super) fn has(&self, buffer: usize, name: &str) -> bool {
         let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
         let number = stem.parse::<u32>().ok().filter(|number| stem == format!("{number:04}"));
@@ -127,7 +125,7 @@ impl Slots {
         deck.zip(number).is_some_and(|(deck, number)| number < deck.view.slots)
     }
 
-    /// Deals a sample at this time, and says its node; none where nothing is held.
+    /// Deals a sample, with a node of its own. None if nothing is held.
     pub(super) fn deal(
         &mut self,
         buffer: usize,
@@ -147,7 +145,7 @@ impl Slots {
         Some((node, self.dealt.entry(node).insert_entry(dealt).into_mut()))
     }
 
-    /// What was dealt long ago and not taken comes back.
+    /// Gives back samples that were dealt long ago and not taken.
     fn take_back(&mut self, now: Instant) {
         while let Some((node, dealt_at)) = self.waiting.front() {
             if let Some(dealt) = self.dealt.get_mut(node).filter(|of| of.stage == Stage::Dealt) {
@@ -165,19 +163,18 @@ impl Slots {
         }
     }
 
-    /// The sample behind a node.
     pub(super) fn get(&self, node: u64) -> Option<&Dealt> {
         self.dealt.get(&node)
     }
 
-    /// What comes next of a supply, where nobody has been told of it.
+    /// What a supply deals next, if it was never reported.
     pub(super) fn first_upcoming(&mut self, buffer: usize, class: Class) -> Option<Upcoming> {
         let deck = self.decks.get_mut(buffer)?;
         deck.told.insert(class).then(|| deck.upcoming(buffer, class)).flatten()
     }
 
-    /// Takes the sample behind a node: its buffer, the sample, and what comes next; none where it has
-    /// been dealt to others meanwhile. Who opens it again finds the same one, and takes none.
+    /// Takes the sample of a node. Returns its buffer, the sample, and what comes next. None if it was dealt
+    /// to another reader meanwhile. A second opening finds the same sample, and takes none.
     pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<Sample>, Option<Upcoming>)> {
         let dealt = self.dealt.get_mut(&node)?;
         let (buffer, sample, class) = (dealt.buffer, Arc::clone(&dealt.sample), dealt.class);
@@ -197,7 +194,6 @@ impl Slots {
         Some((buffer, sample, upcoming))
     }
 
-    /// The kernel knows a node no more.
     pub(super) fn forget(&mut self, node: u64) {
         if let Some(dealt) = self.dealt.remove(&node).filter(|dealt| dealt.stage == Stage::Dealt)
             && let Some(deck) = self.decks.get_mut(dealt.buffer)

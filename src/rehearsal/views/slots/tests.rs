@@ -1,4 +1,4 @@
-//! Slots that readers look up and open: who is found, and when it is another's.
+//! Which samples readers of slots find, and when they come too late.
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
     BufferView { name, seed: 1, drawn: 0, distance, slots, changes, latent: None }
 }
 
-/// What a buffer of these samples shows, in two classes.
+/// The display of a buffer with these samples, in two classes.
 fn holding(samples: std::ops::Range<u32>) -> Display {
     let mut journal = Journal::open(Arc::new(Model::default()), |_, _| ()).unwrap();
     let mut exhibit = |n: u32| {
@@ -36,8 +36,7 @@ fn holding(samples: std::ops::Range<u32>) -> Display {
     Display { classes, bindings: None }
 }
 
-/// Names that readers look up: as with the kernel, a node is forgotten when its name is looked up
-/// again.
+/// Names that readers look up. As in the kernel, a lookup forgets the node before.
 struct Names {
     slots: Slots,
     found: HashMap<usize, u64>,
@@ -61,7 +60,7 @@ impl Names {
     }
 }
 
-/// Names of which all are looked at, and few are opened; then half of the buffer is replaced.
+/// All names are looked up, and few opened. Then half of the buffer is replaced.
 #[test]
 fn what_is_only_looked_at_comes_back_after_a_while() {
     let mut slots = Slots::new(&[view(20, Arc::default())]);
@@ -83,7 +82,7 @@ fn what_is_only_looked_at_comes_back_after_a_while() {
     }
 }
 
-/// Whoever is on the way to open what it found is not robbed of it.
+/// A sample is kept between its lookup and its opening.
 #[test]
 fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     let mut slots = Slots::new(&[view(20, Arc::default())]);
@@ -98,12 +97,12 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     assert!((0..50).any(|turn| names.open(1 + turn % 8) == sample), "it was given up on");
     assert!(names.slots.take(late).is_none(), "it is another's");
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample));
-    // It is waited for longer from then on.
+    // After a refusal the slots wait longer.
     let (late, sample) = names.look(0);
     names.now += PATIENCE;
     assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
     assert_eq!(names.slots.take(late).unwrap().1.id.0, sample);
-    // Nobody else has been dealt it.
+    // The sample was given back, and dealt to no other reader.
     let (late, sample) = names.look(0);
     names.now += PATIENCE_MAX;
     names.slots.take_back(names.now);
@@ -111,7 +110,6 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
 }
 
-/// What a name stands for.
 fn look_up(views: &Arc<Views>, directory: u64, name: &str) -> Result<EntryKind, Errno> {
     let (send, found) = channel();
     let tell = move |entry: Result<Entry, Errno>| send.send(entry.map(|it| it.kind)).unwrap();
@@ -119,7 +117,7 @@ fn look_up(views: &Arc<Views>, directory: u64, name: &str) -> Result<EntryKind, 
     found.recv().unwrap()
 }
 
-/// Samples without extension, of a class that is called like a slot.
+/// Samples without extension, of a class that has the name of a slot.
 #[test]
 fn a_class_goes_before_the_slot_of_its_name() {
     let make = || {
@@ -146,8 +144,7 @@ fn a_class_goes_before_the_slot_of_its_name() {
     assert!(matches!(look_up(&views, class, "0001"), Ok(EntryKind::File(..))));
 }
 
-/// Who tries names that are not there, again and again, makes the owner look at its buffer only
-/// as often as that has changed.
+/// Lookups of names that do not exist ask the owner only after the buffer has changed.
 #[test]
 fn what_has_not_changed_is_not_looked_at_again() {
     let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -168,7 +165,7 @@ fn what_has_not_changed_is_not_looked_at_again() {
     }
 }
 
-/// As many classes as samples, which come and go: each is found by its name, and keeps its place.
+/// As many classes as samples come and go. Each is found by its name, and keeps its place.
 #[test]
 fn classes_keep_their_places_however_many_there_are() {
     let mut slots = Slots::new(&[view(4, Arc::default())]);
@@ -196,8 +193,7 @@ fn classes_keep_their_places_however_many_there_are() {
     }
 }
 
-/// Readers that are held up between looking a name up and opening what they found, each for as long
-/// as it happens, at the slots of one class and of all samples.
+/// Readers wait at random between lookup and opening, at the slots of one class and of all samples.
 #[test]
 fn nothing_repeats_within_the_distance_however_late_readers_come() {
     let mut random = ChaCha8Rng::seed_from_u64(8);
@@ -220,7 +216,7 @@ fn nothing_repeats_within_the_distance_however_late_readers_come() {
                 *counts.entry(sample.id.0).or_default() += 1;
                 taken += 1;
             } else {
-                // It looks the name up again.
+                // The reader looks the name up again.
                 refused += 1;
             }
             slots.forget(node);
