@@ -1,9 +1,8 @@
-//! Who looks for what hangs rests while there is nothing to look at.
+//! Wakes the thread that looks for what hangs. It rests while there is nothing to look at.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Wakes a thread that rests.
 #[derive(Default)]
 pub struct Alarm {
     resting: AtomicBool,
@@ -11,18 +10,19 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Has the thread woken like this, which must not block. The first one counts.
+    /// Sets how the thread is woken, which must not block. The first call counts.
     pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wake.set(Box::new(wake));
     }
 
-    /// The thread rests from now on, until it is woken. To be called before it looks whether there is
-    /// anything to look at: what begins later wakes it.
+    /// Notes that the thread rests until it is woken. Call it before checking whether there is anything to
+    /// look at: what begins later wakes the thread.
     pub(crate) fn rest(&self) {
         self.resting.store(true, Ordering::SeqCst);
     }
 
-    /// There is something to look at. Never blocks; to be called under no lock.
+    /// Wakes the thread if it rests: there is something to look at. Never blocks. Must be called under no
+    /// lock.
     pub fn ring(&self) {
         if self.resting.load(Ordering::SeqCst)
             && self.resting.swap(false, Ordering::SeqCst)

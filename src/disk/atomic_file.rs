@@ -1,9 +1,9 @@
-//! Atomic replacement of one file below a directory that is held open.
+//! Replaces one file atomically, below a directory that is held open.
 //!
-//! The file is written under another name, synced and renamed. So after any crash it is as before or as
-//! after. In a directory of our own that name is always the same: what a crash leaves is replaced the next
-//! time. In a directory of others the name is random. A directory that is put in place of ours later is
-//! never touched.
+//! The new file is written under another name, synced and renamed. So after any crash the file is as before
+//! or as after. In a directory of our own the other name is always the same, so that the next replacement
+//! overwrites what a crash left. In a directory of other users it is random. A directory that later takes
+//! the place of ours is never touched.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,18 +16,16 @@ use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
-/// Opens a directory to be held, where it is one and no link to one.
+/// Opens a directory to hold it. A link to a directory is an error.
 pub fn hold(directory: &Path) -> Result<Arc<OwnedFd>> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(Arc::new(open(directory, flags, Mode::empty())?))
 }
 
-/// A number that nobody can guess.
 pub fn unguessable() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Where such a file is.
 #[derive(Clone, Debug)]
 pub struct AtomicFile {
     directory: Arc<OwnedFd>,
@@ -37,13 +35,13 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// A name in a directory of our own that is [held](hold).
+    /// A file in a directory of our own that is [held](hold).
     pub fn new(directory: &Arc<OwnedFd>, name: &str) -> Self {
         AtomicFile { directory: Arc::clone(directory), name: name.to_owned(), ours: true }
     }
 
-    /// The last name of a path, in the directory that is there now, by way of links too; others may
-    /// have files there.
+    /// The file at a path, in the directory that is there now. Links to the directory are followed, and
+    /// other users may have files in it.
     ///
     /// # Errors
     /// The disk's, and [`ErrorKind::InvalidInput`] for a path that ends with no name in UTF-8.
@@ -55,17 +53,17 @@ impl AtomicFile {
         Ok(AtomicFile { directory, name: name.ok_or_else(no_name)?.to_owned(), ours: false })
     }
 
-    /// Opens the file for reading; no link is followed, and what is no file is not waited for.
+    /// Opens the file for reading. Follows no link, and does not block on a FIFO or device.
     pub fn open(&self) -> Result<File> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.directory, self.name.as_str(), flags, Mode::empty())?.into())
     }
 
-    /// Replaces the file by what `write` writes to a new one, which only its owner may read. Nobody
-    /// else may do so at the same time.
+    /// Replaces the file by what `write` writes to a new one, which only its owner may read. Only one
+    /// caller may do so at a time.
     ///
     /// # Errors
-    /// The disk's; the file is then as it was, or its name may not last.
+    /// The disk's. The file is then as it was, or its name may not be durable.
     pub fn replace(&self, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
         let next = match self.ours {
             true => format!("{}.new", self.name),
@@ -73,7 +71,6 @@ impl AtomicFile {
         };
         let remove = || unlinkat(&self.directory, next.as_str(), UnlinkatFlags::NoRemoveDir);
         if self.ours {
-            // Left by a crash.
             let _ = remove();
         }
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
@@ -84,7 +81,7 @@ impl AtomicFile {
             .and_then(|()| file.sync_all())
             .and_then(|()| Ok(renameat(&self.directory, from, &self.directory, to)?));
         if outcome.is_err() {
-            // What is left of it is of no use; what it would replace stays.
+            // The new file is useless, and the old one stays.
             let _ = remove();
         }
         outcome.and_then(|()| Ok(fsync(&self.directory)?))
@@ -140,7 +137,7 @@ mod tests {
             (fs::read(&path).unwrap(), names(top.path())),
             (b"two".to_vec(), vec!["file".into()])
         );
-        // What is named so among others' files is theirs.
+        // In a directory of other users, a file with this name is theirs.
         fs::write(top.path().join("file.new"), "precious").unwrap();
         let among = AtomicFile::at(&path).unwrap();
         assert!(among.replace(|_| Err(Error::other("injected"))).is_err());

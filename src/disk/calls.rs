@@ -1,9 +1,9 @@
-//! What the disk is at, and whether it hangs.
+//! Tells whether the disk hangs.
 //!
-//! Each call of a store to its disk is noted until it is answered. The disk hangs when looks in a
-//! row find it at one and the same call. Looks are counted rather than time: where the whole
-//! machine stood still, the disk did, too, and that is one look. What takes long call by call is
-//! slow, and does not hang. While a store is opened, it is a thread that is looked at instead.
+//! Each call of a store to its disk is noted until it is answered. The disk hangs if looks in a row find it
+//! at the same call. Looks are counted instead of time: if the whole machine stood still, so did the disk,
+//! and that is one look. A disk that takes long for call after call is slow and does not hang. While a
+//! store is opened, a thread is looked at instead of calls.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,9 @@ use nix::unistd::gettid;
 use super::{Alarm, Blob, Disk, Space, Use};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Time between two looks.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Looks at one call up to which the disk is not said to hang.
+/// Number of looks at one call after which the disk hangs.
 pub(crate) const HANGS_AFTER: u64 = looks_in(10);
 
 pub(crate) const fn looks_in(seconds: u64) -> u64 {
@@ -33,9 +32,8 @@ pub(crate) const fn looks_in(seconds: u64) -> u64 {
 #[derive(Default)]
 struct State {
     looks: u64,
-    /// Calls that have begun so far.
     begun: u64,
-    /// Those under way, in the order in which they began, and how many looks there had been.
+    /// Calls under way, in the order in which they began, each with the number of looks before it.
     under_way: BTreeMap<u64, u64>,
 }
 
@@ -46,7 +44,6 @@ impl State {
     }
 }
 
-/// Calls of one kind.
 #[derive(Default)]
 struct Calls(Mutex<State>);
 
@@ -55,7 +52,7 @@ impl Calls {
         self.0.lock()
     }
 
-    /// The disk is called, until what is returned is dropped.
+    /// Notes a call until the returned value is dropped.
     fn begin(&self) -> Call<'_> {
         let mut state = self.lock();
         let (number, since) = (state.begun, state.looks);
@@ -64,7 +61,7 @@ impl Calls {
         Call { calls: self, number }
     }
 
-    /// Counts a look. Whether the disk has come to hang by it.
+    /// Counts a look. Returns whether it is the first one to find that the disk hangs.
     fn look(&self) -> bool {
         let mut state = self.lock();
         let before = state.hangs();
@@ -80,14 +77,13 @@ impl Calls {
         !self.lock().under_way.is_empty()
     }
 
-    /// Calls that were answered so far.
     fn answered(&self) -> u64 {
         let state = self.lock();
         state.begun - state.under_way.len() as u64
     }
 }
 
-/// A call under way, until it is dropped.
+/// A call under way until this is dropped.
 struct Call<'a> {
     calls: &'a Calls,
     number: u64,
@@ -99,7 +95,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// The calls of a store to its disk, and of what lies there beside it: those that only look, and those that
+/// The calls to the disk, of a store and of what lies beside it: those that only read, and those that
 /// change something.
 #[derive(Default)]
 pub struct Watch {
@@ -109,7 +105,6 @@ pub struct Watch {
     alarm: OnceLock<Arc<Alarm>>,
 }
 
-/// A disk, or a file of one, each call to which is noted.
 struct Watched<T> {
     inner: T,
     watch: Arc<Watch>,
@@ -130,22 +125,22 @@ impl Watch {
         call
     }
 
-    /// The disk, its calls noted.
+    /// The disk, with its calls noted.
     pub fn over(self: &Arc<Self>, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
         Arc::new(Watched { inner, watch: Arc::clone(self) })
     }
 
-    /// Has an alarm ring when the disk is called.
+    /// Makes an alarm ring when the disk is called.
     pub fn ring(&self, alarm: &Arc<Alarm>) {
         let _ = self.alarm.set(Arc::clone(alarm));
     }
 
-    /// Whether there is a call that the disk has not answered.
+    /// Whether a call waits for the disk.
     pub fn is_called(&self) -> bool {
         self.reads.is_called() || self.writes.is_called()
     }
 
-    /// Looks what the disk is at. To be called each [`LOOK_EVERY`].
+    /// Looks at the calls under way. Must be called each [`LOOK_EVERY`].
     pub fn look(&self) {
         if self.reads.look() {
             tracing::warn!("the cache disk hangs; samples come from the source");
@@ -153,17 +148,17 @@ impl Watch {
         self.writes.look();
     }
 
-    /// Whether the disk does not answer a read; it is left alone until it has.
+    /// Whether the disk does not answer a read. Until it answers, it is not used.
     pub fn reads_hang(&self) -> bool {
         self.reads.hangs()
     }
 
-    /// Whether the disk does not answer a call, whatever it is: nothing can be stored.
+    /// Whether the disk does not answer a call of any kind. Then nothing can be stored.
     pub fn hangs(&self) -> bool {
         self.reads_hang() || self.writes.hangs()
     }
 
-    /// What the disk has taken so far, in calls: as long as that grows, it does not hang.
+    /// Number of writing calls that the disk has answered. While it grows, the disk does not hang.
     pub fn writes_answered(&self) -> u64 {
         self.writes.answered()
     }
@@ -211,7 +206,7 @@ impl Disk for Watched<Arc<dyn Disk>> {
         self.inner.sync_names()
     }
 
-    /// It is asked once a second, and wakes nobody by that: who rests looks as often by himself.
+    /// Called once a second, and rings no alarm: a resting thread looks as often by itself.
     fn space(&self) -> Result<Space> {
         let _call = self.watch.reads.begin();
         self.inner.space()
@@ -224,7 +219,7 @@ impl Blob for Watched<Arc<dyn Blob>> {
         self.inner.read_at(bytes, offset)
     }
 
-    /// It never waits for the disk.
+    /// Not noted, since it never waits for the disk.
     fn peek_at(&self, bytes: &mut [u8], offset: u64) -> bool {
         self.inner.peek_at(bytes, offset)
     }
@@ -255,18 +250,18 @@ impl Blob for Watched<Arc<dyn Blob>> {
     }
 }
 
-/// Does what needs the disk, on a thread of its own; none where the disk hangs. The thread is left
-/// behind then, and what it brings in the end is dropped.
+/// Does work that needs the disk, on a thread of its own. None if the disk hangs: then the thread is
+/// abandoned, and its result is dropped.
 ///
 /// # Errors
-/// Where there can be no thread, or it panics.
+/// If no thread can be started, or it panics.
 pub fn unless_it_hangs<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>> {
     unless_it_stands(work, LOOK_EVERY, HANGS_AFTER)
 }
 
-/// Tells by looks in a row whether threads hang that only wait for a disk.
+/// Tells by looks in a row whether threads that wait only for a disk hang.
 #[derive(Default)]
 pub struct Standstill {
     before: Option<String>,
@@ -274,14 +269,14 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    /// Takes a look at how long the threads have run and waited to run. Returns whether they hang by
-    /// now; never if the kernel does not tell, since they may be running then. To be called each
+    /// Looks at how long the threads have run and waited to run. Returns whether they hang. If the kernel
+    /// does not tell the times, the threads may be running and do not count as hanging. Must be called each
     /// [`LOOK_EVERY`].
     pub fn look(&mut self, ran: Option<String>) -> bool {
         self.lasts(ran) > HANGS_AFTER
     }
 
-    /// For how many looks they have stood still.
+    /// The number of looks that found them at a standstill.
     fn lasts(&mut self, ran: Option<String>) -> u64 {
         self.looks = if ran.is_some() && ran == self.before { self.looks + 1 } else { 0 };
         self.before = ran;
@@ -289,7 +284,7 @@ impl Standstill {
     }
 }
 
-/// The same of a thread that does not run between so many looks in a row.
+/// As [`unless_it_hangs`], for a thread that does not run between `looks_max` looks in a row.
 fn unless_it_stands<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     every: Duration,

@@ -1,4 +1,4 @@
-//! The end of a thread that writes to the cache disk, which may hang.
+//! Ends a thread that writes to the cache disk, which may hang.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// How long the end of a mount waits for a thread that writes to the cache disk.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for the end of a thread that writes to the cache disk, for so long that a disk that works
-/// has taken all. Says whether it has ended; else `what` may be lost.
+/// Waits until the thread ends, at most for `patience`: in that time a working disk takes all writes.
+/// Returns whether it has ended. If not, `what` may be lost.
 pub fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
     let Some(thread) = thread else { return true };
     let start = Instant::now();

@@ -1,10 +1,11 @@
-//! Whether the cache disk can be used at this moment.
+//! Tells whether the cache disk can be used now.
 //!
-//! Errors in a row make it unstable, and then down: it is bypassed, and tried again now and then.
-//! A disk on which others need the space is full: nothing more is written until there is clearly
-//! more space than has to stay free, so that it does not go back and forth at the edge. A quota and a
-//! limit on the size of files do not show in the space: one that has refused a write is tried again
-//! now and then, and the disk is full until a write is taken.
+//! 1. Errors in a row make it unstable, and then down. A disk that is down is bypassed, and tried again
+//!    from time to time.
+//! 2. If other programs need its space, it is full. Nothing more is written until clearly more space is
+//!    free than has to stay free, so that the state does not flip at the edge.
+//! 3. A quota and a limit on the size of files do not show in the free space. If one of them refuses a
+//!    write, the disk is full until a write is taken. A write is tried from time to time.
 
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
@@ -14,19 +15,19 @@ use nix::libc;
 use super::{Disk, DiskState, Space};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Errors in a row from which on the disk is down.
+/// Errors in a row after which the disk is down.
 const DOWN: u32 = 3;
 
-/// For how long a disk that is down is left alone.
+/// How long a disk that is down is not used.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Bytes written between two looks at the space.
 const LOOK_BYTES: u64 = 64 << 20;
 
-/// For how long a full disk is taken to stay so.
+/// How long a full disk is taken to stay full.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// Space beyond what has to stay free, before a full disk is written to again.
+/// Free space beyond the required one, before a full disk is written to again.
 const MARGIN_BYTES: u64 = 64 << 20;
 
 /// A limit that has refused a write and does not show in the space.
@@ -37,7 +38,7 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// The limit that an error of a write tells of; none for other errors.
+    /// The limit behind a write error. None for other errors.
     fn of(error: &Error) -> Option<Self> {
         let state = match error.raw_os_error() {
             Some(libc::EDQUOT) => DiskState::OverQuota,
@@ -50,11 +51,10 @@ impl Refusal {
 
 struct State {
     errors: u32,
-    /// When a disk that is down is tried again.
     retry: Instant,
     full: bool,
     refusal: Option<Refusal>,
-    /// Our place on the disk has been deleted.
+    /// Whether our directory on the disk was deleted.
     gone: bool,
     looked: Option<Instant>,
     written: u64,
@@ -66,7 +66,6 @@ impl State {
     }
 }
 
-/// The state of the disk below a store.
 pub(crate) struct Health {
     state: Mutex<State>,
     free_min: u64,
@@ -74,7 +73,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Keeps `free_min` bytes free for others, and room for `files_min` files.
+    /// Keeps `free_min` bytes free for other programs, and room for `files_min` files.
     pub(crate) fn new(free_min: u64, files_min: u64) -> Self {
         let state = State {
             errors: 0,
@@ -92,7 +91,7 @@ impl Health {
         self.state.lock()
     }
 
-    /// What the disk does, but for whether it hangs.
+    /// The disk's state, without whether it hangs.
     pub(crate) fn state(&self) -> DiskState {
         let state = self.lock();
         match (state.errors, &state.refusal) {
@@ -105,14 +104,12 @@ impl Health {
         }
     }
 
-    /// Whether the disk works.
     pub(crate) fn is_up(&self) -> bool {
         let state = self.lock();
         state.errors < DOWN && !state.gone
     }
 
-    /// Claims a try of the disk. If it is down, one who asks is let through now and then, and has to try
-    /// it.
+    /// Claims a try of the disk. If it is down, one caller may try it from time to time, and must do so.
     pub(crate) fn claim_try(&self) -> bool {
         let mut state = self.lock();
         if state.errors < DOWN || state.gone {
@@ -125,7 +122,7 @@ impl Health {
         retry
     }
 
-    /// Whether to write so many bytes.
+    /// Whether `bytes` may be written.
     pub(crate) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
         let mut state = self.lock();
         state.written += bytes;
@@ -164,24 +161,21 @@ impl Health {
         space.bytes < self.free_min.saturating_add(bytes).saturating_add(margin) || few_files
     }
 
-    /// Whether others need the space.
     pub(crate) fn is_full(&self) -> bool {
         self.lock().is_full()
     }
 
-    /// The disk did what it should.
     pub(crate) fn good(&self) {
         let mut state = self.lock();
         state.errors = state.errors.saturating_sub(1);
     }
 
-    /// The disk took a sample.
+    /// Notes that the disk took a sample.
     pub(crate) fn stored(&self) {
         self.lock().refusal = None;
         self.good();
     }
 
-    /// The disk did not.
     pub(crate) fn bad(&self, error: &Error) {
         let mut state = self.lock();
         if has_no_room(error) {
@@ -206,13 +200,13 @@ impl Health {
 
 #[cfg(test)]
 impl Health {
-    /// Half a minute has gone by.
+    /// As if half a minute had passed.
     pub(crate) fn make_due(&self) {
         self.lock().retry = Instant::now();
     }
 }
 
-/// Whether a disk has no room for what was asked of it.
+/// Whether the disk had no room for a call.
 pub(crate) fn has_no_room(error: &Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
@@ -252,7 +246,7 @@ mod tests {
         let health = Health::new(GIB, 0);
         health.bad(&Error::from_raw_os_error(errno));
         let no_more = || {
-            // What the disk says of its space.
+            // The free space shows nothing.
             health.look(&disk).unwrap();
             health.good();
             health.state() == state && health.is_full()

@@ -1,15 +1,15 @@
-//! A directory of a local disk: what its users ask of it, and what becomes of it.
+//! A directory of a local disk: its operations, its health, and files that survive a crash.
 //!
-//! 1. A [`Disk`] is a directory of files, a [`Blob`] one of them; [`Directory`] is the real one. The store
-//!    and the buffers of rehearsal write to such directories.
-//! 2. `health` counts errors and looks at the free space: a disk that fails or is full is left alone for a
+//! 1. A [`Disk`] is a directory of files, and a [`Blob`] is one of its files. [`Directory`] is the real
+//!    one. The store and the rehearsal buffers write to such directories.
+//! 2. `health` counts errors and looks at the free space. A disk that fails or is full is not used for a
 //!    while.
-//! 3. `calls` notes each call until it is answered, and so knows a disk that hangs.
-//! 4. [`journal`] is a log that is only appended to; [`AtomicFile`] is a file that is replaced as a whole.
+//! 3. `calls` notes each call until it is answered, and so detects a disk that hangs.
+//! 4. [`journal`] is an append-only log. [`AtomicFile`] is a file that is replaced as a whole.
 //!
-//! The other disk is the model of the tests, which knows what a crash may leave of what was
-//! written. Both promise the same, and no more: what was written is there for later reads at once,
-//! and after a crash if it was synced. A name is there after a crash if the names were synced.
+//! The other [`Disk`] is the model of the tests, which knows what a crash may leave. Both promise the same,
+//! and no more: written bytes can be read at once, and survive a crash if they were synced. A name survives
+//! a crash if the names were synced.
 
 mod alarm;
 mod atomic_file;
@@ -50,21 +50,20 @@ pub(crate) use health::{Health, has_no_room};
 pub use pages::Buffer;
 pub use state::DiskState;
 
-/// What a disk has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Bytes that we may still write.
     pub bytes: u64,
-    /// Bytes of the whole disk; 0 where our place on it is gone for good.
+    /// Bytes of the whole disk. 0 if our directory on it is gone for good.
     pub total: u64,
-    /// Files that may still be made; none where the filesystem does not count them.
+    /// Files that may still be created. None if the filesystem does not count them.
     pub files: Option<u64>,
 }
 
 /// How a file is written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Whole pages at page boundaries, past the page cache where that is possible.
+    /// Whole pages at page boundaries, past the page cache if possible.
     Pages,
     /// Any bytes, small and often.
     Log,
@@ -72,76 +71,72 @@ pub enum Use {
 
 /// A directory of files. All calls block.
 pub trait Disk: Send + Sync {
-    /// The files that there are, with their lengths in bytes.
+    /// The files, with their lengths in bytes.
     fn names(&self) -> Result<Vec<(String, u64)>>;
 
-    /// Makes a new file.
     fn create(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>>;
 
-    /// Opens a file.
     fn open(&self, name: &str, how: Use) -> Result<Arc<dyn Blob>>;
 
-    /// Gives a file another name, over what has that name.
+    /// Renames a file, and replaces a file that has the new name.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Cuts a file to a length and opens it for others, who read it by themselves.
+    /// Cuts a file to a length, and opens it for readers outside of the daemon.
     fn lend(&self, name: &str, length: u64) -> Result<OwnedFd>;
 
-    /// Deletes a file; those who have it open can go on.
+    /// Deletes a file. It can still be used where it is open.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes the names last.
+    /// Makes the names durable.
     fn sync_names(&self) -> Result<()>;
 
-    /// What is left.
     fn space(&self) -> Result<Space>;
 }
 
 /// One file of a [`Disk`]. All calls block.
 pub trait Blob: Send + Sync {
-    /// Fills `bytes` from an offset; `UnexpectedEof` where the file ends before. What its last page
-    /// does not have is zeros.
+    /// Fills `bytes` from an offset. Gives `UnexpectedEof` if the file lacks a page or more of them. A
+    /// smaller rest is filled with zeros.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
 
-    /// Fills `bytes` from an offset if all of them are in memory, and says whether they are. Never waits
+    /// Fills `bytes` from an offset if all of them are in memory, and returns whether they are. Never waits
     /// for the disk.
     fn peek_at(&self, _bytes: &mut [u8], _offset: u64) -> bool {
         false
     }
 
-    /// Has bytes in memory, where the disk keeps some there, for whoever reads them next.
+    /// Loads bytes into the page cache if the disk uses it, for the next read.
     fn warm(&self, offset: u64, length: u64) -> Result<()> {
         self.read_at(&mut vec![0; length as usize], offset)
     }
 
-    /// Writes at an offset, past the end perhaps.
+    /// Writes at an offset, which may be past the end.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
-    /// Ends the file here.
     fn cut(&self, length: u64) -> Result<()>;
 
-    /// Gives the space of whole pages back; they read as zeros, or as they were.
+    /// Gives the space of whole pages back. They then read as zeros, or as before.
     fn punch(&self, offset: u64, length: u64) -> Result<()>;
 
-    /// Makes what was written last.
+    /// Makes what was written durable.
     fn sync(&self) -> Result<()>;
 }
 
 /// A directory of a local filesystem.
 ///
-/// Pages are written and read past the page cache (`O_DIRECT`): a second copy there, beside the
-/// pages of our own mount, would count against the memory that samples need. Filesystems that
-/// cannot do so are used by way of the page cache, which is told to forget.
+/// Pages are written and read past the page cache (`O_DIRECT`). A second copy there, beside the pages of
+/// our own mount, would take memory that samples need. Filesystems without `O_DIRECT` are used through the
+/// page cache, which is told to drop the pages.
 ///
-/// The directory is held open, and everything is done beneath it: where somebody puts another one in
-/// its place, that one is left alone.
+/// The directory is held open, and all work is done beneath it. If another directory takes its place, that
+/// one is not touched.
 pub struct Directory {
     directory: OwnedFd,
     direct: bool,
 }
 
 impl Directory {
-    /// The directory; `direct` is whether to go past the page cache where that is possible.
+    /// Opens a directory. With `direct`, pages go past the page cache if possible.
     pub fn open(path: &Path, direct: bool) -> Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let directory = fcntl::open(path, flags, Mode::empty())?;
@@ -162,13 +157,12 @@ impl Directory {
     }
 }
 
-/// The rights of a new file.
 const OWNER_ONLY: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
-/// The page that is tried; what a kill has left of it goes at the next try.
+/// The file of the test page. If a kill leaves it, the next test removes it.
 const PROBE: &str = "probe";
 
-/// Tries a page; some filesystems refuse only the write.
+/// Writes a test page: some filesystems refuse only the write.
 fn takes_direct(directory: &OwnedFd) -> bool {
     let remove = || unlinkat(directory, PROBE, UnlinkatFlags::NoRemoveDir);
     let _ = remove();
@@ -176,7 +170,7 @@ fn takes_direct(directory: &OwnedFd) -> bool {
     let opened = fcntl::openat(directory, PROBE, flags, OWNER_ONLY).map_err(Error::from);
     let mut page = Buffer::pages(PAGE_BYTES as usize);
     let tried = opened.and_then(|file| File::from(file).write_all_at(page.pages_mut(), 0));
-    // It may be there also where it could not be opened.
+    // It may exist even if it could not be opened.
     let _ = remove();
     !tried.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
 }
@@ -189,7 +183,7 @@ impl Disk for Directory {
             let entry = entry?;
             let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
             let found = match fstatat(&self.directory, entry.file_name(), flags) {
-                // Whoever has the store in use deletes files.
+                // The process that uses the store deletes files.
                 Err(Errno::ENOENT) => continue,
                 found => found?,
             };
@@ -232,7 +226,7 @@ impl Disk for Directory {
     }
 
     fn space(&self) -> Result<Space> {
-        // A directory that has been deleted can hold nothing any more.
+        // A deleted directory can hold nothing any more.
         if fstat(&self.directory)?.st_nlink == 0 {
             return Ok(Space { bytes: 0, total: 0, files: None });
         }
@@ -245,21 +239,21 @@ impl Disk for Directory {
     }
 }
 
-/// What the kernel reads ahead at once, where it is asked to, on any disk.
+/// What the kernel reads ahead at once on request, on any disk.
 const AHEAD_BYTES: usize = 128 << 10;
 
 struct LocalFile {
     file: File,
     /// Whether it is read and written past the page cache.
     direct: bool,
-    /// Whether what the page cache holds of it is of no use.
+    /// Whether pages of it in the page cache are of no use.
     forget: bool,
 }
 
 impl LocalFile {
     fn forget(&self, offset: u64, length: usize) {
         if self.forget {
-            // Dirty pages stay until they are written; the next read of them drops them.
+            // Dirty pages stay until they are written. The next read of them drops them.
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
             let _ = fcntl::posix_fadvise(&self.file, offset as i64, length as i64, advice);
         }
@@ -276,7 +270,7 @@ impl Blob for LocalFile {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            // Past the page cache nothing can be read from there on: it is the end.
+            // Past the page cache, a read cannot continue from there: it is the end.
             if !read.is_multiple_of(PAGE_BYTES as usize) && self.direct {
                 break;
             }
@@ -295,18 +289,18 @@ impl Blob for LocalFile {
         }
         let length = bytes.len();
         let mut parts = [IoSliceMut::new(bytes)];
-        // Refused by filesystems that cannot promise not to wait.
+        // Filesystems that cannot promise not to wait refuse this.
         let read = preadv2(&self.file, &mut parts, offset, ReadWriteFlags::NOWAIT);
         read.is_ok_and(|count| count == length)
     }
 
-    /// All are asked for before any is waited for, and only the last of each piece is copied.
+    /// Requests all pieces before it waits for any, and copies only the last byte of each.
     fn warm(&self, offset: u64, length: u64) -> Result<()> {
         let pieces = (offset..offset + length).step_by(AHEAD_BYTES);
         let end_of = |from: u64| (from + AHEAD_BYTES as u64).min(offset + length);
         for from in pieces.clone() {
             let (at, bytes) = (from.cast_signed(), (end_of(from) - from).cast_signed());
-            // Where it cannot be asked for, it is read below.
+            // If the request fails, the piece is read below.
             let _ = fcntl::posix_fadvise(
                 &self.file,
                 at,

@@ -5,13 +5,13 @@ use std::ops::Deref;
 
 use crate::ids::PAGE_BYTES;
 
-/// Bytes in memory that a disk can read into past the page cache: whole pages at a page boundary.
-/// What came from elsewhere lies as it came.
+/// Bytes in memory that a disk can read into past the page cache: whole pages at a page boundary. Bytes
+/// from elsewhere keep their place in memory.
 pub struct Buffer {
     memory: Vec<u8>,
     start: usize,
     length: usize,
-    /// What is let go of with the memory: an account's charge for it, say.
+    /// A value that is dropped with the memory, such as an account's charge for it.
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -24,12 +24,12 @@ impl Buffer {
         Buffer { memory, start, length, _held: None }
     }
 
-    /// The same bytes, with something that is held as long as they are in memory.
+    /// The same bytes. `held` lives as long as they are in memory.
     pub fn holding(self, held: impl Any + Send + Sync) -> Self {
         Buffer { _held: Some(Box::new(held)), ..self }
     }
 
-    /// All of the pages, the end of the last one included.
+    /// All of the pages, including the end of the last one.
     pub fn pages_mut(&mut self) -> &mut [u8] {
         let whole = self.length.next_multiple_of(PAGE_BYTES as usize);
         &mut self.memory[self.start..self.start + whole]

@@ -1,23 +1,20 @@
-//! The state of a cache disk, as it is told.
+//! The state of a cache disk, as it is reported.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// What a cache disk does at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskState {
     Normal,
     /// It has failed lately.
     Unstable,
-    /// Others need its space.
+    /// Other programs need its space.
     Full,
     OverQuota,
     /// A limit on the size of files is reached.
     OverFileLimit,
-    /// It fails.
     Failing,
-    /// The store has been deleted.
     Gone,
     /// It does not answer reads.
     Hanging,

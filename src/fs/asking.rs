@@ -1,8 +1,8 @@
-//! Questions that the source itself is asked, each on a thread that may wait for it.
+//! Asks the source for metadata, on threads that may wait for it.
 //!
-//! What hangs at the source is taken to be a name, and if several names in a directory hang, the
-//! directory. Further questions about it wait without a thread of their own, so that those about others
-//! go on.
+//! A question that hangs marks its name as hanging. If several names in a directory hang, the directory
+//! counts as hanging. Further questions about that place wait without a thread, so that questions about
+//! other places go on.
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
@@ -20,42 +20,40 @@ use crate::process::is_ending;
 use crate::source::{self, KeyedPool, Urgency};
 use crate::sync::Mutex;
 
-/// Questions at once that nobody waits for, and more that a reader waits for. Without belady each reader
-/// would ask for itself.
+/// Questions at once for which no reader waits, and further ones for which a reader waits. Without belady
+/// each reader would ask for itself.
 const QUESTIONS: usize = 16;
 const RESERVED: usize = 64;
 
-/// A question that takes longer is held up: its turn goes to one about another name.
+/// A question that takes longer is held up: another name gets its turn.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Questions at once with those that are held up.
+/// Questions at once, including those that are held up.
 const QUESTIONS_MAX: usize = 4096;
 
 /// How long a question about the mount itself may wait: programs that look at all mounts ask it.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// How long a request waits in any case for a cache disk that hangs: what it asks for may need no disk.
+/// How long a request waits for a hanging cache disk at least: its answer may need no disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a notification about a directory waits for a moment in which no request is about it.
+/// How long a notification about a directory waits for a moment without requests about it.
 const GAP: Duration = Duration::from_millis(20);
 
-/// How often it looks: at first, and at last.
+/// The shortest and the longest pause between two looks for that moment.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
-/// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Directory(NodeId),
     /// A name in a directory, by its hash.
     Name(NodeId, u64),
-    /// The space of the filesystem.
     Space,
 }
 
 impl Place {
-    /// A name in a directory, or a number that has no name any more.
+    /// A name in a directory, or a node that has no name any more.
     pub(super) fn name(directory: NodeId, name: impl Hash) -> Self {
         let hashes = BuildHasherDefault::<DefaultHasher>::default();
         Place::Name(directory, hashes.hash_one(name))
@@ -75,16 +73,15 @@ impl source::Place for Place {
     }
 }
 
-/// The threads that ask.
 pub(super) type Threads = KeyedPool<Place>;
 
 /// Blocks, free, available, files, free files, block size and longest name of a filesystem.
 pub(super) type Space = [u64; 7];
 
-/// The space of a filesystem that was not asked yet.
+/// The answer before the source was asked.
 const UNKNOWN_SPACE: Space = [0, 0, 0, 0, 0, 4096, 255];
 
-/// The space as the source told it last.
+/// The source's last answer.
 #[derive(Default)]
 pub(super) struct LastSpace(Mutex<Option<Space>>);
 
@@ -99,13 +96,12 @@ impl LastSpace {
     }
 }
 
-/// The threads that ask the source for its metadata.
 pub(super) fn threads() -> Arc<Threads> {
     let threads = KeyedPool::new("belady-meta", PATIENCE, QUESTIONS, RESERVED, || ());
     Arc::new(threads.with_limits(QUESTIONS_MAX, 1))
 }
 
-/// Asks a question for a request, unless that has its answer by now.
+/// Asks a question for a request, unless the request is answered already.
 fn answer<T>(
     dataset: &Dataset,
     pending: &Pending<Reply<T>>,
@@ -121,8 +117,8 @@ fn answer<T>(
 }
 
 impl Dataset {
-    /// Ends the wait of requests whose task is being killed, and of those about the mount itself that
-    /// the source does not answer. To be called several times a second.
+    /// Ends the wait of requests whose task is being killed, and of requests about the mount itself that
+    /// the source does not answer. Must be called several times a second.
     pub fn rescue(&self) {
         self.waiting.look(std::time::Instant::now(), is_ending);
     }
@@ -132,7 +128,7 @@ impl Dataset {
         self.waiting.is_empty()
     }
 
-    /// Asks something for a task, which gets the answer unless it is killed before.
+    /// Asks a question for a task, which gets the answer unless it is killed before.
     pub(super) fn ask<T: 'static>(
         self: &Arc<Self>,
         place: Place,
@@ -145,11 +141,11 @@ impl Dataset {
         self.ask_for(place, pending, question);
     }
 
-    /// Waits until the requests about a directory are answered that wait for the source now. It is to be
-    /// called before the kernel is told something about a name there.
+    /// Waits until the requests about a directory that wait for the source now are answered. Call it before
+    /// the kernel is notified about a name there.
     ///
-    /// A reader may have the directory locked until its request is answered. A notification waits for the
-    /// lock, and as long as it waits, the kernel lets no other reader into the directory.
+    /// A reader may have the directory locked until its request is answered. The notification waits for the
+    /// lock, and meanwhile the kernel lets no other reader into the directory.
     pub fn let_readers_out(&self, directory: NodeId) {
         let began = Instant::now();
         let mut pause = LOOK_MIN;
@@ -161,7 +157,6 @@ impl Dataset {
         }
     }
 
-    /// Asks something for a request that waits.
     fn ask_for<T: 'static>(
         self: &Arc<Self>,
         place: Place,
@@ -172,8 +167,8 @@ impl Dataset {
         self.metadata.submit(Urgency::Demand, place, move || answer(&dataset, &pending, question));
     }
 
-    /// Asks something for a request that may only wait briefly. Where its place hangs, the answer is what
-    /// is in memory at once: questions that nobody waits for any more would pile up there.
+    /// Asks a question for a request that may only wait briefly. If its place hangs, it is answered from
+    /// memory at once: questions without a waiting request would pile up there.
     fn ask_briefly_for<T: 'static>(
         self: &Arc<Self>,
         place: Place,
@@ -187,8 +182,8 @@ impl Dataset {
         });
     }
 
-    /// Asks something about a directory. If the source takes longer than a moment, the answer is what is
-    /// in memory.
+    /// Asks a question about a directory. If the source takes longer than [`MOMENT`], the answer comes from
+    /// memory.
     pub(super) fn ask_briefly<T: 'static>(
         self: &Arc<Self>,
         directory: NodeId,
@@ -200,8 +195,8 @@ impl Dataset {
         self.ask_briefly_for(Place::Directory(directory), pending, question);
     }
 
-    /// Notes a request of a task that waits for the cache disk, or for a thread that may wait for it. If
-    /// the disk hangs, it gets `EIO`.
+    /// Notes a task's request that waits for the cache disk, or for a thread that may wait for it. If the
+    /// disk hangs, the request gets `EIO`.
     pub(crate) fn await_disk<T: 'static>(
         &self,
         task: u32,
@@ -217,8 +212,8 @@ impl Dataset {
         self.cache.store().is_some_and(|store| store.reads_hang())
     }
 
-    /// Where the source is asked about a node: at its name in its directory. So who asks by the name waits
-    /// for the same.
+    /// The place of a question about a node: its name in its directory, so that questions by name and by
+    /// node share one place.
     fn place(&self, node: NodeId) -> Place {
         let parent = self.catalog.parent(node).unwrap_or(NodeId::ROOT);
         let path = self.catalog.path(node).ok();
@@ -228,8 +223,8 @@ impl Dataset {
         }
     }
 
-    /// Attributes of the root, whose last check is too old. A source that hangs or fails does not
-    /// matter for long: the mount point would be taken for a dead one.
+    /// Attributes of the root, whose last check is too old. If the source hangs or fails, the answer comes
+    /// from memory after a short wait: else the mount point would look dead.
     pub(super) fn root(
         self: &Arc<Self>,
         task: Option<u32>,
@@ -244,7 +239,7 @@ impl Dataset {
         });
     }
 
-    /// Space of the source's filesystem. Where the source hangs this is what it said last.
+    /// Space of the source's filesystem. If the source hangs, this is its last answer.
     pub fn space(
         self: &Arc<Self>,
         task: Option<u32>,
@@ -260,7 +255,6 @@ impl Dataset {
         });
     }
 
-    /// Where a link points.
     pub fn read_link(
         self: &Arc<Self>,
         node: NodeId,
@@ -272,7 +266,6 @@ impl Dataset {
         });
     }
 
-    /// An extended attribute.
     pub fn xattr(
         self: &Arc<Self>,
         node: NodeId,
@@ -301,7 +294,7 @@ impl Dataset {
     /// Path of a node at the source.
     ///
     /// # Errors
-    /// `ESTALE` for a version that is past, `ENOTSUP` for what is not at the source.
+    /// `ESTALE` for a past version, `ENOTSUP` for a node that is not at the source.
     fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
         match node {
             super::CONTROL_NODE | super::VIEWS_NODE => Err(Errno::ENOTSUP),
@@ -309,8 +302,8 @@ impl Dataset {
         }
     }
 
-    /// Checks a file at the source, and then calls `then` with whether that could be done. If nobody
-    /// waits for it, a file is checked only if that is due.
+    /// Checks a file at the source, and then calls `then` with the result. A check with `Urgency::Prefetch`
+    /// is made only if it is due.
     pub fn check(
         self: &Arc<Self>,
         node: NodeId,
@@ -319,13 +312,13 @@ impl Dataset {
     ) {
         let dataset = Arc::clone(self);
         self.metadata.submit(urgency, self.place(node), move || {
-            // Others may have looked while this waited for its turn.
+            // Another check may have been made while this one waited for its turn.
             let is_due = urgency == Urgency::Demand || dataset.catalog.is_check_due(node);
             then(if is_due { dataset.check_now(node) } else { Ok(()) });
         });
     }
 
-    /// Attributes of a file, whose name is checked at the source first.
+    /// Attributes of a file, whose name is first checked at the source.
     pub(super) fn check_name(
         self: &Arc<Self>,
         node: NodeId,
@@ -338,7 +331,7 @@ impl Dataset {
         });
     }
 
-    /// Nothing is to be checked of a version that is past.
+    /// Checks the name of a node. A past version needs no check.
     fn check_now(&self, node: NodeId) -> Result<(), Errno> {
         let Ok(path) = self.catalog.path(node) else { return Ok(()) };
         let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {

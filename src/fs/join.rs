@@ -1,13 +1,12 @@
-//! The blocks of one read that spans several.
+//! Joins the blocks of one read that spans several.
 //!
-//! As long as it waits for one of them, it holds on to the others: the kernel has locked its pages, and
-//! a push of them would wait for the read.
+//! While it waits for a block, it holds the other blocks: the kernel has locked the read's pages, and a
+//! push of them would wait for the read.
 
 use super::reading::Done;
 use crate::cache::{Landed, ReadFailure};
 use crate::sync::Mutex;
 
-/// What a read of several blocks has so far.
 pub(super) struct Join(Mutex<Parts>);
 
 struct Parts {
@@ -17,17 +16,17 @@ struct Parts {
 }
 
 impl Join {
-    /// A read of so many blocks, whose bytes are answered one block after the other.
+    /// Waits for `blocks` blocks, and replies with their bytes one after the other.
     pub(super) fn new(blocks: usize, reply: Done) -> Self {
         let blocks = (0..blocks).map(|_| None).collect();
         Join(Mutex::new(Parts { blocks, reply: Some(reply) }))
     }
 
-    /// Takes one block; the last one, or the first error, sends the reply.
+    /// Takes one block. The last block or the first error sends the reply.
     pub(super) fn take(&self, index: usize, result: Result<Landed, ReadFailure>) {
         let mut parts = self.0.lock();
         if parts.reply.is_none() {
-            // Answered already: what nobody waits for is let go of.
+            // Answered already, so the block is dropped.
             return drop((parts, result));
         }
         let failure = match result {
@@ -50,7 +49,7 @@ impl Join {
                 reply(Ok(&whole.collect::<Vec<u8>>()));
             }
         }
-        // Only now, when the reader's pages are free, the blocks may be pushed.
+        // The blocks may be pushed only now, when the reader's pages are unlocked.
         drop(blocks);
     }
 }

@@ -1,9 +1,10 @@
-//! The dataset as a tree of files to read: what every connection of an engine serves.
+//! The dataset as a tree of files, which every connection of an engine serves. It knows no FUSE.
 //!
-//! Answers come from the catalog; a name whose check is too old is checked at the source on a
-//! thread that may wait, and the reply follows then. Reads go to the cache block by block. The
-//! planner is told what readers do: their opens and closes where these are requests; else where
-//! they are seen, looking names up or asking something of a file. Nothing here knows FUSE.
+//! 1. Answers come from the catalog. If the last check of a name is too old, a thread checks it at the
+//!    source and then replies.
+//! 2. Reads go to the cache block by block.
+//! 3. The planner is told what readers do. If opens are requests, it hears opens and closes. If not, it
+//!    hears of a reader when the reader looks a name up or asks something about a file.
 
 mod asking;
 mod join;
@@ -30,37 +31,35 @@ use crate::store::Lent;
 pub use rights::{Access, Rights};
 use waiting::Waiting;
 
-/// Takes the bytes of a read, or its errno.
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
-/// Name of the directory in the root where the control files are mounted. It is found by name and
-/// never listed, so that no loader takes it for a class.
+/// The directory in the root where the control files are mounted. It is found by name and never listed, so
+/// that no loader takes it for a class.
 pub const CONTROL_NAME: &str = ".belady";
 
-/// Name of the directory in the root where the views of rehearsal buffers are mounted, if there are
-/// any; not listed either, unless that is asked for. A directory of the dataset of that name goes before it.
+/// The directory in the root where the views of rehearsal buffers are mounted, if there are any. It is
+/// listed only if the configuration says so. A directory of this name in the dataset hides it.
 pub const VIEWS_NAME: &str = "rehearsal";
 
-/// The kernel's numbers of these directories; no row and version make them.
+/// The nodes of these directories. No row and version give these numbers.
 const CONTROL_NODE: NodeId = NodeId(u64::MAX - 1);
 const VIEWS_NODE: NodeId = NodeId(u64::MAX - 2);
 
-/// Bytes of the longest name of the control files and of views, and of a source that does not say.
-/// The kernel passes longer ones on.
+/// Bytes of the longest name of control files, of views, and of a source that does not say. The kernel
+/// passes longer names on.
 pub const NAME_MAX: usize = 255;
 
-/// Threads that read, for further connections, what the first one has in its pages.
+/// Threads that read from the first connection's pages for further connections.
 const PEEK_THREADS: usize = 4;
 
-/// One that takes longer is held up: a page may be locked as long as the source takes.
+/// A read that takes longer is held up: a page may be locked as long as the source takes.
 const PEEK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a name is not found.
 #[derive(Clone, Copy, Debug)]
 pub struct NotFound {
     pub errno: Errno,
-    /// What the name stood for when the source told it last; none if the source says for certain that
-    /// there is nothing to be had, if it has never told, and for files of several names.
+    /// What the name stood for by the source's last answer. None if the source is certain that there is
+    /// nothing, if it has never answered, and for a file with several names.
     pub known: Option<Attr>,
 }
 
@@ -70,7 +69,6 @@ impl From<Errno> for NotFound {
     }
 }
 
-/// Takes what checks at the source bring to light.
 type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
 
 /// The read-only tree of one source, as one connection shows it.
@@ -80,17 +78,15 @@ pub struct Dataset {
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     metadata: Arc<asking::Threads>,
-    /// Requests that wait for the source.
     pub(crate) waiting: Arc<Waiting>,
     space: Arc<LastSpace>,
-    /// Where a further connection has it looked whether the first one has what it is to read; none for
-    /// the first.
+    /// Threads of a further connection that look whether the first connection has the bytes. None for the
+    /// first connection.
     peeks: Option<KeyedPool<NodeId>>,
-    /// Whether opens are requests; else a reader is known by where it is seen.
+    /// Whether opens are requests. If not, other requests show where a reader is.
     opens: AtomicBool,
-    /// Whether there is a directory for views.
+    /// Whether there is a directory for views, and whether it is listed.
     views: AtomicBool,
-    /// Whether it is listed.
     lists_views: AtomicBool,
     /// Bytes of the longest name that the source can have.
     name_max: usize,
@@ -98,8 +94,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// The tree of a catalog for the first connection, whose page cache is the RAM tier. What checks
-    /// at the source bring to light goes to `on_changes`; `opens` says whether opens are requests.
+    /// The tree of a catalog for the first connection, whose page cache is the RAM tier. `on_changes` gets
+    /// the changes that checks at the source find. `opens` says whether opens are requests.
     pub fn new(
         catalog: Arc<Catalog>,
         cache: Arc<Cache>,
@@ -150,33 +146,30 @@ impl Dataset {
         })
     }
 
-    /// Whether the connection keeps pages: those of the first one are the RAM tier.
+    /// Whether the connection keeps pages. Only the first connection does: its pages are the RAM tier.
     pub fn keeps_pages(&self) -> bool {
         self.peeks.is_none()
     }
 
-    /// The catalog behind the tree.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
 
-    /// The kernel has ended the connection.
     pub fn ended(&self) {
         self.cache.alarm().ring();
     }
 
-    /// Whether opens are requests.
     pub fn sees_opens(&self) -> bool {
         self.opens.load(Ordering::Relaxed)
     }
 
-    /// The kernel turns out to insist on asking for each open.
+    /// Notes that the kernel keeps sending every open.
     pub fn see_opens(&self) {
         self.opens.store(true, Ordering::Relaxed);
     }
 
-    /// Has a directory in the root for views to be mounted on, listed or not. Says whether it could:
-    /// the dataset may have one of that name.
+    /// Shows a directory in the root for views to be mounted on, listed or not. Returns false if the
+    /// dataset has a directory of that name.
     pub fn show_views(&self, listed: bool) -> bool {
         let found = self.catalog.lookup(NodeId::ROOT, OsStr::new(VIEWS_NAME), true);
         let free = matches!(found, None | Some(Err(Errno::ENOENT)));
@@ -185,21 +178,22 @@ impl Dataset {
         free
     }
 
-    /// A reader asks for a file or something of it, and so has opened it or is about to.
+    /// Tells the planner that a reader has opened a file or is about to: it asks for the file, or something
+    /// about it.
     pub fn sighted(&self, node: NodeId, task: Option<u32>) {
         if let (Some(task), Some(file)) = (task, self.unseen(node)) {
             self.inbox.put(Event::Seen { task, file }, None);
         }
     }
 
-    /// A reader reads a file, which he has opened some time ago.
+    /// Tells the planner that a reader reads a file that it has opened before.
     fn touched(&self, file: FileId, task: u32) {
         if !self.sees_opens() {
             self.inbox.put(Event::Touched { task, file }, None);
         }
     }
 
-    /// The file that a node stands for, where its opens are no requests.
+    /// The file of a node if its opens are no requests.
     fn unseen(&self, node: NodeId) -> Option<FileId> {
         if self.sees_opens() {
             return None;
@@ -207,8 +201,8 @@ impl Dataset {
         self.catalog.served(node).ok().map(|served| served.file)
     }
 
-    /// Whether a file may be opened without a lookup: no open of it needs to be seen, or its read
-    /// will be. One with several names never, since not all of them could be taken back.
+    /// Whether a file may be opened without a lookup: its open need not be seen, or its read will be a
+    /// request. A file with several names may not, since not all of its names could be taken back.
     pub fn may_be_untracked(&self, attr: &Attr) -> bool {
         let flags = self.cache.file_flags();
         let untracked = |file| flags.is_untracked(file) || !flags.is_fetched(file);
@@ -216,36 +210,33 @@ impl Dataset {
         self.sees_opens() || file.is_some_and(untracked)
     }
 
-    /// Whether a file has no other name in the tree, however many links there are to it.
+    /// Whether a file has no other name in the tree, however many links it has.
     pub fn has_one_name(&self, attr: &Attr) -> bool {
         attr.stat.links < 2 || attr.node.file().is_some_and(|file| self.catalog.has_one_name(file))
     }
 
-    /// For how long the kernel may believe that a name stands for this node.
     pub fn entry_valid(&self, attr: &Attr) -> Duration {
         let tracked = attr.stat.kind == Kind::File && !self.may_be_untracked(attr);
         if tracked { Duration::ZERO } else { attr.valid }
     }
 
-    /// For how long the kernel may believe the attributes: those of one version of a file never
-    /// change.
+    /// How long the kernel may believe the attributes. Those of one version of a file never change.
     pub fn attr_valid(attr: &Attr) -> Duration {
         if attr.stat.kind == Kind::File { FOR_EVER } else { attr.valid }
     }
 
-    /// Tells of what a check at the source has brought to light.
     pub fn report(&self, changes: Changes) {
         if !changes.is_empty() {
             (self.on_changes)(changes);
         }
     }
 
-    /// Tells of what a check has brought to light, if it could be made.
+    /// Reports the changes of a check, if it succeeded.
     fn checked(&self, outcome: Result<Changes, Errno>) -> Result<(), Errno> {
         outcome.map(|changes| self.report(changes))
     }
 
-    /// Looks a name up for a task; for one of our own threads (none), which takes what is known.
+    /// Looks a name up for a task. Without a task, one of our own threads asks, and gets what is known.
     pub fn lookup(
         self: &Arc<Self>,
         parent: NodeId,
@@ -276,7 +267,7 @@ impl Dataset {
             let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
-                // Of several names one may be known to be still the same, and another may not.
+                // Another name of the same file may be known to be unchanged, while this one is not.
                 let is_only = |attr: &Attr| !dataset.catalog.is_shared(attr.node);
                 return Ok(Err(NotFound { errno, known: known().ok().filter(is_only) }));
             }
@@ -286,7 +277,7 @@ impl Dataset {
         });
     }
 
-    /// A lookup of a regular file is a sighting. It is told before the reply, after which the
+    /// A lookup of a regular file shows its reader. The planner is told before the reply, after which the
     /// reader goes on.
     fn looked_up(&self, result: &Result<Attr, Errno>, task: Option<u32>) {
         if let Ok(attr) = result
@@ -296,8 +287,8 @@ impl Dataset {
         }
     }
 
-    /// Attributes of a node; those of a directory not older than the period allows, and those of a
-    /// file neither if it is `in_doubt`.
+    /// Attributes of a node. Those of a directory, and of a file if it is `in_doubt`, are checked if they
+    /// are older than the period.
     pub fn getattr(
         self: &Arc<Self>,
         node: NodeId,
@@ -321,7 +312,7 @@ impl Dataset {
             Ok(attr) if in_doubt && attr.valid.is_zero() && task.is_some() => {
                 self.check_name(node, task, reply);
             }
-            // An open file may have become another version of which it gives the bytes.
+            // An open file may have become another version, whose bytes it gives.
             result => reply(result.or_else(|_| self.catalog.served_attr(node))),
         }
     }
@@ -329,7 +320,7 @@ impl Dataset {
     /// Attributes of a node, as known.
     ///
     /// # Errors
-    /// `ESTALE` for a version that is past.
+    /// `ESTALE` for a past version.
     pub fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
         let mode = match node {
             CONTROL_NODE => 0o500,
@@ -344,10 +335,8 @@ impl Dataset {
         Ok(attr)
     }
 
-    /// The directory that holds a node.
-    ///
     /// # Errors
-    /// `ESTALE` for a version that is past.
+    /// `ESTALE` for a past version.
     pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
         match node {
             CONTROL_NODE | VIEWS_NODE => Ok(NodeId::ROOT),
@@ -355,7 +344,8 @@ impl Dataset {
         }
     }
 
-    /// Lists a directory, sorted by name, for a task; for one of our own threads (none) as is known.
+    /// Lists a directory for a task, sorted by name. Without a task, one of our own threads asks, and gets
+    /// what is known.
     pub fn list(
         self: &Arc<Self>,
         node: NodeId,
@@ -375,7 +365,7 @@ impl Dataset {
         });
     }
 
-    /// What is in a directory, with that of the views where it is listed.
+    /// Adds the directory of the views if it is listed.
     fn with_views(&self, node: NodeId, mut listed: Vec<Listed>) -> Vec<Listed> {
         if node == NodeId::ROOT
             && self.lists_views.load(Ordering::Relaxed)
@@ -388,11 +378,11 @@ impl Dataset {
         listed
     }
 
-    /// A task opens a file to read it.
+    /// Tells the planner that a task opens a file.
     ///
     /// # Errors
-    /// `ESTALE` for a version that is past, also where the present one may turn out to be the same: the
-    /// kernel looks the name up again then, and opens the present one.
+    /// `ESTALE` for a past version, even if the present one may turn out to be the same: the kernel then
+    /// looks the name up again, and opens the present one.
     pub fn open(&self, node: NodeId, task: u32) -> Result<(), Errno> {
         let Served { node: present, file, .. } = self.catalog.served(node)?;
         if present != node && !self.catalog.unproved(present).is_empty() {
@@ -402,21 +392,21 @@ impl Dataset {
         Ok(())
     }
 
-    /// A large file that the kernel can read by itself, in the daemon's stead. Never blocks.
+    /// A large file that the kernel can read by itself. Never blocks.
     pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
         self.cache.lent(node)
     }
 
-    /// The kernel does so, and has forgotten the pages that it had of the file.
+    /// Tells the planner that the kernel reads a file by itself, and has forgotten the file's pages.
     pub fn passed(&self, node: NodeId) {
         if let Some(file) = node.file() {
             self.inbox.put(Event::Lent { file }, None);
         }
     }
 
-    /// A handle that [`open`](Self::open) gave is closed.
+    /// Tells the planner that a file which [`open`](Self::open) opened is closed.
     pub fn close(&self, node: NodeId) {
-        // The row stays the same whatever its version is by now.
+        // The row stays the same, whatever its present version.
         if let Some(file) = node.file() {
             self.inbox.put(Event::Closed { file }, None);
         }

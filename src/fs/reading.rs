@@ -1,8 +1,7 @@
-//! One read: which version of its file it gets, and where its bytes come from.
+//! Answers one read: which version of its file it gets, and where its bytes come from.
 //!
-//! A reader that has seen nothing of a version that is past gets the present one instead. So a file that
-//! turns out to have changed is read again, unless other bytes of the past version were handed out. To know
-//! that, the blocks that were handed out are brought first.
+//! If the file of a node has changed, the read gets the present version, unless different bytes of the past
+//! version were handed out. To know that, the blocks that were handed out are first fetched and compared.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,24 +19,22 @@ use crate::ids::{BlockId, FileId, PageRange};
 use crate::plan::Layout;
 use crate::source::Urgency;
 
-/// How often a read begins anew because its file has changed meanwhile.
+/// How often a read starts again because its file has changed meanwhile.
 pub(super) const RETRIES: u32 = 3;
 
-/// Blocks that one read has brought at once to know whether they are the same: for so many there is memory
-/// at any time.
+/// Blocks that one read fetches at once to compare them. There is always memory for this number.
 const PROVED_AT_ONCE: usize = 4;
 
 /// Takes the bytes of a read, or why there are none.
 pub(super) type Done = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
 
-/// A reader and what it wants.
 struct Reader {
     /// The node as the kernel has it.
     node: NodeId,
     task: u32,
     offset: u64,
     size: u32,
-    /// How often it may yet begin anew.
+    /// How often it may still start again.
     retries: u32,
     reply: Arc<Pending<ReadReply>>,
 }
@@ -50,7 +47,6 @@ impl Reader {
     }
 }
 
-/// The bytes that a read is to get.
 struct Part {
     node: NodeId,
     file: FileId,
@@ -59,8 +55,8 @@ struct Part {
 }
 
 impl Dataset {
-    /// A task reads a byte range, cut at the file's end. By a further connection it gets what lies in
-    /// the pages of the first one; what does not is missed like any other bytes.
+    /// Reads a byte range, cut at the file's end. A further connection gets the bytes that are in the first
+    /// connection's pages. All other bytes are a miss.
     pub fn read(
         self: &Arc<Self>,
         node: NodeId,
@@ -79,7 +75,7 @@ impl Dataset {
         self.serve(self.catalog.served(reader.node), reader);
     }
 
-    /// Has a reader get the bytes of a version.
+    /// Gets a reader the bytes of a version.
     fn serve(self: &Arc<Self>, served: Result<Served, Errno>, reader: Reader) {
         let Served { node, file, size, layout } = match served {
             Ok(served) => served,
@@ -92,7 +88,7 @@ impl Dataset {
         }
         let is_past = node != reader.node;
         let unproved = if is_past { self.catalog.unproved(node) } else { Vec::new() };
-        // Pages that lie there prove nothing.
+        // Bytes that are in pages prove nothing.
         let is_proved = unproved.is_empty();
         let beside = self.beside(&part, unproved);
         if !beside.is_empty() {
@@ -112,8 +108,8 @@ impl Dataset {
         }
     }
 
-    /// Of the blocks that a node of an earlier version may have shown, those that are not read now in any
-    /// case: when these come, it is known whether they are the same.
+    /// The blocks that earlier versions may have shown, without those that this read fetches in any case.
+    /// The fetch of a block shows whether it is the same.
     fn beside(&self, part: &Part, mut unproved: Vec<BlockId>) -> Vec<BlockId> {
         if !self.is_in_parts(part.node) {
             let length = part.range.end - part.range.start;
@@ -123,8 +119,7 @@ impl Dataset {
         unproved
     }
 
-    /// Has some of these blocks brought, and lets the read begin anew when it is known whether they are
-    /// the same.
+    /// Fetches some of these blocks, and starts the read again when it is known whether they are the same.
     fn prove(self: &Arc<Self>, node: NodeId, mut blocks: Vec<BlockId>, reader: Reader) {
         if !reader.reply.waits() {
             return;
@@ -139,7 +134,7 @@ impl Dataset {
         for (index, block) in blocks.into_iter().enumerate() {
             let join = Arc::clone(&join);
             let waiter = move |result: Result<Landed, ReadFailure>| {
-                // Nobody needs the bytes.
+                // The bytes are not needed.
                 let none = |_| Landed::from(Arc::new(Buffer::from(Vec::new())));
                 join.take(index, result.map(none));
             };
@@ -147,7 +142,7 @@ impl Dataset {
         }
     }
 
-    /// A task reads bytes that the kernel has no pages of.
+    /// Reads bytes of which the kernel has no pages.
     fn missed(self: &Arc<Self>, part: Part, reader: Reader) {
         let Part { node, file, layout, range } = part;
         let asked: Vec<(BlockId, Range<u64>)> = layout
@@ -176,7 +171,7 @@ impl Dataset {
         }
     }
 
-    /// A task reads bytes of one block, counted from its start.
+    /// Reads bytes of one block. The range counts from the block's start.
     fn read_block(
         &self,
         block: BlockId,
@@ -195,20 +190,20 @@ impl Dataset {
         }
     }
 
-    /// Whether readers of a node get the pages that they ask for, and no whole blocks.
+    /// Whether readers of a node get the pages that they ask for instead of whole blocks.
     fn is_in_parts(&self, node: NodeId) -> bool {
-        // By a further connection the kernel keeps nothing of what it is answered.
+        // On a further connection the kernel keeps no answered bytes.
         self.peeks.is_none()
             && node.file().is_some_and(|file| self.cache.file_flags().is_in_parts(file))
     }
 
-    /// A read has got its bytes, which are a node's, or begins anew.
+    /// Ends a read that has got bytes of `node`, or starts it again.
     fn came(self: &Arc<Self>, node: NodeId, result: Result<&[u8], ReadFailure>, reader: Reader) {
         let is_past = node != reader.node;
         match result {
-            // They have turned out to be others than those that its reader may have read before.
+            // They differ from bytes that the reader may have read before.
             Ok(_) if is_past && self.catalog.served(reader.node).is_err() => self.stale(reader),
-            // The file has changed once more, or is read in parts since then.
+            // The file has changed again, or has been read in parts meanwhile.
             Ok(_) if is_past && !self.catalog.unproved(node).is_empty() => self.again(reader),
             Ok(bytes) => reader.answer(Ok(bytes)),
             Err(ReadFailure::Errno(errno)) => reader.answer(Err(errno)),

@@ -1,8 +1,9 @@
-//! Who may read what was kept of a file: who could when it was kept, and may at the source now.
+//! Decides who may read a kept sample: users who could read the file when it was kept, and may read it at
+//! the source now.
 //!
-//! The rights of a file are its owner's, its group's and everybody's, less those that a directory above
-//! does not let pass. A view has no directories of the source above its files, so that all of it comes
-//! to bits of one mode. Where those cannot tell two users apart of which only one may read, neither may.
+//! The rights of a file are those of its owner, its group and all others, reduced by each directory above
+//! it. A view does not have the source's directories above its files. So all rights are expressed in the
+//! bits of one mode. If these bits cannot separate two users of whom only one may read, neither may.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use super::Dataset;
 use crate::catalog::{Catalog, FOR_EVER, NodeId};
 use crate::source::{Kind, Stat};
 
-/// Bits of a mode that let its owner, its group and others read a file, or search a directory.
+/// Bits of a mode that let the owner, the group and others read a file, or search a directory.
 const READ: [u16; 3] = [0o400, 0o040, 0o004];
 const SEARCH: [u16; 3] = [0o100, 0o010, 0o001];
 
-/// Who may read a sample at the source.
+/// The users who may read a sample at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     /// Permission bits.
@@ -29,24 +30,24 @@ pub struct Access {
 }
 
 impl Access {
-    /// Who may read a file, as far as its own mode says.
+    /// The users who may read a file by its own mode.
     pub fn of(file: &Stat) -> Self {
         Access { mode: file.mode & 0o444, uid: file.uid, gid: file.gid }
     }
 
-    /// The same, less those who may not search a directory above.
+    /// Removes users who may not search a directory above.
     pub fn below(self, directory: &Stat) -> Self {
         self.limited(directory, SEARCH)
     }
 
-    /// The same, less those who may not read what stands there now.
+    /// Removes users who may not read the file that is there now.
     pub fn and(self, file: &Stat) -> Self {
         self.limited(file, READ)
     }
 
-    /// The same, less those whom something does not let pass. Of its three classes the kernel takes
-    /// the first that a user is of. Ours are of other users where its owner or group is another one:
-    /// each class of its that some of them may be of has to let them pass.
+    /// Removes users whom `by` excludes. The kernel uses the first of its three classes that a user belongs
+    /// to. If `by` has another owner or group, users of one of our classes may belong to several classes of
+    /// `by`. Each of these classes must then let them pass.
     fn limited(self, by: &Stat, [owner, group, others]: [u16; 3]) -> Self {
         let (same_owner, same_group) = (by.uid == self.uid, by.gid == self.gid);
         let of_owner = if same_owner { owner } else { group | others };
@@ -65,12 +66,11 @@ impl Access {
     }
 }
 
-/// The rights that a source gives, for views of what was kept of its files.
+/// The rights that a source gives, for views of samples kept from its files.
 #[derive(Clone)]
 pub struct Rights(Arc<Dataset>);
 
 impl Rights {
-    /// Those of a dataset.
     pub fn new(dataset: &Arc<Dataset>) -> Self {
         Rights(Arc::clone(dataset))
     }
@@ -79,9 +79,9 @@ impl Rights {
         &self.0
     }
 
-    /// Calls `then` with who may read what was kept of the file at a path, and for how long that may be
-    /// believed. The source is asked as often as it is of names. Where it does not answer, what it said
-    /// last counts.
+    /// Calls `then` with the users who may read what was kept of the file at a path, and how long that may
+    /// be believed. The source is asked as often as for names. If it does not answer, its last answer
+    /// counts.
     pub fn now(
         &self,
         path: String,
@@ -108,7 +108,7 @@ impl Rights {
     }
 }
 
-/// The directory of a path, as far down as the catalog knows it.
+/// The deepest directory of a path that the catalog knows.
 fn directory_of(catalog: &Catalog, path: &Path) -> NodeId {
     let mut directory = NodeId::ROOT;
     for name in path {
@@ -120,8 +120,8 @@ fn directory_of(catalog: &Catalog, path: &Path) -> NodeId {
     directory
 }
 
-/// Who may read what was kept of the file at a path, as far as the catalog knows, and for how long
-/// that may be believed. Of what is gone, the directories above count that are left.
+/// Who may read what was kept of the file at a path, as far as the catalog knows, and how long that may be
+/// believed. If the file is gone, the directories that are left still count.
 fn known(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
     let (mut access, mut valid) = (kept, FOR_EVER);
     let mut at = catalog.getattr(NodeId::ROOT);
@@ -142,8 +142,8 @@ fn known(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
 }
 
 impl Dataset {
-    /// Checks what the source has along a path, where that was checked too long ago. Blocks. What it
-    /// does not tell is known as it was.
+    /// Checks each name of a path whose last check is too old. Blocks. If the source does not answer, the
+    /// name stays as it was known.
     fn look_along(&self, path: &Path) {
         let mut at = NodeId::ROOT;
         if self.catalog.getattr(at).is_ok_and(|root| root.valid.is_zero()) {
@@ -169,7 +169,7 @@ mod tests {
     use crate::cache::{Cache, Inbox};
     use crate::source::{PosixSource, Source};
 
-    /// Users and the groups that they are in.
+    /// Users and their groups.
     const USERS: [(u32, &[u32]); 8] = [
         (1, &[]),
         (1, &[10]),
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// What the kernel says.
+    /// What the kernel answers.
     fn may((mode, uid, gid): (u16, u32, u32), bits: [u16; 3], user: (u32, &[u32])) -> bool {
         let class = match user {
             (user, _) if user == uid => 0,
@@ -208,8 +208,8 @@ mod tests {
         mode & bits[class] != 0
     }
 
-    /// Each mode of a file and of a directory above it, of the same and of other owners and groups:
-    /// nobody may read in the view who may not at the source.
+    /// Tries each mode of a file and of a directory above it, with the same and with other owners and
+    /// groups. A user who may not read at the source may not read in the view.
     #[test]
     fn nobody_may_read_more_than_at_the_source() {
         let owners = [(1, 10), (1, 20), (2, 10), (2, 20)];
@@ -230,7 +230,7 @@ mod tests {
                     assert!(!seen(below) || at_source && passes, "{user:?} {read:o} {search:o}");
                     let reads = may((now, uid, gid), READ, user);
                     assert!(!seen(and) || at_source && reads, "{user:?} {read:o} {now:o}");
-                    // Of one owner and group the bits tell all.
+                    // For one owner and group, the bits are exact.
                     let same = (uid, gid) == (1, 10);
                     assert!(!same || seen(below) == (at_source && passes), "{read:o} {search:o}");
                 }
@@ -262,7 +262,7 @@ mod tests {
         set("", 0o755);
         set("a/b/file", 0o644);
         let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
-        // Everything is to be looked at again each time.
+        // Each name is to be checked again each time.
         let catalog = Catalog::scan(source, 1, Some(Duration::ZERO)).unwrap();
         let path = Path::new("a/b/file");
         let look = || {
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(known(&catalog, path, less).0, less, "what was kept was not for all");
     }
 
-    /// Who mounts for himself may read a file by its group, until that is taken from it.
+    /// A user who mounts for themselves may read a file by its group, until the group loses the right.
     #[test]
     fn rights_are_asked_for_again_as_names_are() {
         let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Reads of several blocks, whose pages the kernel keeps locked until all of them are there.
+//! Reads of several blocks, whose pages the kernel keeps locked until all of them have arrived.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -14,18 +14,17 @@ use crate::ids::BLOCK_BYTES;
 use crate::source::instead::Instead;
 use crate::source::{PosixSource, ReadError, ReadRequest, Source};
 
-/// What only a broken program takes.
+/// A time that only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Reads that are answered when a test says so.
 type Held = Arc<Mutex<Vec<ReadRequest>>>;
 
-/// What lies in the page cache of the file, from its start on.
+/// The file's bytes in the page cache, from its start.
 type Lying = Arc<Mutex<Vec<u8>>>;
 
-/// Page cache that tells where blocks are put.
+/// A page cache that reports where blocks are put.
 struct Told(std::sync::mpsc::Sender<u64>, Lying);
 
 impl Pages for Told {
@@ -67,7 +66,6 @@ struct Stand {
     files: tempfile::TempDir,
 }
 
-/// A file of three blocks.
 fn stand() -> Stand {
     let files = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..3 * BLOCK).map(|at| (at / 7) as u8).collect();
@@ -90,7 +88,7 @@ fn stand() -> Stand {
 }
 
 impl Stand {
-    /// Answers the read of the block at an offset, once it is asked for.
+    /// Answers the read of the block at an offset, once it is requested.
     fn answer(&self, offset: usize, errno: Option<Errno>) {
         let request = self.request(offset);
         match errno {
@@ -99,7 +97,7 @@ impl Stand {
         }
     }
 
-    /// The read of the block at an offset, once it is asked for.
+    /// The read of the block at an offset, once it is requested.
     fn request(&self, offset: usize) -> ReadRequest {
         let start = Instant::now();
         loop {
@@ -142,7 +140,7 @@ fn a_block_is_not_pushed_before_reads_of_it_are_answered() {
     let across = BLOCK - 10..BLOCK + 10;
     let waiting = stand.read(across.clone());
     stand.answer(0, None);
-    // Who wants nothing else has the bytes at once, and another block is pushed.
+    // A read of one block gets its bytes at once, and another block is pushed.
     let (alone, last) = (stand.read(0..100), stand.read(2 * BLOCK..2 * BLOCK + 5));
     assert!(alone.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..100]);
     stand.answer(2 * BLOCK, None);
@@ -166,7 +164,7 @@ fn what_waits_for_a_read_that_fails_is_pushed() {
     assert_eq!(stand.pushes(), [2 * BLOCK_BYTES]);
 }
 
-/// A file over a source that a test has in its hands, with a look at the source at each doubt.
+/// As [`stand`], with a check at the source at each doubt.
 fn checked(period: Option<Duration>) -> Stand {
     let mut stand = stand();
     let open = || PosixSource::open(stand.files.path(), 4).unwrap();
@@ -194,7 +192,7 @@ impl Stand {
         self.rewrite(first.into());
     }
 
-    /// Writes the file as of so many seconds after 1970.
+    /// Writes the file with a time in seconds after 1970.
     fn rewrite(&self, seconds: u64) {
         let path = self.files.path().join("file");
         std::fs::write(&path, &self.bytes).unwrap();
@@ -213,7 +211,7 @@ fn who_has_read_nothing_of_a_version_that_is_past_gets_the_present_one() {
         (0..2).for_each(|_| stand.answer(0, None));
         (0..2).for_each(|_| stand.answer(BLOCK, None));
         assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..BLOCK + 10]);
-        // It has read this version now: what it has read is brought again, and is not the same.
+        // The reader has read this version now. Its blocks are fetched again, and differ.
         stand.write(2, 3 * BLOCK);
         let read = stand.read(2 * BLOCK..2 * BLOCK + 10);
         [2 * BLOCK, 0, BLOCK].into_iter().for_each(|offset| stand.answer(offset, None));
@@ -229,7 +227,7 @@ fn a_large_file_is_read_on_if_all_blocks_that_were_read_are_the_same() {
         [0, BLOCK].into_iter().for_each(|offset| stand.answer(offset, None));
         assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
         assert_eq!(stand.pushes(), [0, BLOCK_BYTES]);
-        // First a byte that nobody has read, then the time alone.
+        // First an unread byte changes, then only the time.
         stand.bytes[3 * BLOCK - 1] ^= 1;
         for seconds in [1, 2] {
             stand.rewrite(seconds);
@@ -254,7 +252,7 @@ fn a_large_file_is_read_on_if_all_blocks_that_were_read_are_the_same() {
     }
 }
 
-/// The kernel keeps of each page that it was answered what it was then.
+/// The kernel keeps each page that was answered, as it was then.
 #[test]
 fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are_the_same() {
     const PAGE: usize = 4096;
@@ -266,7 +264,7 @@ fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are
         stand.answer(offset, None);
         assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
     }
-    // First a byte beside the pages that were read, then the time alone, then a byte of a page.
+    // First a byte outside the read pages changes, then only the time, then a byte of a read page.
     let changes = [(1, Some(PAGE), true), (2, None, true), (3, Some(BLOCK + 5 * PAGE), false)];
     for (seconds, changed, is_same) in changes {
         let offset = 2 * BLOCK + PAGE * seconds as usize;
@@ -274,7 +272,7 @@ fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are
         stand.rewrite(seconds);
         let read = stand.read(offset..offset + 10);
         stand.answer(offset, None);
-        // What was read before is brought whole.
+        // Blocks that were read before are fetched whole.
         let before = if seconds == 1 { 2 } else { 3 };
         for block in 0..before {
             assert!(read.try_recv().is_err(), "it is not known yet whether it may be read");
@@ -290,7 +288,7 @@ fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are
     assert!(stand.pushed.try_recv().is_err(), "the kernel keeps what its readers were answered");
 }
 
-/// Pages of the later version that somebody has read in parts do not show that it is the same.
+/// Pages of the later version that were read in parts do not show that it is the same.
 #[test]
 fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
     let stand = checked(None);
@@ -326,7 +324,7 @@ fn a_read_of_a_file_that_changes_again_and_again_ends() {
     stand.answer(0, None);
     assert!(read.recv_timeout(LIMIT).unwrap().is_ok());
     let read = stand.read(BLOCK..BLOCK + 10);
-    // The file changes when it has been looked at, before it is read. What was read is compared each time.
+    // The file changes between its check and its read. The read blocks are compared each time.
     for (seconds, offset) in (0..).zip([BLOCK].into_iter().chain([0; RETRIES as usize])) {
         let request = stand.request(offset);
         stand.rewrite(seconds);
@@ -360,7 +358,7 @@ fn a_source_that_contradicts_itself_is_an_error_after_a_few_reads() {
     assert!(read.recv_timeout(LIMIT).unwrap().unwrap() == stand.bytes[..10]);
 }
 
-/// As when the source hangs: the kernel does not let a killed task go by itself.
+/// As when the source hangs: the kernel does not release a killed task by itself.
 #[test]
 fn a_read_of_a_killed_task_is_answered_and_its_bytes_are_kept() {
     let stand = stand();
@@ -389,7 +387,7 @@ fn a_brief_question_about_a_place_that_hangs_is_answered_at_once_and_not_kept() 
             Ok(2)
         };
         stand.dataset.ask_briefly(NodeId::ROOT, reply, || Ok(1), asks);
-        // Nobody looks at what waits.
+        // No look answers waiting requests in this test.
         answer.recv_timeout(LIMIT).unwrap()
     };
     let start = Instant::now();

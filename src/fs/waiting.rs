@@ -1,16 +1,16 @@
-//! Requests that wait for the source, and how they stop waiting without its answer.
+//! Notes the requests that wait for the source, and ends their wait if it does not answer.
 //!
-//! The kernel holds a task in a request that was taken up until that is answered, even if the task is
-//! killed. So a look that is repeated goes through the requests that wait:
+//! The kernel holds a task until a request that the daemon has taken is answered, even if the task is
+//! killed. So a periodic look goes through the waiting requests:
 //!
 //! 1. A request whose task is being killed is answered with `EINTR`.
 //! 2. A request that may only wait briefly is answered from memory when its time is over.
-//! 3. One that waits for the cache disk gets an error if that hangs.
+//! 3. A request that waits for the cache disk gets an error if the disk hangs.
 //!
 //! The answer that comes later is dropped.
 //!
-//! As long as a name is looked up or a directory is listed, the kernel may have the directory locked, so
-//! the table also says of which directory a request is.
+//! While a name is looked up or a directory is listed, the kernel may have the directory locked. So the
+//! table also says which directory a request is about.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -22,10 +22,9 @@ use crate::catalog::NodeId;
 use crate::disk::Alarm;
 use crate::sync::Mutex;
 
-/// Takes the answer to a request.
 pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
-/// How old a request is before its task is looked at, and how often tasks are looked at.
+/// The age at which a request's task is looked at, and the time between two looks at tasks.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reply that is sent once: with the answer, or by a look.
@@ -36,7 +35,7 @@ pub(crate) struct Pending<R> {
     late: Option<Late<R>>,
 }
 
-/// When a request has waited for long enough, and what it is answered with then.
+/// When a request has waited long enough, and how it is answered then.
 struct Late<R> {
     is_due: Box<dyn Fn(Instant) -> bool + Send + Sync>,
     answer: Box<dyn Fn(R) + Send + Sync>,
@@ -55,7 +54,7 @@ impl<R> Pending<R> {
         self.reply.lock().take()
     }
 
-    /// Sends what a request gets that has waited for long enough.
+    /// Sends the answer for a request that has waited long enough.
     pub(crate) fn answer_late(&self) {
         if let Some(late) = &self.late {
             self.take().into_iter().for_each(&late.answer);
@@ -68,7 +67,7 @@ impl<R> Pending<R> {
     }
 }
 
-/// What a look does with a request of any kind.
+/// What a look needs of a request, whatever its answer is.
 trait Waits: Send + Sync {
     fn is_unanswered(&self) -> bool;
     fn is_late(&self, now: Instant) -> bool;
@@ -94,20 +93,17 @@ impl<R: Send> Waits for Pending<R> {
     }
 }
 
-/// A request in the table.
 struct Entry {
     since: Instant,
-    /// None where the kernel does not say for which task it asks.
+    /// None if the kernel does not say which task asks.
     task: Option<u32>,
-    /// The directory that it lists or whose name it is about.
+    /// The directory that it lists, or that holds its name.
     directory: Option<NodeId>,
     request: Weak<dyn Waits>,
 }
 
-/// The requests that wait.
 pub(crate) struct Waiting {
     entries: Mutex<Vec<Entry>>,
-    /// When tasks were looked at last.
     looked: Mutex<Instant>,
     /// Wakes the thread that looks.
     alarm: Arc<Alarm>,
@@ -119,25 +115,23 @@ impl Waiting {
         Waiting { entries: Mutex::default(), looked: Mutex::new(Instant::now()), alarm }
     }
 
-    /// Whether no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.lock().is_empty()
     }
 
-    /// Whether a request about a directory waits that came before a moment.
+    /// Whether a request about a directory waits since before a moment.
     pub(crate) fn has(&self, directory: NodeId, before: Instant) -> bool {
         let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
         let entries = self.entries.lock();
         let meant = entries.iter().filter(is_meant);
-        // A reply that nobody else holds any more is sent where it is dropped: after the lock.
+        // Dropping the last reference to a reply sends it, so it is dropped after the lock.
         let found: Vec<Arc<dyn Waits>> =
             meant.filter_map(|entry| entry.request.upgrade()).collect();
         drop(entries);
         found.iter().any(|request| request.is_unanswered())
     }
 
-    /// Notes a request of a task, which may be about a directory. `interrupt` sends its reply with
-    /// `EINTR`.
+    /// Notes a request of a task, which may be about a directory. `interrupt` sends its reply with `EINTR`.
     pub(crate) fn enter<R: Send + 'static>(
         &self,
         task: Option<u32>,
@@ -149,8 +143,8 @@ impl Waiting {
         self.note(task, directory, Pending { reply, interrupt, late: None })
     }
 
-    /// As [`enter`](Self::enter), of a request that may wait for `patience`. `from_memory` answers it
-    /// then.
+    /// As [`enter`](Self::enter), for a request that may wait for `patience`. Then `from_memory` answers
+    /// it.
     pub(crate) fn enter_briefly<T: 'static>(
         &self,
         task: Option<u32>,
@@ -162,8 +156,8 @@ impl Waiting {
         self.enter_until(task, reply, move |now| now >= end, from_memory)
     }
 
-    /// As [`enter`](Self::enter), of a request that waits until a look finds that `is_due`. `late` answers
-    /// it then.
+    /// As [`enter`](Self::enter), for a request that waits until a look finds that `is_due`. Then `late`
+    /// answers it.
     pub(crate) fn enter_until<T: 'static>(
         &self,
         task: Option<u32>,
@@ -184,7 +178,7 @@ impl Waiting {
     ) -> Arc<Pending<R>> {
         let pending = Arc::new(pending);
         let request: Weak<Pending<R>> = Arc::downgrade(&pending);
-        // The kernel has no task 0: it stands for one in another container.
+        // The kernel has no task 0. The number stands for a task in another container.
         let task = task.filter(|task| *task != 0);
         let entry = Entry { since: Instant::now(), task, directory, request };
         self.entries.lock().push(entry);
@@ -192,7 +186,7 @@ impl Waiting {
         pending
     }
 
-    /// Ends the wait of requests that are late, and once a second of those whose task is being killed.
+    /// Answers requests that are late, and, once a second, requests whose task is being killed.
     pub(crate) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
         let kills = {
             let mut looked = self.looked.lock();
@@ -200,7 +194,7 @@ impl Waiting {
             *looked = if is_due { now } else { *looked };
             is_due
         };
-        // A reply that nobody else holds any more is sent where it is dropped: after the lock.
+        // Dropping the last reference to a reply sends it, so it is dropped after the lock.
         let mut found: Vec<(Option<u32>, Arc<dyn Waits>)> = Vec::new();
         self.entries.lock().retain(|entry| {
             let Some(request) = entry.request.upgrade() else { return false };
@@ -222,7 +216,6 @@ impl Waiting {
     }
 }
 
-/// Answers a request whose task is being killed.
 pub(crate) fn interrupted<T>(reply: Reply<T>) {
     reply(Err(Errno::EINTR));
 }

@@ -1,11 +1,11 @@
-//! How many pages of a file the kernel holds: cachestat(2), Linux 6.5.
+//! Counts the pages of a file in the page cache: cachestat(2), Linux 6.5.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 use nix::libc;
 
-/// Its number, the same on every architecture.
+/// The number of the system call, the same on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 #[repr(C)]
@@ -24,15 +24,15 @@ struct Counts {
     recently_evicted: u64,
 }
 
-/// Pages of a byte range that are in the page cache.
+/// Counts the pages of a byte range that are in the page cache.
 ///
 /// # Errors
-/// `ENOSYS` on kernels that cannot tell.
+/// `ENOSYS` on kernels without the call.
 pub(super) fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<u64, Errno> {
     let range = Range { offset, length };
     let mut counts = Counts::default();
-    // SAFETY: both structures are laid out as the kernel has them and outlive the call, which
-    // writes to the second alone; the descriptor is open.
+    // SAFETY: both structures have the kernel's layout and outlive the call, which writes only to the
+    // second. The descriptor is open.
     let result = unsafe {
         libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0)
     };

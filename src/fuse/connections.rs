@@ -1,9 +1,9 @@
-//! The kernel's list of FUSE connections, by which one is ended from outside.
+//! Ends a FUSE connection from outside, through the kernel's list of connections.
 //!
-//! Aborting a connection sets every task free that waits in it: readers, our own threads, and a push
-//! that waits for pages which a reader's request has locked. It needs no path to the mount, which a
-//! lazy unmount takes away. Root reaches the list by a mount of its own that is never attached
-//! anywhere; another user needs it mounted at its usual place.
+//! Aborting a connection frees every task that waits in it: readers, our own threads, and a push that waits
+//! for pages which a reader's request has locked. It needs no path to the mount, which a lazy unmount takes
+//! away. Root reaches the list through a mount of its own that is attached nowhere. Another user needs the
+//! list mounted at its usual place.
 
 use std::fs::File;
 use std::io::{Result, Write};
@@ -16,33 +16,32 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::table::is_mounted;
 
-/// Where the list is mounted, if it is.
+/// The usual place of the list.
 const LIST: &str = "/sys/fs/fuse/connections";
 
-/// Aborts the connection whose device has this minor number. Says whether that could be asked for.
+/// Aborts the connection whose device has this minor number. Returns whether the kernel took the request.
 pub(super) fn abort(minor: u64) -> bool {
     let abort = list().and_then(|list| open(&list, minor, "abort", OFlags::WRONLY));
     abort.and_then(|mut file| file.write_all(b"1")).is_ok()
 }
 
-/// What ends one connection. It does nothing to a later connection whose device gets the same number:
-/// the kernel parts these files from a connection that it forgets.
+/// The files that end one connection. They have no effect on a later connection whose device gets the same
+/// number: the kernel detaches these files from a connection that it forgets.
 #[derive(Debug)]
 pub struct Switch {
     abort: File,
-    /// How many requests wait, in one line.
+    /// The number of waiting requests, in one line.
     waiting: File,
 }
 
 impl Switch {
-    /// That of the connection whose device has this minor number now.
+    /// The switch of the connection whose device has this minor number now.
     pub(super) fn of(minor: u64) -> Option<Self> {
         let list = list().ok()?;
         let abort = open(&list, minor, "abort", OFlags::WRONLY).ok()?;
         Some(Switch { abort, waiting: open(&list, minor, "waiting", OFlags::RDONLY).ok()? })
     }
 
-    /// One whose files are these.
     #[cfg(test)]
     pub fn of_files(abort: &Path, waiting: &Path) -> Result<Self> {
         Ok(Switch {
@@ -51,18 +50,17 @@ impl Switch {
         })
     }
 
-    /// Whether there is no such connection any more.
     pub fn is_gone(&self) -> bool {
         matches!(self.waiting.read_at(&mut [0; 32], 0), Ok(0))
     }
 
-    /// Aborts the connection. Says whether that could be asked for.
+    /// Aborts the connection. Returns whether the kernel took the request.
     pub fn abort(&self) -> bool {
         (&self.abort).write_all(b"1").is_ok()
     }
 }
 
-/// The root of the list: of a mount of our own, or of the one at its usual place.
+/// The root of the list: of our own mount, or of the mount at the usual place.
 fn list() -> Result<OwnedFd> {
     own_list().or_else(|_| File::open(LIST).map(OwnedFd::from))
 }
@@ -72,12 +70,12 @@ fn open(list: &OwnedFd, minor: u64, name: &str, access: OFlags) -> Result<File> 
     Ok(openat(list, path, access | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-/// Whether this user can abort connections of his own: as root, or by the list at its usual place.
+/// Whether this user can abort their own connections: as root, or through the list at its usual place.
 pub fn can_abort() -> bool {
     own_list().is_ok() || is_mounted(Path::new(LIST))
 }
 
-/// The root of the list, mounted nowhere. Only root may have it.
+/// The root of the list, in a mount that is attached nowhere. Only root may create it.
 fn own_list() -> Result<OwnedFd> {
     let filesystem = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&filesystem)?;

@@ -1,8 +1,8 @@
-//! The control files.
+//! The control files: virtual files that show the state of the daemon and take orders.
 //!
-//! A file is rendered when it is opened and read past the page cache, so each open shows the state
-//! of its moment at its exact size. What is written is taken when its descriptor is closed: the
-//! close fails with `EINVAL` where it is refused.
+//! A file is rendered when it is opened, and it is read past the page cache. So each open shows the state
+//! of its moment, at its exact size. Written text is taken when its descriptor is closed. If the text is
+//! refused, the close fails with `EINVAL`.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -15,26 +15,22 @@ use super::virtual_files::{Done, Name, Node, Opened, Tree, attr, part};
 use super::writing::{Takes, Whole};
 use crate::fs::NAME_MAX;
 
-/// Renders a file's content.
 pub type Render = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// Takes what was written to a file, or refuses it.
 pub type Accept = Box<dyn Fn(&[u8]) -> Result<(), ()> + Send + Sync>;
 
-/// One control file.
 pub struct ControlFile {
     pub name: &'static str,
     pub render: Render,
-    /// What happens to what is written; none: it cannot be.
+    /// Takes the text that is written. If none, the file cannot be written.
     pub accept: Option<Accept>,
 }
 
 const ROOT: u64 = 1;
 
-/// The control files. Node 1 is the directory, file `n` is node `n + 2`.
+/// The control files. Node 1 is the directory, and file `n` is node `n + 2`.
 pub(super) struct Control(pub(super) Arc<Vec<ControlFile>>);
 
-/// The file of a node.
 fn file(files: &[ControlFile], node: u64) -> Result<&ControlFile, Errno> {
     let index = node.checked_sub(2).and_then(|index| usize::try_from(index).ok());
     index.and_then(|index| files.get(index)).ok_or(Errno::ENOENT)
@@ -96,7 +92,7 @@ impl Tree for Control {
         Ok(())
     }
 
-    /// Taking an order may need a while; the connection goes on meanwhile.
+    /// Runs on a thread of its own: taking an order may take a while, and the connection goes on meanwhile.
     fn take(&self, node: u64, whole: Arc<Whole>, done: Done) {
         let files = Arc::clone(&self.0);
         let take = move || {
@@ -104,7 +100,7 @@ impl Tree for Control {
             let taken = accept.map(|accept| accept(&whole.bytes).map_err(|()| Errno::EINVAL));
             done(taken.unwrap_or(Err(Errno::EBADF)));
         };
-        // Where no thread can be had the reply is dropped, and the close fails with EIO.
+        // If no thread can be started, the reply is dropped, and the close fails with EIO.
         let _ = std::thread::Builder::new().name("belady-control".into()).spawn(take);
     }
 }

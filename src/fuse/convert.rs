@@ -1,4 +1,4 @@
-//! Between our types and those of the protocol.
+//! Converts our types to those of the protocol.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

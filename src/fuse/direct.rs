@@ -1,10 +1,10 @@
-//! Files of a further connection, which keeps no pages: the first one does.
+//! Serves the files of a further connection, which keeps no pages: only the first connection does.
 //!
-//! 1. They are opened for direct I/O: each read is a request, and its bytes stay nowhere. Where the
-//!    kernel does not map such files for several (before Linux 6.6), they are read by way of pages
-//!    instead.
-//! 2. Maps and sendfile(2) have pages all the same. They are dropped when a descriptor of their file
-//!    is closed, of which the last one is, at the latest, when nobody maps it any more.
+//! 1. Files are opened for direct I/O. Each read is then a request, and its bytes are not cached. Before
+//!    Linux 6.6, the kernel allows no shared maps of such files. There, files are read through the page
+//!    cache instead.
+//! 2. Maps and sendfile(2) fill pages all the same. These pages are dropped whenever an open of the file
+//!    ends. A map keeps its open alive, so the last open ends after the last map.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,13 @@ use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
-/// What a further connection has of files.
 pub(super) struct Direct {
-    /// Whether the kernel maps files for several that are opened for direct I/O.
+    /// Whether the kernel allows shared maps of files that are opened for direct I/O.
     maps: AtomicBool,
-    /// Files that there may be pages of.
+    /// Files that may have pages.
     paged: Mutex<BTreeSet<NodeId>>,
     notifier: OnceLock<Arc<Notifier>>,
-    /// A notification may wait for what a request holds.
+    /// Drops pages. It has a thread of its own: a notification may wait for a lock that a request holds.
     dropper: Pool,
 }
 
@@ -45,18 +44,15 @@ impl Direct {
         self.paged.lock()
     }
 
-    /// The kernel's end of the connection.
     pub(super) fn connect(&self, notifier: Arc<Notifier>) {
-        // There is but one.
+        // It is called once.
         let _ = self.notifier.set(notifier);
     }
 
-    /// The kernel maps files for several that are opened for direct I/O.
     pub(super) fn set_maps(&self) {
         self.maps.store(true, Ordering::Relaxed);
     }
 
-    /// How files are opened.
     pub(super) fn flags(&self) -> FopenFlags {
         match self.maps.load(Ordering::Relaxed) {
             true => FopenFlags::FOPEN_DIRECT_IO,
@@ -64,21 +60,21 @@ impl Direct {
         }
     }
 
-    /// A file is read: into pages unless it is for somebody.
+    /// Notes a read. The kernel reads into pages if the request names no lock owner.
     pub(super) fn read(&self, node: NodeId, owner: Option<LockOwner>) {
         if owner.is_none() {
             self.paged().insert(node);
         }
     }
 
-    /// A descriptor of a file is closed, which may have been mapped.
+    /// Drops the pages of a file if one of its descriptors is closed, which may have been mapped.
     pub(super) fn closed(&self, node: NodeId) {
         if !self.paged().remove(&node) {
             return;
         }
         let Some(notifier) = self.notifier.get().map(Arc::clone) else { return };
         self.dropper.submit(Urgency::Prefetch, move || match notifier.forget_pages(node) {
-            // Forgotten already, or unmounted.
+            // The node is forgotten already, or the mount is unmounted.
             Ok(()) | Err(Errno::ENOENT | Errno::ENODEV | Errno::ENOTCONN) => {}
             Err(errno) => tracing::debug!(%errno, "pages of a further mount point are left"),
         });

@@ -1,9 +1,9 @@
-//! Answers about names and attributes: for how long the kernel may believe them.
+//! Answers lookups and questions for attributes, and decides how long the kernel may believe the answers.
 //!
-//! The kernel drops a name whose lookup fails, with its pages, and with all that is below a directory.
-//! If the source cannot say what a name stands for, its pages are to stay for when it can again. So
-//! the lookup is answered with what was known, to be believed for no time. The kernel asks for the
-//! attributes before it opens, walks or tells anything, and that question gets the error.
+//! If a lookup fails, the kernel drops the name, its pages, and all that is below a directory. If the
+//! source cannot say what a name stands for, its pages are to stay until it can again. So the lookup is
+//! answered with what was known, with a lifetime of zero. Before the kernel opens or walks the node, or
+//! reports anything of it, it asks for the attributes. That question gets the error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,17 @@ use crate::catalog::{Attr, NodeId};
 use crate::fs::{Dataset, NotFound};
 use crate::source::Kind;
 
-/// For how long a file is opened without asking where the kernel cannot be made to ask again.
+/// How long a file is opened without a request if the kernel cannot be made to ask again.
 const TRUST_MAX: Duration = Duration::from_secs(5);
 
-/// For how long the kernel may believe a name. Where it could not be made to ask again, a file
-/// is opened without asking for a short while only.
+/// How long the kernel may believe a name. If it cannot be made to ask again, the time is short for files
+/// whose opens are no requests.
 pub(super) fn entry_valid(dataset: &Dataset, known: &Known, attr: &Attr) -> Duration {
     let valid = dataset.entry_valid(attr);
     let bounded = !dataset.sees_opens() && attr.stat.kind == Kind::File && !known.expires();
     if bounded { valid.min(TRUST_MAX) } else { valid }
 }
 
-/// For how long the kernel may believe the attributes of a node that it knows.
 fn attr_valid(known: &Known, attr: &Attr) -> Duration {
     if !attr.valid.is_zero() {
         known.doubt(attr.node, false);
@@ -36,7 +35,7 @@ fn attr_valid(known: &Known, attr: &Attr) -> Duration {
     if in_doubt { Duration::ZERO } else { Dataset::attr_valid(attr) }
 }
 
-/// An answer about a name: the kernel knows the node from then on.
+/// Answers a lookup. The kernel knows the node from then on.
 pub(super) fn reply_entry(
     dataset: &Dataset,
     known: &Known,
@@ -45,7 +44,7 @@ pub(super) fn reply_entry(
 ) {
     let (attr, attrs, entry) = match result {
         Ok(attr) => {
-            // Noted before it is decided, so that a file which is taken back meanwhile is told.
+            // Noted before the answer is decided. If the name is taken back meanwhile, the kernel is told.
             known.looked_up(attr.node, true);
             (attr, attr_valid(known, &attr), entry_valid(dataset, known, &attr))
         }
@@ -64,8 +63,8 @@ pub(super) fn reply_entry(
     reply.entry_with_ttls(&attrs, &entry, &convert::attr(&attr), Generation(0));
 }
 
-/// Answers what the attributes of a node are, for a task or our own threads (none). `is_open`: by a
-/// descriptor, whose file goes on to be what it was.
+/// Answers what the attributes of a node are. `task` is none for our own threads. `is_open` says that a
+/// descriptor asks, whose file stays what it was.
 pub(super) fn reply_attr(
     dataset: &Arc<Dataset>,
     known: &Arc<Known>,

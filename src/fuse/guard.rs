@@ -1,8 +1,8 @@
-//! A panic in an answer costs its request an `EIO`, and nothing else.
+//! Makes a panic in an answer cost its request an `EIO`, and nothing else.
 //!
-//! The crate's request loop would end with the thread that panics, and every reader would wait for
-//! ever. So each request runs inside [`caught`]. Its reply is dropped by the panic, on whichever
-//! thread it is by then, and a reply that is dropped unsent answers `EIO`.
+//! The request loop of `fuser` would end with the thread that panics, and its readers would wait for ever.
+//! So each request runs inside [`caught`]. The panic drops the reply, on whichever thread the reply is by
+//! then. A reply that is dropped unsent answers `EIO`.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use fuser::{
 
 use super::watchdog::Answering;
 
-/// A filesystem whose requests may panic, and are counted.
+/// A filesystem whose requests are counted and may panic.
 pub(super) struct Guarded<F> {
     filesystem: F,
     answering: Arc<Answering>,
@@ -37,12 +37,12 @@ thread_local! {
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread answers a request at this moment: it may not wait for the kernel then.
+/// Whether this thread is answering a request. If so, it may not wait for the kernel.
 pub(super) fn is_answering() -> bool {
     ANSWERS.get()
 }
 
-/// Runs the answer to a request. A panic ends here; its message is logged by the panic hook.
+/// Runs the answer to a request and catches its panic. The panic hook logs the message.
 fn caught(request: &str, answer: impl FnOnce()) {
     ANSWERS.set(true);
     if catch_unwind(AssertUnwindSafe(answer)).is_err() {
@@ -51,8 +51,8 @@ fn caught(request: &str, answer: impl FnOnce()) {
     ANSWERS.set(false);
 }
 
-/// Every request of the trait, whether the filesystem has an answer of its own or not; a batch of
-/// forgets comes one by one.
+/// Every request of the trait, whether the filesystem implements it or not. Only `batch_forget` is left
+/// out: its default calls `forget` for each node.
 macro_rules! requests {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(fn $name(&self, request: &Request, $($argument: $kind),*) {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics where it is, or on another thread with the reply in its hands.
+    /// Panics on the request thread, or on another thread that holds the reply.
     struct Panicking;
 
     impl Filesystem for Panicking {
@@ -159,7 +159,6 @@ mod tests {
         }
     }
 
-    /// The kernel's end of a connection.
     struct Kernel(File, u64);
 
     const STATFS: u32 = 17;
@@ -168,7 +167,7 @@ mod tests {
     const INIT: u32 = 26;
 
     impl Kernel {
-        /// Sends a request about the root, and gives the errno of its reply.
+        /// Sends a request about the root, and returns the errno of its reply.
         fn ask(&mut self, opcode: u32, body: &[u8]) -> Errno {
             self.1 += 1;
             let mut message = (40 + body.len() as u32).to_ne_bytes().to_vec();

@@ -1,17 +1,17 @@
-//! Threads that use our own mount.
+//! Runs the threads that use our own mount, so that a killed daemon still ends.
 //!
-//! A thread that waits for an answer of its own daemon cannot be killed: it goes on waiting until
-//! the answer comes or the device is closed, and a killed daemon's device is closed when no thread
-//! has it any more. So these threads have descriptors of their own, and none of a device: once the
-//! others have ended the kernel ends the connection, what is waited for here, and what readers wait
-//! for. They begin with none at all: a copy of what another thread has open at that moment, a file in
-//! the mount or a pipe whose end somebody waits for, would stay open for good.
+//! A thread that waits for an answer of its own daemon cannot be killed. It waits until the answer comes or
+//! the device is closed. The device of a killed daemon is closed when none of its threads has the device
+//! open any more. So these threads have a descriptor table of their own, without any device. When all other
+//! threads have ended, the kernel ends the connection, and with it the waits of these threads and of
+//! readers. No descriptor is copied into the table. A copy of what another thread has open at that moment
+//! would stay open for good: a file in the mount, or a pipe whose end a process waits for.
 //!
-//! Who reads pages may wait for those that a reader's own request has locked, and so for the source.
-//! That is done on threads for it alone, which no fetch waits for.
+//! A read of pages may wait for pages that a reader's own request has locked, and so for the source. Such
+//! reads have threads of their own, so that no fetch waits for them.
 //!
-//! The kernel may hold one of them up as long as the source hangs: a lookup of ours waits for that of a
-//! reader in the same directory. What else is asked of that directory is refused then.
+//! The kernel may hold a thread up as long as the source hangs: our lookup waits for a reader's lookup in
+//! the same directory. Further work in that directory is then refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,45 +26,44 @@ use super::own::OwnThreads;
 use crate::source::{KeyedPool, Urgency};
 use crate::sync::is_holding;
 
-/// What nobody waits for is done on so many threads at once, and what somebody does on as many.
+/// The number of prefetching jobs at once, and of further jobs for which a thread waits.
 const THREADS: usize = 2;
 
 const READERS: usize = 4;
 
-/// What we do is a matter of microseconds: what takes so long is held up. Pages may be locked for as long
-/// as the source takes.
+/// How long a job may take before it counts as held up. Work here takes microseconds. Pages may be locked
+/// for as long as the source takes.
 const PATIENCE: Duration = Duration::from_secs(2);
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// For how long somebody waits, before whom others may be held up.
+/// How long a caller waits for a job, before which other jobs may be held up.
 const WAIT: Duration = Duration::from_secs(15);
 
-/// What keeps our own threads out.
 pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
 
-/// Threads of which one directory takes no more than a few.
+/// Threads of which one directory gets only a few.
 type Threads = KeyedPool<PathBuf>;
 
-/// The mount, used by ourselves.
 pub(super) struct Inside {
     threads: Threads,
-    /// Started when something is read.
+    /// Started at the first read.
     readers: OnceLock<Threads>,
     way: Arc<Way>,
 }
 
 struct Way {
     mountpoint: PathBuf,
-    /// Held for reading while our own mount is used, for writing while it is unmounted: else it
-    /// would be we ourselves who keep it busy. Nobody ever waits for it, so that it is no lock of
-    /// those that may not be held when the kernel is notified.
+    /// Held for reading while we use our own mount, and for writing while it is unmounted: otherwise we
+    /// would keep it busy ourselves. No thread ever waits for it. So it does not count as a lock that may
+    /// not be held while the kernel is notified.
     gate: RwLock<()>,
-    /// Whether somebody wants to unmount it: nobody enters then, so that those inside become fewer.
+    /// Whether the mount is to be unmounted. Then no thread enters, so that the threads inside become
+    /// fewer.
     closing: AtomicBool,
 }
 
 impl Way {
-    /// Enters the mount, unless it is being unmounted.
+    /// Enters the mount. Fails with `EBUSY` while it is being unmounted.
     fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(Errno::EBUSY);
@@ -118,13 +117,12 @@ impl Inside {
         Inside { threads, readers: OnceLock::new(), way }
     }
 
-    /// Enters the mount, unless it is being unmounted.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
         self.way.enter()
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives; none where one of them is
-    /// held up inside by the kernel for longer than `patience`.
+    /// Keeps our own threads out of the mount as long as the guard lives. Returns none if the kernel holds
+    /// one of them up inside for longer than `patience`.
     pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         let start = Instant::now();
         self.way.closing.store(true, Ordering::Relaxed);
@@ -140,9 +138,8 @@ impl Inside {
         guard
     }
 
-    /// Has something done with what is at a path in the mount: what somebody waits for goes first.
-    /// It gets `EBUSY` while the mount is being unmounted, and `ETIMEDOUT` where others are held up
-    /// in the same directory.
+    /// Queues work on a path in the mount. Jobs with `Urgency::Demand` go first. The work gets `EBUSY`
+    /// while the mount is being unmounted, and `ETIMEDOUT` if jobs in the same directory are held up.
     pub(super) fn submit(
         &self,
         urgency: Urgency,
@@ -152,7 +149,7 @@ impl Inside {
         self.way.try_submit(&self.threads, urgency, path, work);
     }
 
-    /// As [`submit`](Self::submit), but waits until nobody holds others up there.
+    /// As [`submit`](Self::submit), but the work waits while jobs in its directory are held up.
     pub(super) fn submit_late(
         &self,
         path: &Path,
@@ -166,8 +163,8 @@ impl Inside {
         });
     }
 
-    /// Does something with what is at a path in the mount, and waits for it, but not for ever: `EIO`
-    /// where it panicked, `ETIMEDOUT` where it or others are held up.
+    /// Does work on a path in the mount, and waits for it, with a limit. Gives `EIO` if the work panicked,
+    /// and `ETIMEDOUT` if it, or other jobs in its directory, are held up.
     pub(super) fn run<T: Send + 'static>(
         &self,
         path: &Path,
@@ -176,7 +173,7 @@ impl Inside {
         self.way.run(&self.threads, path, work)
     }
 
-    /// As [`run`](Self::run), for what reads.
+    /// As [`run`](Self::run), for work that reads pages.
     pub(super) fn read<T: Send + 'static>(
         &self,
         path: &Path,
@@ -188,18 +185,18 @@ impl Inside {
     }
 }
 
-/// What hangs is a directory.
+/// The key of a job: it is a directory that hangs.
 fn directory_of(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
 }
 
-/// Gives the thread a table of descriptors of its own, with the three standard ones alone. A thread that
-/// it starts has that table too, and does the same.
+/// Gives the thread its own descriptor table, with only the three standard descriptors. A thread that it
+/// starts has that table too, and does the same.
 fn leave_descriptors() {
-    // SAFETY: other threads keep their table as it is. A value with a descriptor of that table may not be
-    // dropped here, since its number may be another file's in this one. The jobs of this thread own no
-    // such value: they own senders, paths, and shares of the engine, which the process never drops
-    // (`mount::run`). The files that a job opens it closes itself.
+    // SAFETY: other threads keep their table as it is. A value that owns a descriptor of that table may not
+    // be dropped here: its number may be another file's in this table. The jobs of this thread own no such
+    // value. They own senders, paths, and shares of the engine, which the process never drops
+    // (`mount::run`). A job closes the files that it opens.
     let left = unsafe {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
     };

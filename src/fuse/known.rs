@@ -1,7 +1,7 @@
-//! Which nodes the kernel knows.
+//! Tracks which nodes the kernel knows.
 //!
-//! The kernel holds an inode from the first lookup until it forgets it, and tells both. Only a
-//! node that it knows can take pushed pages, and each known one costs kernel memory.
+//! The kernel holds an inode from the first lookup until it forgets it, and tells us both. Only a known
+//! node can take pushed pages. Each known node costs kernel memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::catalog::NodeId;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Kernel memory of a known node: inode and directory entry, in bytes (measured on Linux 6.18).
+/// Kernel memory of a known node, in bytes: inode and directory entry (measured on Linux 6.18).
 pub const KNOWN_BYTES: u64 = 1100;
 
-/// A node that the kernel knows; or none, with no lookups.
+/// A node that the kernel knows, or an empty entry if the count is zero.
 #[derive(Clone, Copy, Default)]
 struct Lookups {
-    /// Those that it has not forgotten yet.
+    /// Lookups that the kernel has not forgotten yet.
     count: u32,
     version: u16,
-    /// Whether it opens the file without asking, by the last of them.
+    /// Whether the kernel opens the file without a request, by the last lookup.
     untracked: bool,
-    /// Whether the source could not say what the name stands for when it was asked last.
+    /// Whether the source, when it was asked last, could not say what the name stands for.
     in_doubt: bool,
 }
 
-/// What the kernel knows: one version of each row in a table, what else there is in a map.
+/// One version of each catalog row is in a table. All other nodes are in a map.
 #[derive(Default)]
 struct Nodes {
     rows: Vec<Lookups>,
@@ -55,11 +55,10 @@ impl Nodes {
     }
 }
 
-/// What the kernel knows, by node.
 #[derive(Default)]
 pub(super) struct Known {
     nodes: Mutex<Nodes>,
-    /// Whether the kernel can be made to look a name up again and keep the pages: Linux 6.2.
+    /// Whether the kernel can be made to look a name up again and keep its pages: Linux 6.2.
     expires: AtomicBool,
 }
 
@@ -76,7 +75,8 @@ impl Known {
         self.expires.load(Ordering::Relaxed)
     }
 
-    /// The kernel is told of a node, and whether it may open it without asking again.
+    /// Counts a lookup that was answered. `untracked` says whether the kernel may open the file without a
+    /// request.
     pub(super) fn looked_up(&self, node: NodeId, untracked: bool) {
         let mut nodes = self.lock();
         let lookups = match nodes.find(node).is_some() {
@@ -88,19 +88,19 @@ impl Known {
         }
     }
 
-    /// Notes whether the source could say what the name of a node stands for.
+    /// Notes whether the source could not say what the name of a node stands for.
     pub(super) fn doubt(&self, node: NodeId, in_doubt: bool) {
         if let Some(lookups) = self.lock().find(node) {
             lookups.in_doubt = in_doubt;
         }
     }
 
-    /// Whether the source could not say what the name of a node stands for.
     pub(super) fn is_in_doubt(&self, node: NodeId) -> bool {
         self.lock().find(node).is_some_and(|lookups| lookups.in_doubt)
     }
 
-    /// Whether the kernel opens the file without asking; from now on it is taken to ask.
+    /// Notes that the kernel has to ask before it opens the file. Returns whether it did not have to
+    /// before.
     pub(super) fn expire(&self, node: NodeId) -> bool {
         self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.untracked))
     }
@@ -115,7 +115,7 @@ impl Known {
         }
     }
 
-    /// Whether the kernel knows a node; `untracked`: and opens it without asking.
+    /// Whether the kernel knows a node and, if `untracked`, opens it without a request.
     pub(super) fn contains(&self, node: NodeId, untracked: bool) -> bool {
         self.lock().find(node).is_some_and(|lookups| lookups.untracked || !untracked)
     }

@@ -1,9 +1,9 @@
-//! Listings of directories that are being read.
+//! Keeps the listings of directories while they are read.
 //!
-//! A directory is read by several requests, and all of them must be of one moment. Where opening a
-//! directory is a request, its handle names the listing. Else the offset at which a request goes on
-//! does: the kernel takes it as it comes, so it has the listing's number above the entry's index. A
-//! listing without a handle goes on as long as it is remembered.
+//! A directory is read by several requests, which must all see the same moment. If opening a directory is a
+//! request, its handle names the listing. Else the offset at which a request continues names it: the kernel
+//! returns an offset unchanged, so the offset holds the listing's number above the entry's index. A listing
+//! without a handle can be continued as long as it is remembered.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -19,31 +19,29 @@ use crate::sync::Mutex;
 #[derive(Clone)]
 pub(super) struct Listing {
     pub(super) entries: Arc<Vec<Listed>>,
-    /// What the offsets of its entries have above the index; none where a handle names it.
+    /// The number in the offsets of its entries, above the index. 0 if a handle names the listing.
     number: u64,
 }
 
 impl Listing {
-    /// The offset that comes after `index`.
+    /// The offset behind the entry `index`.
     pub(super) fn offset_after(&self, index: usize) -> u64 {
         self.number << NUMBER_SHIFT | (index as u64 + 1)
     }
 }
 
-/// The index at which a request goes on.
 pub(super) fn index_of(offset: u64) -> usize {
     (offset & ((1 << NUMBER_SHIFT) - 1)) as usize
 }
 
 const NUMBER_SHIFT: u32 = 32;
 
-/// Numbers below this keep offsets positive, as the kernel wants them.
+/// Numbers below this keep offsets positive, as the kernel requires.
 const NUMBERS: u64 = 1 << 31;
 
-/// Entries of listings without handles that are remembered, but for the last one's.
+/// Limit of entries in all remembered listings without handles. The newest listing is kept even if larger.
 const ENTRIES_MAX: usize = 1 << 18;
 
-/// Listings without handles that are remembered.
 const BEGUN_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("more than none");
 
 pub(super) struct Listings {
@@ -75,7 +73,7 @@ impl Listings {
         self.by_handle.lock().remove(&handle);
     }
 
-    /// The listing of a handle; with handle 0 the one that the offset names.
+    /// The listing of a handle. For handle 0, the listing that the offset names.
     pub(super) fn get(&self, handle: u64, offset: u64) -> Option<Listing> {
         if handle != 0 {
             let listings = self.by_handle.lock();
@@ -85,12 +83,12 @@ impl Listings {
         self.begun.lock().get(&number).cloned()
     }
 
-    /// A listing without a handle has been read to its end.
+    /// Forgets a listing without a handle that has been read to its end.
     pub(super) fn end(&self, listing: &Listing) {
         self.begun.lock().pop(&listing.number);
     }
 
-    /// Begins to list a directory without a handle.
+    /// Begins a listing without a handle.
     pub(super) fn begin(&self, entries: Vec<Listed>) -> Listing {
         let number = self.handles.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1) + 1;
         let listing = Listing { entries: Arc::new(entries), number };
@@ -99,7 +97,7 @@ impl Listings {
         let entries = |begun: &LruCache<u64, Listing>| -> usize {
             begun.iter().map(|(_, listing)| listing.entries.len()).sum()
         };
-        // Who stops halfway never says so.
+        // A reader that stops halfway never reports it.
         while begun.len() > 1 && entries(&begun) > ENTRIES_MAX {
             begun.pop_lru();
         }

@@ -1,13 +1,13 @@
-//! The kernel's side: requests decoded and answered, pages pushed. The only user of `fuser`.
+//! The kernel's side: decodes and answers requests, and pushes pages. The only user of `fuser`.
 //!
 //! 1. [`Connection::mount`] mounts read-only, before any request is served.
-//! 2. Request threads decode a request, ask the [`Dataset`], and reply; what
-//!    must wait is replied to by the thread that waits. They never block and never notify.
-//! 3. [`Pusher`] puts blocks into the page cache of the first connection and drops them; a further
-//!    connection of the same tree has its files read past the page cache (`direct`).
+//! 2. Request threads decode a request, ask the [`Dataset`], and reply. If an answer must wait, the thread
+//!    that waits for it replies. Request threads never block and never notify.
+//! 3. [`Pusher`] stores blocks in the page cache of the first connection and drops them. The files of a
+//!    further connection of the same tree are read past the page cache (`direct`).
 //! 4. [`probe`] tries what the kernel can do on a throwaway mount.
-//! 5. [`Mounted::control`] mounts the control files and [`Mounted::views`] the views of rehearsal
-//!    buffers, small connections of the same daemon: two trees of `virtual_files`.
+//! 5. [`Mounted::control`] mounts the control files, and [`Mounted::views`] the views of rehearsal buffers.
+//!    Both are small connections of the same daemon: two trees of `virtual_files`.
 
 mod cachestat;
 mod connections;
@@ -72,31 +72,26 @@ use views::ViewTree;
 use virtual_files::{Tree, VirtualFiles};
 use watchdog::{Answering, PATIENCE, Patience, Watchdog};
 
-/// How a connection is mounted.
 #[derive(Clone, Debug)]
 pub struct MountSettings {
     /// Name of the source in the mount table.
     pub source_name: String,
-    /// Whether other users may enter.
     pub allow_other: bool,
-    /// Whether pages are pushed.
     pub pushes: bool,
-    /// Where the kernel is to read large files by itself, if it can: the cache directory.
+    /// The cache directory, if the kernel is to read large files there by itself.
     pub passes: Option<PathBuf>,
-    /// Whether names are let expire, where the kernel can do that; else each is believed for a short
-    /// while only.
+    /// Whether to expire names if the kernel can do that. If not, the kernel believes each name only
+    /// briefly.
     pub expires: bool,
-    /// Threads that answer requests.
     pub threads: usize,
-    /// Further options of mount(8).
     pub options: Vec<String>,
 }
 
-/// A filesystem that is mounted, and whose requests nobody answers yet.
+/// A filesystem that is mounted, and whose requests are not answered yet.
 struct Unserved<F: Filesystem> {
     session: Session<Guarded<F>>,
     mountpoint: PathBuf,
-    /// What the threads are at that will answer them, and how many these are.
+    /// Counts the requests that the threads begin and finish.
     answering: Arc<Answering>,
     threads: usize,
 }
@@ -111,7 +106,6 @@ impl<F: Filesystem> Unserved<F> {
         Ok(Unserved { session, mountpoint: mountpoint.to_path_buf(), answering, threads })
     }
 
-    /// The device, for notifications.
     fn device(&self) -> Result<OwnedFd> {
         let device = self.session.as_fd().try_clone_to_owned();
         device.map_err(|error| explain(&error, &self.mountpoint))
@@ -121,8 +115,8 @@ impl<F: Filesystem> Unserved<F> {
         self.serve_with(PATIENCE)
     }
 
-    /// Answers its requests. If that stops for longer than the patience, the connection is ended, and the
-    /// daemon.
+    /// Answers its requests. If no request is answered for longer than the patience, the connection and the
+    /// daemon are ended.
     fn serve_with(self, patience: Patience) -> Result<Mounted> {
         let Unserved { session, mountpoint, answering, threads } = self;
         let session = session.spawn().map_err(|error| explain(&error, &mountpoint))?;
@@ -140,25 +134,23 @@ impl<F: Filesystem> Unserved<F> {
     }
 }
 
-/// A mount that is being served.
 pub struct Mounted {
-    /// Never dropped: the crate would then unmount whatever is at the path by that time.
+    /// Never dropped: `fuser` would then unmount whatever is at the path by that time.
     session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
     device: Option<dev_t>,
-    /// Whether it is mounted no more: whatever is at its path is another one.
+    /// Whether it is unmounted. What is mounted at its path after that is another mount.
     gone: AtomicBool,
-    /// Whether it is being unmounted.
     leaves: AtomicBool,
-    /// None where it is not found in the mount table.
+    /// None if the mount was not found in the mount table.
     _watchdog: Option<Watchdog>,
 }
 
 impl Mounted {
-    /// Mounts control files. There is `room` for what is written to them.
+    /// Mounts control files. `room` is the memory for the text that is written to them.
     ///
     /// # Errors
-    /// What stands in the way of the mount, and what to do about it.
+    /// What prevents the mount, and what to do about it.
     pub fn control(
         files: Arc<Vec<ControlFile>>,
         room: Arc<Room>,
@@ -167,10 +159,10 @@ impl Mounted {
         Mounted::tree(Control(files), room, mountpoint, ("belady-control", SessionACL::Owner))
     }
 
-    /// Mounts the views of rehearsal buffers. There is `room` for what is written to them.
+    /// Mounts the views of rehearsal buffers. `room` is the memory for what is written to them.
     ///
     /// # Errors
-    /// What stands in the way of the mount, and what to do about it.
+    /// What prevents the mount, and what to do about it.
     pub fn views(
         views: Arc<Views>,
         room: Arc<Room>,
@@ -204,28 +196,27 @@ impl Mounted {
         Unserved::mount(VirtualFiles::new(tree, room), mountpoint, &config)?.serve()
     }
 
-    /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Where it is mounted; none if the mount table does not have it.
+    /// Where it is mounted. None if the mount table does not have it.
     pub fn place(&self) -> Option<Place> {
         Place::at(&self.mountpoint).filter(|_| self.is_there())
     }
 
-    /// Whether the kernel has ended the connection: somebody unmounted it.
+    /// Whether the kernel has ended the connection, because it was unmounted.
     pub fn is_over(&self) -> bool {
         self.session.guard.is_finished()
     }
 
-    /// Whether it is what is mounted at its path.
+    /// Whether the mount at its path is this one.
     fn is_there(&self) -> bool {
         device_at(&self.mountpoint) == self.device
     }
 
-    /// Cuts it off: every request fails from now on, and who waits for one is set free. It may be
-    /// unmounted by that.
+    /// Cuts it off: every request fails from now on, and every task that waits for one is freed. That may
+    /// unmount it.
     fn sever(&self) {
         if let (Some(device), true) = (self.device, !self.is_over() && self.is_there())
             && sever(&self.mountpoint, device)
@@ -234,11 +225,11 @@ impl Mounted {
         }
     }
 
-    /// Unmounts; with `force` also where its files are in use, which are cut off. What else may be
-    /// mounted at the same path by now, or was before, stays.
+    /// Unmounts. With `force`, it also unmounts if its files are in use, and cuts them off. Another mount
+    /// at the same path stays, whether it was mounted before or after.
     ///
     /// # Errors
-    /// `Busy` where files of the mount are in use, or somebody else unmounts it.
+    /// `Busy` if files of the mount are in use, or if it is being unmounted already.
     pub fn unmount(&self, force: bool) -> Result<()> {
         if self.leaves.swap(true, Ordering::Relaxed) && !force {
             let at = self.mountpoint.display();
@@ -254,14 +245,14 @@ impl Mounted {
         if force {
             self.sever();
         }
-        // Another mount that is at its path by now may have the number of its device.
+        // A later mount at its path may have the same device number.
         let is_another = || self.is_over() && !is_cut_off(&self.mountpoint);
         if self.gone.load(Ordering::Relaxed) || !self.is_there() || is_another() {
             return Ok(());
         }
         unmount(&self.mountpoint, force)?;
         self.gone.store(true, Ordering::Relaxed);
-        // Its threads end by themselves, as soon as nobody holds a file of it open.
+        // Its threads end by themselves as soon as none of its files is open.
         let patience = Instant::now() + if force { Duration::ZERO } else { LAST_REQUESTS };
         while !self.is_over() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
@@ -270,30 +261,29 @@ impl Mounted {
     }
 }
 
-/// How long an unmount waits for our own threads to leave the mount, which would be what uses it.
+/// How long an unmount waits for our own threads to leave the mount: otherwise they would keep it busy.
 const LEAVE: Duration = Duration::from_secs(10);
 const LEAVE_BY_FORCE: Duration = Duration::from_secs(2);
 
 /// How long the end of a mount waits for the last requests to be answered.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
-/// One mount of a dataset.
 pub struct Connection {
     mounted: Mounted,
     notifier: Arc<Notifier>,
     known: Arc<Known>,
-    /// None where it keeps no pages.
+    /// None if it keeps no pages.
     pusher: Option<Arc<Pusher>>,
     requests: Arc<Requests>,
     passing: Option<Arc<Passing>>,
 }
 
 impl Connection {
-    /// Mounts a dataset and serves it: as the first connection, whose pages are the RAM tier, or as a
-    /// further one, as the dataset has it.
+    /// Mounts a dataset and serves it. The dataset says whether it is the first connection, whose pages are
+    /// the RAM tier, or a further one.
     ///
     /// # Errors
-    /// What stands in the way of the mount, and what to do about it.
+    /// What prevents the mount, and what to do about it.
     pub fn mount(
         dataset: Arc<Dataset>,
         mountpoint: &Path,
@@ -327,10 +317,9 @@ impl Connection {
         Ok(Connection { mounted, notifier, known, pusher, requests, passing })
     }
 
-    /// Unmounts; with `force` also where its files are in use.
     pub fn unmount(&self, force: bool) -> Result<()> {
         if force {
-            // Sets our own threads free, too.
+            // Frees our own threads, too.
             self.mounted.sever();
         }
         let patience = if force { LEAVE_BY_FORCE } else { LEAVE };
@@ -338,7 +327,6 @@ impl Connection {
         self.mounted.unmount(force)
     }
 
-    /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mounted.mountpoint
     }
@@ -348,22 +336,19 @@ impl Connection {
         self.mounted.place()
     }
 
-    /// Whether the kernel has ended the connection.
     pub fn is_over(&self) -> bool {
         self.mounted.is_over()
     }
 
-    /// The page cache of the mount, unless it keeps no pages.
+    /// The page cache of the mount. None if it keeps no pages.
     pub fn pusher(&self) -> Option<&Arc<Pusher>> {
         self.pusher.as_ref()
     }
 
-    /// The kernel's end of it.
     pub fn notifier(&self) -> &Arc<Notifier> {
         &self.notifier
     }
 
-    /// Number of nodes that the kernel knows.
     pub fn known(&self) -> usize {
         self.known.len()
     }
@@ -373,13 +358,12 @@ impl Connection {
         self.passing.as_ref().is_some_and(|passing| passing.is_able())
     }
 
-    /// What the kernel asked for.
     pub fn requests(&self) -> &Requests {
         &self.requests
     }
 }
 
-/// Ends a connection that answers nothing, and its daemon.
+/// Ends a connection that answers no request, and its daemon.
 fn end(place: &Place, patience: Patience) {
     tracing::error!(
         seconds = patience.time().as_secs(),
@@ -387,7 +371,7 @@ fn end(place: &Place, patience: Patience) {
         "no request was answered for so long; this mount is ended, and its readers get an error"
     );
     place.sever();
-    // The handler of the mount takes down what it can.
+    // The mount's handler of the signal unmounts what it can.
     let _ = raise(Signal::SIGTERM);
 }
 
@@ -409,7 +393,7 @@ fn config(settings: &MountSettings) -> Config {
     config
 }
 
-/// What to tell people about a mount that failed.
+/// The error of a failed mount, with a hint for the user.
 fn explain(error: &std::io::Error, mountpoint: &Path) -> Error {
     let at = mountpoint.display();
     let failed = Error::new(ErrorKind::Mount, format!("cannot mount at {at}: {error}"));

@@ -1,7 +1,7 @@
-//! Messages to the kernel that it did not ask for, each written to the device as one record.
+//! Notifications: messages that the kernel did not ask for, each written to the device as one record.
 //!
-//! A notification may wait for what a request holds, so none is sent from a request thread or under a
-//! lock, which builds with checks hold. One that takes long is logged, while it is still waiting.
+//! A notification may wait for a lock that a request holds. So none is sent from a request thread or under
+//! a lock; builds with checks assert that. A notification that takes long is logged while it still waits.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,23 +28,22 @@ const EXPIRE_ONLY: u32 = 1;
 /// Bytes of the header of every message.
 const HEADER_BYTES: usize = 16;
 
-/// A notification is a matter of microseconds; one that takes this long waits for something.
+/// A notification takes microseconds. One that takes this long waits for something.
 const LONG: Duration = Duration::from_secs(1);
 
-/// The kernel's end of a connection. Everything here blocks.
+/// Sends notifications of a connection. Its methods block.
 pub struct Notifier {
     device: OwnedFd,
     sending: Mutex<Vec<Sending>>,
 }
 
-/// A notification that the kernel has not taken yet.
 struct Sending {
     code: i32,
     since: Instant,
     is_told: bool,
 }
 
-/// Takes a notification off the list of those that are being sent.
+/// Takes a notification off the list when it is sent.
 struct Sent<'a>(&'a Notifier, Instant);
 
 impl Drop for Sent<'_> {
@@ -65,12 +64,12 @@ impl Notifier {
         self.sending.lock()
     }
 
-    /// Has the kernel take a file for one to read by itself, until the connection ends.
+    /// Registers a file that the kernel can read by itself, until the connection ends.
     pub(super) fn back(&self, file: &File) -> std::io::Result<()> {
         BackingId::create_raw(&self.device, file).map(drop)
     }
 
-    /// Logs each notification that the kernel has made wait for long, once. Says how many it makes wait.
+    /// Logs each notification that waits for long, once. Returns how many wait for long.
     pub fn look(&self, now: Instant) -> usize {
         let mut sending = self.sending();
         let late = sending.iter_mut().filter(|one| now.saturating_duration_since(one.since) > LONG);
@@ -83,7 +82,7 @@ impl Notifier {
         told.count()
     }
 
-    /// Puts bytes into the page cache of a node that the kernel knows.
+    /// Stores bytes in the page cache of a node that the kernel knows.
     pub(super) fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&node.0.to_ne_bytes());
@@ -92,18 +91,18 @@ impl Notifier {
         self.send(STORE, &[&body, bytes])
     }
 
-    /// Has a name forgotten, with the node that it stood for and its pages, and what is known of the
-    /// directory. Never call it from a request thread.
+    /// Makes the kernel forget a name, its node and pages, and what it knows of the directory. Never call
+    /// it from a request thread.
     ///
     /// # Errors
-    /// The kernel's, `ENOENT` where it does not know the name.
+    /// The kernel's: `ENOENT` if it does not know the name.
     pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
         let listing = self.forget_pages(parent);
         self.name(parent, name, 0).and(listing)
     }
 
-    /// Has a name looked up at its next use; its node and pages stay. Kernels that cannot do that
-    /// take it for [`forget`](Self::forget).
+    /// Makes the kernel look a name up at its next use. The node and its pages stay. Kernels without this
+    /// feature do what [`forget`](Self::forget) does.
     pub(super) fn expire(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
         self.name(parent, name, EXPIRE_ONLY)
     }
@@ -116,15 +115,15 @@ impl Notifier {
         self.send(INVAL_ENTRY, &[&body, name.as_bytes(), b"\0"])
     }
 
-    /// Has the attributes of a node and its pages forgotten: bytes of a file, or the listing of a
-    /// directory.
+    /// Makes the kernel forget the attributes of a node and its pages: the bytes of a file, or the listing
+    /// of a directory.
     pub(super) fn forget_pages(&self, node: NodeId) -> Result<(), Errno> {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&node.0.to_ne_bytes());
         self.send(INVAL_INODE, &[&body])
     }
 
-    /// Has the kernel drop pages of a node, also those that processes have mapped.
+    /// Makes the kernel drop pages of a node, also those that processes have mapped.
     pub(super) fn forget_range(&self, node: NodeId, offset: i64, length: i64) -> Result<(), Errno> {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&node.0.to_ne_bytes());
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_notification_that_waits_is_counted_and_told_once() {
-        // A pipe that is full takes a message as slowly as a kernel that is held up.
+        // A full pipe takes a message as slowly as a kernel that is held up.
         let (mut kernel, mut device) = std::io::pipe().unwrap();
         fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         while device.write(&[0; 4096]).is_ok() {}

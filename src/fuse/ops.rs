@@ -1,4 +1,4 @@
-//! The requests of the kernel, each decoded, asked of the dataset and answered.
+//! Decodes the kernel's requests, passes them to the dataset, and answers them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -25,26 +25,24 @@ use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
 use crate::store::Lent;
 
-/// What a handle says of its open: one of our own threads has none of these.
+/// Bits of a handle. An open of our own threads has neither.
 const READER: u64 = 1;
 /// The kernel reads the file by itself.
 const PASSED: u64 = 2;
 
-/// Requests that the kernel may have under way in the background.
 const BACKGROUND_MAX: u16 = 512;
 
-/// Rows above which listing a directory does not make the kernel know every one of them.
+/// With more rows than this, listing a directory does not make the kernel know every row.
 const PRIMED_MAX: u64 = 2_000_000;
 
-/// The read-only filesystem of one dataset.
 pub(super) struct DatasetOps {
     dataset: Arc<Dataset>,
     known: Arc<Known>,
     requests: Arc<Requests>,
     listings: Arc<Listings>,
-    /// None where no file is ever passed through.
+    /// None if no file is ever passed through.
     passing: Option<Arc<Passing>>,
-    /// None where pages are kept.
+    /// None if pages are kept.
     direct: Option<Arc<Direct>>,
 }
 
@@ -58,7 +56,7 @@ impl DatasetOps {
         DatasetOps { dataset, known, requests, listings: Arc::default(), passing, direct }
     }
 
-    /// Answers an open: with a file that the kernel reads by itself, or for us to be asked.
+    /// Answers an open: the kernel reads the file by itself, or sends its reads to us.
     fn opened(&self, node: NodeId, handle: u64, reply: ReplyOpen) {
         if let Some(direct) = &self.direct {
             self.requests.count(Kind::Open);
@@ -78,7 +76,7 @@ impl DatasetOps {
         }
     }
 
-    /// The listing that a request goes on with, or a new one where it begins one.
+    /// Gives the listing that a request continues, or begins a new one.
     fn listing(
         &self,
         request: &Request,
@@ -105,12 +103,11 @@ fn dots(dataset: &Dataset, node: NodeId) -> Result<[(NodeId, &'static str); 2], 
     Ok([(node, "."), (dataset.parent(node)?, "..")])
 }
 
-/// What a request counts as.
 fn kind(request: &Request, kind: Kind) -> Kind {
     if reader(request).is_some() { kind } else { Kind::Own }
 }
 
-/// The task that asks; none for our own threads.
+/// The task that asks. None for our own threads.
 fn reader(request: &Request) -> Option<u32> {
     Some(request.pid()).filter(|&task| !OwnThreads::contains(task))
 }
@@ -138,10 +135,11 @@ impl Filesystem for DatasetOps {
             wanted |= InitFlags::FUSE_DO_READDIRPLUS;
         }
         if !catalog.scan_status().is_whole {
-            // There may be many more: only for who asks what the names are.
+            // There may be many more rows than are known. With this flag the kernel learns the nodes only
+            // for readers that also look up the names.
             wanted |= InitFlags::FUSE_READDIRPLUS_AUTO;
         }
-        // Each is a gain and none is needed: an old kernel goes without.
+        // Each flag is a gain and none is needed: an old kernel goes without.
         for flag in wanted.iter() {
             let _ = config.add_capabilities(flag);
         }
@@ -164,7 +162,7 @@ impl Filesystem for DatasetOps {
         Ok(())
     }
 
-    /// Its threads end right after this.
+    /// The threads of the connection end right after this.
     fn destroy(&mut self) {
         self.dataset.ended();
     }
@@ -197,7 +195,7 @@ impl Filesystem for DatasetOps {
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if !self.dataset.sees_opens() {
             self.requests.count(kind(request, Kind::Open));
-            // The kernel never asks again: it opens by itself, and keeps the pages.
+            // The kernel never asks again: it opens files by itself, and keeps the pages.
             return reply.error(Errno::ENOSYS);
         }
         let Some(task) = reader(request) else {
@@ -221,7 +219,7 @@ impl Filesystem for DatasetOps {
         reply: ReplyData,
     ) {
         let Some(task) = reader(request) else {
-            // It wants what lies in the pages, and nothing else.
+            // Our own thread wants only what is in the pages.
             self.requests.count(Kind::Own);
             return reply.error(Errno::EAGAIN);
         };
@@ -263,7 +261,7 @@ impl Filesystem for DatasetOps {
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.requests.count(kind(request, Kind::Opendir));
         if !self.dataset.sees_opens() {
-            // The kernel never asks again, and keeps listings as long as the directory is the same.
+            // The kernel never asks again. It keeps a listing as long as the directory is the same.
             return reply.error(Errno::ENOSYS);
         }
         let listings = Arc::clone(&self.listings);
@@ -332,7 +330,7 @@ impl Filesystem for DatasetOps {
             for (index, (node, name)) in dots.into_iter().enumerate().skip(at) {
                 let Ok(attr) = dataset.attr(node) else { return reply.error(Errno::ESTALE) };
                 let attr = convert::attr(&attr);
-                // The kernel takes no entry for these two, so they are not counted as known.
+                // The kernel makes no entry for these two names, so they are not counted as known.
                 let (ino, next) = (INodeNo(node.0), listing.offset_after(index));
                 if reply.add(ino, next, name, &Duration::ZERO, &attr, Generation(0)) {
                     return reply.ok();
@@ -345,18 +343,20 @@ impl Filesystem for DatasetOps {
             for (index, entry) in listing.entries.iter().enumerate().skip(skipped) {
                 let next = listing.offset_after(index + 2);
                 let ino = INodeNo(entry.attr.node.0);
-                // Noted before it is decided, so that a file which is taken back meanwhile is told.
+                // Noted before the answer is decided. If the name is taken back meanwhile, the kernel is
+                // told.
                 known.looked_up(entry.attr.node, true);
-                // The listing may be long past: what the kernel may believe is of now.
+                // The listing may be old. What the kernel may believe is decided by the present state.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
-                    // Of a file with several names that is not known by the node.
+                    // A file with several names: its node does not tell whether this name still stands for
+                    // it.
                     Ok(attr)
                         if attr.stat.kind == SourceKind::File && !dataset.has_one_name(&attr) =>
                     {
                         (attr, Duration::ZERO)
                     }
                     Ok(attr) if entry.sure => (attr, entry_valid(&dataset, &known, &attr)),
-                    // Who wants to know what it is asks for it.
+                    // A task that wants to know what the name is asks for it.
                     Ok(_) | Err(_) => (entry.attr, Duration::ZERO),
                 };
                 if valid.is_zero() {
@@ -442,7 +442,7 @@ impl Filesystem for DatasetOps {
         reply: ReplyIoctl,
     ) {
         self.requests.count(kind(request, Kind::Ioctl));
-        // Python asks every file it opens whether it is a terminal, which shows its open.
+        // Python asks of every file it opens whether it is a terminal. That shows its open.
         self.dataset.sighted(node(ino), reader(request));
         reply.error(Errno::ENOTTY);
     }

@@ -1,8 +1,8 @@
-//! Which threads are ours.
+//! Marks the daemon's own threads.
 //!
-//! The daemon uses its own mount: it looks names up so that the kernel knows them, and opens files
-//! to drop their pages. Such requests come back to it like any other. They must not be taken for a
-//! reader's, nor wait for the source.
+//! The daemon uses its own mount: it looks names up so that the kernel knows them, and opens files to drop
+//! their pages. These requests come back to it like any other. They must not be taken for a reader's, and
+//! must not wait for the source.
 
 use std::collections::BTreeSet;
 
@@ -30,17 +30,15 @@ impl Drop for Registration {
     }
 }
 
-/// The daemon's own threads, by thread id.
 pub struct OwnThreads;
 
 impl OwnThreads {
-    /// Marks the calling thread as ours, as long as it lives.
+    /// Marks the calling thread as ours for the rest of its life.
     pub fn enter() -> Self {
         REGISTRATION.with(|_| ());
         OwnThreads
     }
 
-    /// Whether a thread is ours.
     pub fn contains(id: u32) -> bool {
         THREADS.read().contains(&id)
     }

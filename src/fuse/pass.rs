@@ -1,12 +1,13 @@
-//! Large files that the kernel reads by itself from the cache directory (passthrough).
+//! Lets the kernel read large files by itself from the cache directory (passthrough).
 //!
-//! Where opens are requests, one can be answered with a file to read instead of us. Of one node the
-//! kernel takes either kind of open at a time, and always the same file. So a node is passed through
-//! from an open at which nobody has it open otherwise, until all who have it open have closed it.
-//! Its bytes were compared with their checksums once a mount; they are the only ones from the store
-//! that are not compared at each read.
+//! If opens are requests, an open can be answered with a file that the kernel reads instead of asking us.
+//! At any time the kernel takes only one of the two kinds of open for a node, and always the same file. So
+//! the passthrough of a node begins with an open while no other descriptor has it open. It ends when all
+//! descriptors are closed. The bytes of such a file are compared with their checksums once a mount. All
+//! other bytes from the store are compared at each read.
 //!
-//! Needs Linux 6.9 and CAP_SYS_ADMIN; it is tried at the mount, and the first refusal ends the trying.
+//! Passthrough needs Linux 6.9 and CAP_SYS_ADMIN. It is tried at the mount, and given up at the first
+//! refusal.
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
@@ -23,14 +24,14 @@ use crate::source::{Pool, Urgency};
 use crate::store::Lent;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The file behind a node, as long as it is passed through, and what the kernel knows it by.
+/// The file behind a node that is passed through, and its number in the kernel.
 struct Backing<I, L> {
     id: Arc<I>,
-    /// Its bytes stay as long as this is held.
+    /// Holding this keeps the bytes in place.
     _lent: L,
 }
 
-/// Who has a node open.
+/// How often a node is open: with reads sent to us, and passed through.
 struct Opens<I, L> {
     plain: u32,
     passed: u32,
@@ -43,11 +44,10 @@ impl<I, L> Default for Opens<I, L> {
     }
 }
 
-/// Which nodes are passed through.
 pub(super) struct Passing<I = BackingId, L = Arc<Lent>> {
     able: AtomicBool,
     opens: Mutex<HashMap<NodeId, Opens<I, L>>>,
-    /// Closes files: the cache disk may take its time to give up one that has been deleted.
+    /// Closes files: the cache disk may take long to release a deleted file.
     closer: Pool,
 }
 
@@ -59,20 +59,19 @@ impl<I, L> Default for Passing<I, L> {
 }
 
 impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
-    /// The kernel can pass files through.
     pub(super) fn set_able(&self) {
         self.able.store(true, Ordering::Relaxed);
     }
 
-    /// Tries it with a file of a directory: the kernel may have the means and yet not permit it, or not
-    /// with this filesystem. Blocks.
+    /// Tries it with a file in a directory: the kernel may be able to, and yet not permit it, or not for
+    /// this filesystem. Blocks.
     pub(super) fn probe(&self, notifier: &Notifier, pusher: &Pusher, directory: &Path) {
-        // The kernel has said what it can when it has answered anything.
+        // Once the kernel has answered any request, it has said what it can do.
         pusher.wake();
         if !self.is_able() {
             return;
         }
-        // A disk that has no room for another file may hold some to read.
+        // A disk without room for another file may hold files to read.
         if let Ok(file) = tempfile_in(directory)
             && let Err(error) = notifier.back(&file)
         {
@@ -85,7 +84,7 @@ impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
         self.able.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it can, as far as is known.
+    /// Whether the kernel can do it, as far as is known.
     pub(super) fn is_able(&self) -> bool {
         self.able.load(Ordering::Relaxed)
     }
@@ -94,8 +93,8 @@ impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
         self.opens.lock()
     }
 
-    /// Counts an open of a node; with what to answer it, where the node is passed through. The kernel is
-    /// told of the file that is lent by `back`. Each open is to be [released](Self::release).
+    /// Counts an open of a node. Returns what to answer if the node is passed through. `back` registers the
+    /// lent file with the kernel. Each open must be [released](Self::release).
     pub(super) fn open(
         &self,
         node: NodeId,
@@ -129,7 +128,7 @@ impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
         }
     }
 
-    /// An open has ended that was passed through, or was not.
+    /// Counts the end of an open, which was passed through or not.
     pub(super) fn release(&self, node: NodeId, passed: bool) {
         let mut all = self.lock();
         let Some(opens) = all.get_mut(&node) else { return };
@@ -150,10 +149,10 @@ mod tests {
 
     use super::*;
 
-    /// What only a broken program takes.
+    /// A time that only a broken program takes.
     const LIMIT: Duration = Duration::from_secs(180);
 
-    /// A file that tells when it is closed, and is closed when a test says so.
+    /// A file that reports when it is being closed, and is closed when a test says so.
     struct Slow(Sender<()>, Receiver<()>);
 
     impl Drop for Slow {
@@ -164,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Opens and closes a node, by a thread that a test does not wait for without end.
+    /// Opens and closes a node on another thread, which a test waits for with a limit.
     fn open_and_release(passing: &Arc<Passing<(), Slow>>, node: NodeId, lent: Slow) {
         let (passing, (tell, told)) = (Arc::clone(passing), channel());
         std::thread::spawn(move || {

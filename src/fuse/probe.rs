@@ -1,7 +1,7 @@
-//! What the kernel's FUSE can do, tried on a throwaway mount of one file.
+//! Tries what the kernel's FUSE can do, on a throwaway mount of one file.
 //!
-//! The file has no bytes but those that are pushed: its reads fail, so what is read back came from
-//! the page cache.
+//! Reads of the file fail, so bytes that are read back came from the page cache, into which they were
+//! pushed.
 
 use std::ffi::OsStr;
 use std::io::{Error, Result as IoResult};
@@ -23,12 +23,12 @@ use crate::catalog::NodeId;
 use crate::doctor::Kernel;
 use crate::error::Result;
 
-/// The one file: its name, and how long it is.
+/// The one file: its name, node and size.
 const NAME: &str = "file";
 const FILE: INodeNo = INodeNo(2);
 const BYTES: usize = 4096;
 
-/// How long the kernel may take an answer for true: longer than the probe lasts.
+/// How long the kernel may believe an answer: longer than the probe takes.
 const VALID: Duration = Duration::from_secs(60);
 
 /// What the kernel offered: the version of the protocol, and its flags.
@@ -99,7 +99,7 @@ impl Filesystem for ProbeOps {
     }
 }
 
-/// Signals that end a program, held back as long as this lives: none leaves a mount behind.
+/// Blocks the signals that end a program as long as this lives, so that none leaves a mount behind.
 struct Undisturbed(SigSet);
 
 impl Undisturbed {
@@ -116,7 +116,7 @@ impl Drop for Undisturbed {
     }
 }
 
-/// A mount and its directory, both of which end with it.
+/// A mount and its directory. Both are removed when this is dropped.
 struct Throwaway {
     mounted: Mounted,
     device: OwnedFd,
@@ -152,7 +152,7 @@ impl Throwaway {
     fn store(&self, notifier: &Notifier) -> IoResult<()> {
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 31 % 251) as u8).collect();
         let path = self.directory.path().join(NAME);
-        // The kernel takes pages only for what it knows.
+        // The kernel takes pages only for a node that it knows.
         std::fs::symlink_metadata(&path)?;
         notifier.store(NodeId(FILE.0), 0, &bytes)?;
         let read = std::fs::read(path)?;
@@ -160,10 +160,10 @@ impl Throwaway {
     }
 }
 
-/// Mounts in a directory of its own, tries what belady may use, and takes the mount away.
+/// Mounts in a temporary directory, tries what belady may use, and unmounts.
 ///
 /// # Errors
-/// What stands in the way of the mount, and what to do about it.
+/// What prevents the mount, and what to do about it.
 pub fn probe() -> Result<Kernel> {
     let throwaway = Throwaway::mount()?;
     let ((major, minor), offered) =

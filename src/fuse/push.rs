@@ -1,19 +1,18 @@
-//! Pushing blocks into the kernel's page cache, and dropping them.
+//! Pushes blocks into the kernel's page cache, and drops them.
 //!
-//! 1. The kernel takes pages only for an inode that it knows; an unknown one is primed by looking
-//!    its name up through our own mount, as soon as its bytes are being fetched.
-//! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages.
-//!    It waits for pages that a read in flight has locked.
-//! 3. Pages are dropped by opening the file through our own mount and advising the kernel that
-//!    they are not needed, which skips pages in use and never waits for them. Those of a large file that
-//!    a process has mapped for long are taken back by `FUSE_NOTIFY_INVAL_INODE`.
-//! 4. Whether pages are still there is asked in the same way, shortly before they are read: the
-//!    kernel may take any of them back at any time. It is told anew how long it may believe the
-//!    name then.
-//! 5. What a further connection's readers want is read out of the pages in the same way. A page that
-//!    is not there makes the kernel ask us, which is answered with an error at once.
+//! 1. The kernel takes pages only for an inode that it knows. An unknown inode is primed: its name is
+//!    looked up through our own mount as soon as its bytes are being fetched.
+//! 2. `FUSE_NOTIFY_STORE` copies the bytes into the pages. It waits for pages that a read in flight has
+//!    locked.
+//! 3. To drop pages, the file is opened through our own mount, and the kernel is advised that they are not
+//!    needed. That skips pages in use and never waits for them. If a process keeps pages of a large file
+//!    mapped, `FUSE_NOTIFY_INVAL_INODE` drops them.
+//! 4. The kernel may take any page back at any time. So the pages are checked through our own mount shortly
+//!    before they are read. The kernel is then told again how long it may believe the name.
+//! 5. Reads of a further connection are answered from these pages, which are also read through our own
+//!    mount. If a page is missing, the kernel asks us, and gets an error at once.
 //!
-//! None of this may run on a request thread: the requests that it causes are answered there.
+//! None of this may run on a request thread: request threads answer the requests that it causes.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,17 +38,15 @@ use crate::fs::Dataset;
 use crate::ids::{BLOCK_BYTES, PAGE_BYTES};
 use crate::source::{Pool, Urgency};
 
-/// The page cache of one mount.
 pub struct Pusher {
     notifier: Arc<Notifier>,
     inside: Arc<Inside>,
-    /// Takes back pages that processes have mapped.
+    /// Drops pages that processes have mapped.
     unmapping: Arc<Pool>,
-    /// The device of the mount.
     device: Option<dev_t>,
     known: Arc<Known>,
     dataset: Arc<Dataset>,
-    /// Whether pages are pushed; else the kernel has those that it has read.
+    /// Whether pages are pushed. If not, the kernel has only pages that it has read.
     pushes: bool,
 }
 
@@ -66,19 +63,19 @@ impl Pusher {
         Pusher { notifier, inside, unmapping, device, known, dataset, pushes }
     }
 
-    /// Whether the kernel is to open a file without asking.
+    /// Whether the kernel is to open a file without a request.
     fn may_be_untracked(&self, node: NodeId) -> bool {
         self.dataset.attr(node).is_ok_and(|attr| !self.dataset.entry_valid(&attr).is_zero())
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives; none where one of them
-    /// is held up inside by the kernel.
+    /// Keeps our own threads out of the mount as long as the guard lives. Returns none if the kernel holds
+    /// one of them up inside for longer than `patience`.
     pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
         self.inside.keep_out(patience)
     }
 
-    /// Opens a file and the root, so that the kernel learns that it need not ask: it would ask the
-    /// first reader else. Says whether it went along. Blocks.
+    /// Opens a file and the root, so that the kernel learns that it need not send opens. Otherwise it would
+    /// send the first reader's. Returns whether the kernel stops asking. Blocks.
     pub fn stop_asking(&self, file: Option<&Path>) -> bool {
         let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
         let open_root = |root: &Path| Dir::open(root, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
@@ -88,13 +85,12 @@ impl Pusher {
         !insists(root) && !insists(opened)
     }
 
-    /// Waits until the kernel serves the mount.
     pub(super) fn wake(&self) {
-        // Where it fails, so does what comes next.
+        // If it fails, the next step fails, too.
         let _ = self.inside.run(Path::new(""), |root| lstat(root).map(drop));
     }
 
-    /// Whether the kernel has yet to be told of a node before it takes pages for it.
+    /// Whether the kernel must look a node up before it takes pages for it.
     fn is_unknown(&self, node: NodeId) -> bool {
         !self.known.contains(node, self.may_be_untracked(node))
     }
@@ -116,7 +112,7 @@ impl Pages for Pusher {
             return;
         }
         self.inside.submit(Urgency::Demand, &at.path, |entered| {
-            // Where it fails, the push finds out why.
+            // If it fails, the push finds out why.
             let _ = entered.and_then(lstat);
         });
     }
@@ -130,7 +126,7 @@ impl Pages for Pusher {
             self.prime(&at.path)?;
         }
         match self.notifier.store(at.node, at.offset, bytes) {
-            // Forgotten between the look and the push.
+            // The node was forgotten between the check and the push.
             Err(Errno::ENOENT) => {
                 self.prime(&at.path)?;
                 self.notifier.store(at.node, at.offset, bytes)
@@ -140,7 +136,7 @@ impl Pages for Pusher {
     }
 
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr) {
-        // Where opens are requests, all of them are seen.
+        // If opens are requests, every open is seen.
         if self.dataset.sees_opens() || !self.known.expire(node) || !self.known.expires() {
             return;
         }
@@ -152,7 +148,7 @@ impl Pages for Pusher {
     }
 
     fn discard(&self, at: Located, done: Box<dyn FnOnce() + Send>) {
-        // What the kernel does not know has no pages.
+        // A node that the kernel does not know has no pages.
         if !self.known.contains(at.node, false) {
             return done();
         }
@@ -172,10 +168,10 @@ impl Pages for Pusher {
                 tracing::debug!(path = ?at.path, %errno, "pages could not be dropped");
                 0
             });
-            // What is left goes when it can: the kernel waits for pages that a read has locked.
+            // Pages that are left are dropped later: the kernel waits for pages that a read has locked.
             done();
             if left > 0 {
-                // The threads inside cannot reach the kernel's end of the connection.
+                // The threads inside have no descriptor of the device.
                 unmapping.submit(Urgency::Prefetch, move || {
                     // The kernel may have forgotten the node.
                     let _ = notifier.forget_range(at.node, offset, length);
@@ -199,19 +195,19 @@ impl Pages for Pusher {
     }
 
     fn renew(&self, at: Located) {
-        // Where opens are requests, and where each of them is to be seen, the reader asks in any case.
+        // If opens are requests, or if this open is to be seen, the reader asks in any case.
         let asks = self.dataset.sees_opens() || !self.may_be_untracked(at.node);
         if asks || !self.known.contains(at.node, false) {
             return;
         }
         self.inside.submit(Urgency::Prefetch, &at.path, |entered| {
-            // Where it fails, the reader asks.
+            // If it fails, the reader asks.
             let _ = entered.and_then(lstat);
         });
     }
 
     fn read(&self, at: &Located) -> Result<Vec<u8>, Errno> {
-        // What the kernel does not know has no pages.
+        // A node that the kernel does not know has no pages.
         if !self.known.contains(at.node, false) {
             return Err(Errno::ENOENT);
         }
@@ -219,14 +215,14 @@ impl Pages for Pusher {
         self.inside.read(&at.path, move |path| {
             let file = open_file(path)?;
             let found = fstat(&file)?;
-            // The name may stand for another version by now, and the path for another mount.
+            // By now the name may stand for another version, and the path for another mount.
             if (Some(found.st_dev), found.st_ino) != (device, node.0) {
                 return Err(Errno::ESTALE);
             }
             let end = offset + length as u64;
             let pages = end.div_ceil(PAGE_BYTES) - offset / PAGE_BYTES;
             let cached = cached_pages(file.as_fd(), offset, length as u64);
-            // Who cannot be told tries.
+            // If the kernel cannot count pages, the read is tried.
             if cached.is_ok_and(|cached| cached < pages) {
                 return Err(Errno::EAGAIN);
             }

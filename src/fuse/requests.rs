@@ -1,8 +1,7 @@
-//! How many requests the kernel sent, by kind.
+//! Counts the kernel's requests by kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Lookup,
@@ -13,22 +12,21 @@ pub(super) enum Kind {
     Read,
     Release,
     Opendir,
-    /// Of a directory, with or without what its names stand for.
+    /// A listing of a directory, with or without attributes.
     List,
     Ioctl,
     Flush,
     Other,
-    /// Whatever one of our own threads asks for: to prime a node, to check or drop its pages.
+    /// Any request of our own threads: to prime a node, or to check or drop its pages.
     Own,
 }
 
-/// Names of the kinds, in their order.
+/// Names of the kinds, in the order of [`Kind`].
 const NAMES: [&str; 12] = [
     "lookup", "getattr", "open", "passed", "read", "release", "opendir", "list", "ioctl", "flush",
     "other", "own",
 ];
 
-/// Requests of the kernel since the mount.
 #[derive(Debug, Default)]
 pub struct Requests([AtomicU64; NAMES.len()]);
 
@@ -37,7 +35,6 @@ impl Requests {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts, each with the name of its kind.
     pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }

@@ -1,17 +1,17 @@
-//! Memory for what is written to control files and views: one account of all that was not taken yet.
+//! The memory account of bytes that were written to control files and views and are not taken yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 
-/// Bytes of all files together, however much memory there is: an order of 10^7 paths.
+/// Limit for all files together, however much memory there is. It holds an order of 10^7 paths.
 pub(super) const BYTES_MAX: usize = 2 << 30;
 
-/// Bytes until the first look at what fits.
+/// Limit in bytes until the first [`Room::resize`].
 const BYTES_AT_FIRST: usize = 8 << 20;
 
-/// Bytes that are written and not taken yet, or are being taken.
+/// The account. Bytes stay charged while they are being taken.
 pub struct Room {
     most: AtomicUsize,
     taken: AtomicUsize,
@@ -24,34 +24,31 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Has room for so many bytes from now on.
     pub fn resize(&self, most: usize) {
         self.most.store(most.min(BYTES_MAX), Ordering::Relaxed);
     }
 
-    /// Bytes that are taken up.
     #[cfg(test)]
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// A share of no bytes.
     pub(super) fn share(self: &Arc<Self>) -> Share {
         Share { room: Arc::clone(self), bytes: 0 }
     }
 }
 
-/// The room that some bytes take, as long as it is kept.
+/// A part of the account, given back when this is dropped.
 pub(super) struct Share {
     room: Arc<Room>,
     bytes: usize,
 }
 
 impl Share {
-    /// Takes room for so many bytes more.
+    /// Charges further bytes.
     ///
     /// # Errors
-    /// `ENOSPC` where there is none.
+    /// `ENOSPC` if the limit leaves no room for them.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Errno> {
         let most = self.room.most.load(Ordering::Relaxed);
         let grown = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
@@ -61,7 +58,7 @@ impl Share {
         Ok(())
     }
 
-    /// Splits off what so many of its bytes take.
+    /// Splits off the charge of this number of bytes.
     pub(super) fn split(&mut self, bytes: usize) -> Share {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;

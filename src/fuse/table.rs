@@ -1,4 +1,4 @@
-//! What is mounted where, by the kernel's table of this process, and taking it away.
+//! Finds mounts in this process's mount table, and unmounts.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,11 +16,10 @@ use super::connections::{self, Switch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::is_holding;
 
-/// A line of the mount table.
 struct Line(Vec<u8>);
 
 impl Line {
-    /// A field by its number, as it was before the kernel wrote it.
+    /// A field by its number, without the kernel's escapes.
     fn field(&self, number: usize) -> Option<Vec<u8>> {
         self.0.split(|byte| *byte == b' ').nth(number).map(unescaped)
     }
@@ -30,14 +29,14 @@ impl Line {
         String::from_utf8(self.field(2)?).ok()
     }
 
-    /// The kind of the filesystem and its name, which come after a field that is `-`.
+    /// The type of the filesystem and its name. They come after a field that is `-`.
     fn kind(&self) -> Option<[Vec<u8>; 2]> {
         let mut fields = self.0.split(|byte| *byte == b' ').skip_while(|field| *field != b"-");
         Some([unescaped(fields.nth(1)?), unescaped(fields.next()?)])
     }
 }
 
-/// A field without the kernel's escapes: three octal digits behind a backslash stand for a byte.
+/// A field without the kernel's escapes: a backslash and three octal digits stand for a byte.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(field.len()), field);
     while let Some((&first, after)) = rest.split_first() {
@@ -57,20 +56,19 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The lines of the mount table.
 fn lines() -> Vec<Line> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     table.split(|byte| *byte == b'\n').map(|line| Line(line.to_vec())).collect()
 }
 
-/// The line of the mount table of what is mounted last at exactly this path.
+/// The line of the last mount at exactly this path.
 fn mounted_at(mountpoint: &Path) -> Option<Line> {
     let path = mountpoint.as_os_str().as_bytes();
     lines().into_iter().rfind(|line| line.field(4).is_some_and(|at| at == path))
 }
 
-/// Where a path without links lies on its filesystem, by whatever mount it is reached: the device and
-/// the path there.
+/// Where a path without links lies on its filesystem, whichever mount leads to it: the device, and the path
+/// on the device.
 pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
     path.ancestors().find_map(|above| {
         let line = mounted_at(above)?;
@@ -79,7 +77,6 @@ pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
     })
 }
 
-/// Whether something is mounted at exactly this path.
 pub fn is_mounted(path: &Path) -> bool {
     mounted_at(path).is_some()
 }
@@ -89,7 +86,7 @@ pub fn device_of(mountpoint: &Path) -> Option<String> {
     mounted_at(mountpoint)?.device()
 }
 
-/// The same as a number.
+/// As [`device_of`], as a number.
 pub(super) fn device_at(mountpoint: &Path) -> Option<dev_t> {
     device_number(&device_of(mountpoint)?)
 }
@@ -99,14 +96,13 @@ fn device_number(device: &str) -> Option<dev_t> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The name of a source in the mount table.
 pub fn source_name(source: &Path) -> String {
-    // It is an option of mount(8): a comma would end it.
+    // The name is an option of mount(8), which a comma would end.
     source.to_string_lossy().replace(',', "_")
 }
 
-/// Whether what is mounted last at exactly this path is belady's of this source, and of this device
-/// where that is known: others may be mounted there by now, the source itself may be.
+/// Whether the last mount at exactly this path is belady's mount of this source and, if given, has this
+/// device. Another filesystem may be mounted there by now, even the source itself.
 pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
     let Some(line) = mounted_at(mountpoint) else { return false };
     let ours = line.kind().is_some_and(|[kind, name]| {
@@ -115,94 +111,90 @@ pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
     ours && (device.is_none() || line.device().as_deref() == device)
 }
 
-/// Whether what is mounted last at exactly this path is belady's, whoever mounted it.
+/// Whether the last mount at exactly this path is belady's, whichever user mounted it.
 pub fn is_ours(mountpoint: &Path) -> bool {
     let kind = mounted_at(mountpoint).and_then(|line| line.kind());
     kind.is_some_and(|[kind, _]| kind == b"fuse.belady")
 }
 
-/// Cuts off what is mounted at a path: every request to it fails from now on, and every task that waits
-/// in it is set free.
+/// Cuts off the mount at a path: every request to it fails from now on, and every task that waits in it is
+/// freed.
 pub fn cut_off_any(mountpoint: &Path) {
     if let Some(device) = device_at(mountpoint) {
         sever(mountpoint, device);
     }
 }
 
-/// Cuts off the mount at a path if it [is of](is_of) this source: every request to it fails from now on,
-/// and every task that waits in it is set free.
+/// Cuts off the mount at a path, as [`cut_off_any`], if it [is of](is_of) this source.
 pub fn cut_off(mountpoint: &Path, source: &Path, device: Option<&str>) {
     if is_of(mountpoint, source, device) {
         cut_off_any(mountpoint);
     }
 }
 
-/// Whether the connection of what is mounted at a path was ended, though it is mounted still. Where that
-/// one answers nothing, this waits for it.
+/// Whether a path is still mounted though its connection was ended. If the daemon of the mount answers
+/// nothing, this waits for it.
 pub fn is_cut_off(mountpoint: &Path) -> bool {
-    // Attributes may be answered from the kernel's memory; space is asked of the daemon.
+    // The kernel may answer attributes from its memory, but asks the daemon for the space.
     matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
-/// A connection, as whoever does not serve it can end it.
+/// A connection, described so that any process can end it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Where it is mounted.
     #[serde(with = "crate::paths")]
     pub path: PathBuf,
     /// Its device, as `major:minor`.
     pub device: String,
-    /// Its name in the mount table.
     pub name: Vec<u8>,
 }
 
 impl Place {
-    /// What is mounted last at a path, if that is a FUSE filesystem.
+    /// The last mount at a path, if that is a FUSE filesystem.
     pub(super) fn at(path: &Path) -> Option<Self> {
         let line = mounted_at(path)?;
         let [_, name] = line.kind().filter(|[kind, _]| kind.starts_with(b"fuse"))?;
         Some(Place { path: path.to_path_buf(), device: line.device()?, name })
     }
 
-    /// What ends this connection and no later one.
+    /// The switch that ends this connection and no later one.
     pub fn switch(&self) -> Option<Switch> {
         Switch::of(minor(device_number(&self.device)?))
     }
 
-    /// Ends the connection, also if it was unmounted while it is in use. Says whether it could.
+    /// Ends the connection, even if it was unmounted while in use. Returns whether that succeeded.
     pub fn sever(&self) -> bool {
         let Some(number) = device_number(&self.device) else { return false };
         let has_it = |line: &Line| line.device().as_ref() == Some(&self.device);
         let other = |line: &Line| line.kind().is_none_or(|[_, name]| name != self.name);
-        // The number may be another filesystem's by now.
+        // Another filesystem may have the number by now.
         if lines().iter().any(|line| has_it(line) && other(line)) {
             return false;
         }
-        // What is in use is cut off all the same.
+        // A mount in use is cut off all the same.
         let forced = || matches!(force(&self.path), Ok(()) | Err(Errno::EBUSY));
         connections::abort(minor(number)) || device_at(&self.path) == Some(number) && forced()
     }
 }
 
-/// Has the kernel end the connection of what is mounted at a path, and unmount that unless it is in use.
+/// Makes the kernel end the connection at a path, and unmount it unless it is in use.
 fn force(mountpoint: &Path) -> nix::Result<()> {
     umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW)
 }
 
-/// Ends the connection of what is mounted at a path and has this device. Says whether it is unmounted
-/// by that.
+/// Ends the connection at a path with this device. Returns whether that unmounted it.
 ///
-/// A user who cannot reach the kernel's list of connections cannot end one. What waits goes on waiting
+/// A user who cannot reach the kernel's list of connections cannot end one. Its waiting tasks go on waiting
 /// then.
 pub(super) fn sever(mountpoint: &Path, device: dev_t) -> bool {
     !connections::abort(minor(device)) && force(mountpoint).is_ok()
 }
 
-/// Unmounts a path as root does, or through `fusermount3`; with `force` also where it is in use:
-/// the mount point is free at once, and what is open stays open. Nothing mounted is no error.
+/// Unmounts a path as root, or through `fusermount3`. If it is in use, only `force` unmounts it: the mount
+/// point is free at once, and open files stay open. If nothing is mounted, it succeeds.
 ///
 /// # Errors
-/// `Busy` where files are in use, `Mount` where it is not permitted.
+/// `Busy` if files are in use, `Mount` if it is not permitted.
 pub fn unmount(mountpoint: &Path, force: bool) -> Result<()> {
     debug_assert!(!is_holding(), "a mount is taken away under a lock");
     let at = mountpoint.display();

@@ -1,11 +1,12 @@
-//! The views of rehearsal buffers. Nothing can be written but scores and codes, wherever in the file
-//! they are written. Scores are lines, taken as they are whole; the close fails with `EINVAL` where some
-//! were refused, and with `ENOSPC` where the disk had no room for them. Codes are taken at the close,
-//! all or none, and it fails where they are not. Who syncs a file has those codes taken that are whole,
-//! and is answered when all that was taken lasts.
+//! Serves the views of rehearsal buffers.
 //!
-//! What a file holds never changes, so the kernel keeps its pages; bytes are read from the disk and
-//! compared with their checksum only when the kernel asks for some it has not.
+//! 1. Only scores and codes can be written. The offset of a write does not matter.
+//! 2. Scores are lines. Each line is taken as soon as it is whole. The close fails with `EINVAL` if a score
+//!    was refused, and with `ENOSPC` if the disk had no room for it.
+//! 3. Codes are taken at the close, all or none. If they are not taken, the close fails. An fsync takes the
+//!    codes that are whole. It is answered when all codes that were taken will survive a crash.
+//! 4. The content of a file never changes, so the kernel keeps its pages. Bytes are read from the disk and
+//!    compared with their checksum only if the kernel asks for pages it does not have.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -25,13 +26,13 @@ use crate::rehearsal::CodeFile;
 use crate::rehearsal::views::{Entry, EntryKind, Lapse, Views};
 use crate::sync::is_holding;
 
-/// For how long the kernel may believe a name: longer ones would hold displays that are over.
+/// How long the kernel may believe a name. A longer time would keep displays that are over.
 const VALID: Duration = Duration::from_secs(60);
 
-/// Bytes of a sample that is read by the thread that was asked: of a larger one others would wait for it.
+/// Up to this size in bytes a sample is read by the request thread. A larger one would make other requests
+/// wait.
 const AT_ONCE_MAX: u32 = 256 << 10;
 
-/// A sample that is open.
 pub(super) struct Sample {
     pinned: Pinned,
     /// Its bytes, once they were needed.
@@ -39,7 +40,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Its bytes, where nobody has to wait for them: a sample is read ahead of its opening.
+    /// Its bytes, if no wait for the disk is needed. A sample is read ahead of its opening.
     fn bytes_now(&self) -> Option<&[u8]> {
         if self.bytes.get().is_none() && self.pinned.length() <= AT_ONCE_MAX {
             let _ = self.bytes.set(self.pinned.read_now()?);
@@ -47,36 +48,34 @@ impl Sample {
         self.bytes.get().map(Vec::as_slice)
     }
 
-    /// Its bytes, read where nobody has needed them yet. Blocks then.
+    /// Its bytes. Blocks at the first call, which reads them.
     fn bytes(&self) -> std::io::Result<&[u8]> {
         if self.bytes.get().is_none() {
-            // Of two that read at once the first one's are kept.
+            // If two threads read at once, the bytes of the first are kept.
             let _ = self.bytes.set(self.pinned.read()?);
         }
         Ok(self.bytes.get().map_or(&[], Vec::as_slice))
     }
 }
 
-/// What a reader is shown.
 pub(super) enum Shown {
     Codes(Arc<CodeFile>),
     Sample(Sample),
-    /// The file takes what is written, and shows nothing.
+    /// The file can only be written.
     Nothing,
 }
 
-/// The tree of the views.
 pub(super) struct ViewTree {
     views: Arc<Views>,
     mounted: SystemTime,
 }
 
-/// Has the kernel look names up again; what is open stays what it is.
+/// Makes the kernel look names up again. Open files stay what they are.
 pub(super) fn lapse_by(kernel: fuser::Notifier) -> Lapse {
     Arc::new(move |directory, name| {
         debug_assert!(!is_answering(), "a request thread notifies the kernel");
         debug_assert!(!is_holding(), "the kernel is notified under a lock");
-        // One that it does not know is an error, and none to us.
+        // A name that the kernel does not know is an error of the call, and harmless.
         let _ = kernel.inval_entry(INodeNo(directory), OsStr::new(name));
     })
 }
@@ -94,17 +93,17 @@ impl ViewTree {
         ViewTree { views, mounted: SystemTime::now() }
     }
 
-    /// What the kernel is told of a node.
     fn found(&self, entry: &Entry, valid: Duration) -> Node {
         let attr = |perm, size| attr(entry.node, kind(entry.kind), perm, size, self.mounted);
         let attr = match entry.kind {
-            // Nobody may read more here than could at the source, or than may there now.
+            // The mode and owner are such that a user reads here only what they could read at the source
+            // then and can read now.
             EntryKind::File(size, Access { mode, uid, gid }) => {
                 FileAttr { uid, gid, ..attr(mode & 0o444, size) }
             }
             EntryKind::Directory => attr(0o555, 0),
             EntryKind::Link(length) => attr(0o777, length),
-            // Who may look at the views may say something of samples, and keep codes.
+            // Users who may look at the views may write scores and keep codes.
             EntryKind::Codes(size) => attr(0o444, size),
             EntryKind::Scores | EntryKind::Append => attr(0o222, 0),
         };
@@ -112,7 +111,7 @@ impl ViewTree {
         Node { attr, valid: valid.min(VALID), name_valid }
     }
 
-    /// Tells of a node as it is at this moment.
+    /// Answers with a node as it is at this moment.
     fn tell(self: &Arc<Self>, entry: Result<Entry, Errno>, told: Done<Node>) {
         let tree = Arc::clone(self);
         match entry {
@@ -123,7 +122,6 @@ impl ViewTree {
         }
     }
 
-    /// What a file takes.
     fn takes(&self, node: u64) -> Option<Takes> {
         match self.views.entry(node).ok()?.kind {
             EntryKind::Scores => Some(Takes::Lines),
@@ -162,7 +160,7 @@ impl Tree for ViewTree {
                 Some(codes) => (Shown::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
                 None => {
                     let sample = Sample { pinned: self.views.open(node)?, bytes: OnceLock::new() };
-                    // Nobody has written anything that a close would have to wait for.
+                    // A close has no writes to wait for.
                     let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
                     (Shown::Sample(sample), flags)
                 }
@@ -203,7 +201,7 @@ impl Tree for ViewTree {
     }
 
     fn take(&self, node: u64, whole: Arc<Whole>, done: Done) {
-        // Nobody else has what was split off.
+        // Text that was split off has no other owner.
         let Some(Whole { bytes, share }) = Arc::into_inner(whole) else {
             return done(Err(Errno::EIO));
         };

@@ -1,10 +1,10 @@
-//! Files that are made up: the control files, and the views of rehearsal buffers. Each is a connection
-//! of its own, where every open is seen.
+//! Serves virtual files: the control files and the views of rehearsal buffers. Each of the two is a
+//! connection of its own, which sees every open.
 //!
 //! 1. A [`Tree`] says what its nodes are. It may answer later, from another thread.
-//! 2. An opening of a file has a number, under which lies what the tree shows to its reader and what is
-//!    [written](Writing) to it. An opening of a directory has one too, under which lies what was in it.
-//! 3. What is written is given to the tree when it is whole. The close fails if it was refused.
+//! 2. The handle of an open file holds what the tree shows to its reader, and what is [written](Writing) to
+//!    it. The handle of an open directory holds its listing.
+//! 3. Written bytes are given to the tree when they are whole. If they are refused, the close fails.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -29,25 +29,23 @@ use crate::sync::Mutex;
 const LABEL: &str = "user.belady.label";
 const SOURCE: &str = "user.belady.source";
 
-/// A node, as the kernel is told of it.
 pub(super) struct Node {
     pub(super) attr: FileAttr,
-    /// For how long the kernel may believe that, and the name that it looked up.
+    /// How long the kernel may believe the attributes, and the name that it looked up.
     pub(super) valid: Duration,
     pub(super) name_valid: Duration,
 }
 
-/// What opening a file gives: what a reader is shown, what a writer may write, and how the kernel has
-/// it open.
+/// The result of opening a file: what a reader is shown, what a writer may write, and the flags for the
+/// kernel.
 pub(super) type Opened<F> = (F, Option<Takes>, FopenFlags);
 
-/// A name of a directory, with the node and its kind.
+/// An entry of a directory: name, node and kind.
 pub(super) type Name = (String, u64, FileType);
 
-/// Takes an answer.
 pub(super) type Done<T = ()> = Box<dyn FnOnce(Result<T, Why>) + Send>;
 
-/// The nodes of a filesystem. No method blocks; `task` is the thread that waits for the answer.
+/// The nodes of a filesystem. No method blocks. `task` is the thread that waits for the answer.
 pub(super) trait Tree: Send + Sync + 'static {
     /// What a reader of an open file is shown.
     type File: Send + Sync;
@@ -60,26 +58,27 @@ pub(super) trait Tree: Send + Sync + 'static {
 
     fn open(&self, node: u64, mode: OpenAccMode) -> Result<Opened<Self::File>, Why>;
 
-    /// Reads from an offset so many bytes of what is shown.
+    /// Reads what is shown; `at` is the offset and the number of bytes.
     fn read(&self, node: u64, shown: Arc<Self::File>, at: (u64, u32), task: u32, reply: ReplyData);
 
-    /// Whether attributes of a node may be set, or seem to be: none are.
+    /// Whether a request to set attributes of a node succeeds. No attribute is ever changed.
     fn may_set(&self, node: u64, size: Option<u64>) -> Result<(), Why>;
 
-    /// Takes what was written to a file and is whole.
+    /// Takes the bytes that were written to a file and are whole.
     fn take(&self, node: u64, whole: Arc<Whole>, done: Done);
 
-    /// Makes last what was taken of a file.
+    /// Makes all that was taken of a file survive a crash.
     fn sync(&self, _node: u64, done: Done) {
         done(Ok(()));
     }
 
-    /// A task waits for an answer. If it is killed it gets another one.
+    /// Returns the answer for a task that waits for it. If the task is killed first, it gets an error
+    /// instead.
     fn awaited(&self, _task: u32, answer: Done) -> Done {
         answer
     }
 
-    /// The kernel has forgotten so many lookups of a node.
+    /// Notes that the kernel has forgotten this number of lookups of a node.
     fn forget(&self, _node: u64, _lookups: u64) {}
 
     fn read_link(&self, _node: u64) -> Result<String, Why> {
@@ -92,14 +91,14 @@ pub(super) trait Tree: Send + Sync + 'static {
     }
 }
 
-/// What is there from an offset on, of so many bytes, cut at the end.
+/// The part of `bytes` at an offset, cut at the end.
 pub(super) fn part(bytes: &[u8], (offset, size): (u64, u32)) -> &[u8] {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     let to = from.saturating_add(size as usize).min(bytes.len());
     &bytes[from..to]
 }
 
-/// Attributes of a node, which is ours.
+/// Attributes of a node that belongs to the daemon's user.
 pub(super) fn attr(node: u64, kind: FileType, perm: u16, size: u64, time: SystemTime) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
@@ -120,7 +119,6 @@ pub(super) fn attr(node: u64, kind: FileType, perm: u16, size: u64, time: System
     }
 }
 
-/// What is open, by number.
 struct Handles<T> {
     open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
@@ -148,18 +146,15 @@ impl<T> Handles<T> {
     }
 }
 
-/// A file that is open.
 struct Open<F> {
     shown: Arc<F>,
     writing: Option<Arc<Writing>>,
 }
 
-/// The filesystem of a tree.
 pub(super) struct VirtualFiles<T: Tree> {
     tree: Arc<T>,
     files: Handles<Open<T::File>>,
     directories: Arc<Handles<Vec<Name>>>,
-    /// What is written to all files and not taken yet.
     room: Arc<Room>,
 }
 
@@ -169,7 +164,6 @@ impl<T: Tree> VirtualFiles<T> {
         VirtualFiles { tree: Arc::new(tree), files, directories, room }
     }
 
-    /// What is written to an open file, if it takes that.
     fn writing(&self, handle: FileHandle) -> Option<Arc<Writing>> {
         self.files.get(handle)?.writing.clone()
     }
@@ -199,8 +193,8 @@ fn xattr(value: &[u8], size: u32, reply: ReplyXattr) {
 
 impl<T: Tree> Filesystem for VirtualFiles<T> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Readers of one directory do not wait for each other, and a link is read once: it never changes.
-        // Each is a gain and none is needed: an old kernel goes without.
+        // Readers of one directory do not wait for each other. A link is read once: it never changes. Each
+        // flag is a gain and none is needed: an old kernel goes without.
         for flag in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_CACHE_SYMLINKS] {
             let _ = config.add_capabilities(flag);
         }
@@ -233,7 +227,7 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         self.tree.node(ino.0, with_attr(reply));
     }
 
-    /// Opening with truncation is all that a shell does to a file that takes what is written.
+    /// A shell opens the files that can be written with truncation, and sets no other attribute.
     fn setattr(
         &self,
         _request: &Request,
@@ -346,7 +340,7 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         };
         let answer = self.tree.awaited(request.pid(), Box::new(answer));
         let done = move |came| {
-            // The close says what was refused.
+            // The close reports what was refused.
             writing.note(came);
             answer(Ok(()));
         };
@@ -396,7 +390,7 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
     ) {
         let rest = self.files.remove(fh).and_then(|open| open.writing.as_ref()?.rest());
         if let Some(rest) = rest {
-            // Nobody waits for what becomes of it.
+            // No task waits for the result.
             self.tree.take(ino.0, rest, Box::new(drop));
         }
         reply.ok();

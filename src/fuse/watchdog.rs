@@ -1,13 +1,12 @@
-//! Ends a connection that answers nothing any more.
+//! Ends a connection that does not answer any more.
 //!
-//! 1. Each thread that answers requests counts those that it begins and those that it is done with
-//!    ([`Answering`]). Nothing there waits for the source, a path or the cache disk.
-//! 2. Every 30 seconds a thread looks at these counts. If all threads are at a request, and none is
-//!    done with one between five looks, no request is answered, and none will be: the threads wait for
-//!    something that never comes.
+//! 1. Each thread that answers requests counts the requests that it begins and finishes ([`Answering`]).
+//!    These threads never wait for the source, a path or the cache disk.
+//! 2. Every 30 seconds a thread looks at these counts. If five looks in a row find every thread busy and no
+//!    request finished, none will ever be answered: the threads wait for something that never comes.
 //! 3. The connection is then ended, and the daemon with it. Readers get an error instead of a hang.
 //!
-//! Looks are counted rather than time: while the machine or the daemon stands still, there are none.
+//! Looks are counted instead of time: no look happens while the machine or the daemon stands still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// The requests of a connection, as the threads that answer them count them.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
     begun: AtomicU64,
@@ -23,17 +21,16 @@ pub(super) struct Answering {
 }
 
 impl Answering {
-    /// A thread begins to answer a request.
     pub(super) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is done with it. The reply may come later.
+    /// Counts a request that a thread has finished. The reply may come later.
     pub(super) fn end(&self) {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// How many requests threads are at, and how many they are done with.
+    /// The number of requests that threads are busy with, and of those that they have finished.
     fn look(&self) -> (u64, u64) {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Relaxed).saturating_sub(done), done)
@@ -43,14 +40,12 @@ impl Answering {
 /// How long a connection may answer nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// How often is looked.
     pub(super) every: Duration,
-    /// Looks in a row that find the threads at what the look before found them at.
+    /// The number of looks in a row that find the same counts as the look before.
     pub(super) looks: u32,
 }
 
 impl Patience {
-    /// How long that is at least.
     pub(super) fn time(&self) -> Duration {
         self.every * self.looks
     }
@@ -58,12 +53,12 @@ impl Patience {
 
 pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), looks: 4 };
 
-/// The thread that looks, which ends when this is dropped.
+/// Stops the thread that looks when it is dropped.
 pub(super) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 
 impl Watchdog {
-    /// Watches over a connection whose requests so many threads answer, and calls `end` if none of them
-    /// is done with a request for too long.
+    /// Watches a connection that has `threads` threads to answer its requests. Calls `end` if none of them
+    /// finishes a request for too long.
     pub(super) fn over(
         answering: Arc<Answering>,
         threads: usize,
@@ -79,7 +74,7 @@ impl Watchdog {
     }
 }
 
-/// Looks until `over`, and calls `end` if all threads are at a request and go on with none of them.
+/// Looks until `over` is closed. Calls `end` if all threads are busy and none of them finishes a request.
 fn watch(
     over: &Receiver<()>,
     Patience { every, looks }: Patience,
@@ -126,7 +121,7 @@ mod tests {
 
     const BRIEF: Patience = Patience { every: Duration::from_millis(1), looks: 4 };
 
-    /// Looks at counts that come one after the other; at which of them the connection is ended.
+    /// Feeds one count to each look. Returns the number of looks after which the connection is ended.
     fn ended_at(counts: &[(u64, u64)]) -> Option<usize> {
         let (open, over) = mpsc::channel();
         let (open, taken, ended) = (Cell::new(Some(open)), Cell::new(0), Cell::new(None));
@@ -153,12 +148,11 @@ mod tests {
         assert_eq!(ended_at(&stands), Some(3 + 5));
     }
 
-    /// A directory with one name in it, `data`: a directory whose lookups are left unanswered when it
-    /// `hangs`.
+    /// A directory with one name in it, the directory `data`. The first field says whether lookups of
+    /// `data` hang: they are left unanswered.
     #[derive(Clone, Default)]
     struct Above(Arc<Mutex<(bool, Vec<ReplyEntry>)>>);
 
-    /// A file whose reads wait for a lock.
     #[derive(Clone, Default)]
     struct Locked(Arc<RwLock<()>>);
 
@@ -183,7 +177,6 @@ mod tests {
         }
     }
 
-    /// The directory `data` is there.
     fn found(reply: ReplyEntry) {
         reply.entry(&Duration::ZERO, &attr(INodeNo(2), FileType::Directory), Generation(0));
     }
@@ -241,7 +234,7 @@ mod tests {
         Unserved::mount(filesystem, at, &config).unwrap()
     }
 
-    /// A mount that is taken away at the end of the test, however it ends.
+    /// A mount that is removed at the end of the test, however it ends.
     struct Test(Mounted, Arc<Answering>);
 
     impl Test {
@@ -336,7 +329,7 @@ mod tests {
         }
     }
 
-    /// A daemon, and its mount; both are taken away at the end of the test, however it ends.
+    /// A daemon and its mount. Both are removed at the end of the test, however it ends.
     struct Stuck<'a>(Child, &'a Path);
 
     impl Drop for Stuck<'_> {

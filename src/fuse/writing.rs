@@ -1,11 +1,11 @@
-//! What is written to a file that takes it, until it is taken.
+//! Holds what is written to a file until it is taken.
 //!
-//! 1. Bytes are added as they are written, and take a share of the [`Room`] of all files.
-//! 2. When some of them are whole they are handed out: with the write, with an fsync, or at the close.
-//! 3. Their share is given back when something has come of them.
+//! 1. Written bytes are added, and take a share of the [`Room`] of all files.
+//! 2. Bytes that are whole are handed out: with the write, with an fsync, or at the close.
+//! 3. Their share is given back when they have been taken or refused.
 //!
-//! A process that was forked meanwhile closes its copy of the descriptor in the middle of what is
-//! written, and a shell closes one before it writes: only the close of whoever wrote last counts.
+//! Only the close of the descriptor that wrote last counts. A process that was forked meanwhile closes its
+//! copy of the descriptor while text is still written, and a shell closes one before it writes.
 
 use std::sync::Arc;
 
@@ -15,22 +15,21 @@ use nix::errno::Errno;
 use super::room::{self, Room, Share};
 use crate::sync::Mutex;
 
-/// Bytes of lines or records that wait for their end at most.
+/// Limit in bytes for lines or records whose end is not written yet.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What a file takes, which says when it is whole.
+/// What a file takes, which decides when written bytes are whole.
 #[derive(Clone, Copy)]
 pub(super) enum Takes {
-    /// A text that is written in any order, whole at its close. It stays, so that others can go on with
-    /// it.
+    /// A text that is written in any order, whole at its close. It stays, so that other descriptors can
+    /// continue it.
     Text,
-    /// Lines, wherever they are written. Each is whole with its end.
+    /// Lines, at any offset. Each is whole with its end.
     Lines,
-    /// Records of so many bytes, wherever they are written. An fsync takes those that are whole.
+    /// Records of this number of bytes, at any offset. An fsync takes those that are whole.
     Records(usize),
 }
 
-/// Bytes, and the room that they take.
 pub(super) struct Whole {
     pub(super) bytes: Vec<u8>,
     pub(super) share: Share,
@@ -47,7 +46,7 @@ impl Whole {
         Ok(Whole { bytes: self.bytes.clone(), share })
     }
 
-    /// Puts bytes at a place in it, or at its end.
+    /// Puts bytes at an offset within it, or at its end, up to `most` bytes in all.
     fn put(&mut self, at: u64, data: &[u8], most: usize) -> Result<(), Errno> {
         let length = self.bytes.len();
         let at = usize::try_from(at).ok().filter(|at| *at <= length).ok_or(Errno::EFBIG)?;
@@ -61,7 +60,6 @@ impl Whole {
         Ok(())
     }
 
-    /// Splits off what is there up to a place.
     fn split(&mut self, to: usize) -> Arc<Self> {
         let rest = self.bytes.split_off(to);
         let bytes = std::mem::replace(&mut self.bytes, rest);
@@ -69,7 +67,7 @@ impl Whole {
     }
 }
 
-/// A text to change. If it is being taken it stays as it was, and this is a copy of it.
+/// A text that may be changed. If it is being taken, it stays as it was and is replaced by a copy.
 fn own<'a>(text: &'a mut Arc<Whole>, room: &Arc<Room>) -> Result<&'a mut Whole, Errno> {
     if Arc::get_mut(text).is_none() {
         *text = Arc::new(text.copy(room)?);
@@ -77,7 +75,6 @@ fn own<'a>(text: &'a mut Arc<Whole>, room: &Arc<Room>) -> Result<&'a mut Whole, 
     Arc::get_mut(text).ok_or(Errno::EIO)
 }
 
-/// A file that somebody writes to.
 pub(super) struct Writing {
     takes: Takes,
     room: Arc<Room>,
@@ -85,16 +82,16 @@ pub(super) struct Writing {
 }
 
 struct Begun {
-    /// What was written, or why that was refused: nothing is left of it then.
+    /// What was written, or why it was refused. Nothing is kept after a refusal.
     text: Result<Arc<Whole>, Errno>,
-    /// Who wrote last, if that was not closed since. The kernel may not name him.
+    /// The last writer, unless it has closed its descriptor since. The kernel may not name the writer.
     writer: Option<Option<LockOwner>>,
-    /// Why something was refused of what was taken.
+    /// Why part of what was taken was refused.
     refused: Option<Errno>,
 }
 
 impl Writing {
-    /// One that nothing was written to, of those that share this room.
+    /// An empty one that shares this room.
     pub(super) fn new(takes: Takes, room: &Arc<Room>) -> Self {
         let begun = Begun { text: Ok(Whole::empty(room)), writer: None, refused: None };
         Writing { takes, room: Arc::clone(room), begun: Mutex::new(begun) }
@@ -109,11 +106,11 @@ impl Writing {
         }
     }
 
-    /// Adds what is written, and says what is whole with it.
+    /// Adds what is written, and returns what is whole with it.
     ///
     /// # Errors
-    /// `EFBIG` if it is too much for one file, or has a gap before it; `ENOSPC` if there is no memory for
-    /// more. Nothing of the file is left then, and nothing more is taken.
+    /// `EFBIG` if it is too much for one file, or leaves a gap before it. `ENOSPC` if there is no memory
+    /// for more. Then all of the file's bytes are dropped, and nothing more is taken.
     pub(super) fn add(
         &self,
         offset: u64,
@@ -151,7 +148,7 @@ impl Writing {
         }
     }
 
-    /// Takes what an fsync takes.
+    /// Takes what is whole at an fsync.
     ///
     /// # Errors
     /// Why what was written was refused.
@@ -164,33 +161,33 @@ impl Writing {
         Ok(Some(text.split(text.bytes.len() - rest)))
     }
 
-    /// Takes what is left when a descriptor is closed: nothing unless its owner wrote last.
+    /// Takes what is left when a descriptor is closed. Takes nothing unless its owner wrote last.
     pub(super) fn closed(&self, closer: LockOwner) -> Option<Result<Arc<Whole>, Errno>> {
         let mut begun = self.begun.lock();
         begun.writer.take_if(|writer| *writer == Some(closer))?;
         Some(self.all(&mut begun))
     }
 
-    /// Takes what is left when nobody has the file open any more: whoever wrote it may have left its
-    /// closing to others.
+    /// Takes what is left when the file is not open any more: the writer may have left the close to another
+    /// process.
     pub(super) fn rest(&self) -> Option<Arc<Whole>> {
         let mut begun = self.begun.lock();
         begun.writer.take()?;
         self.all(&mut begun).ok()
     }
 
-    /// Begins anew, also after something was refused.
+    /// Starts with an empty text, also after a refusal.
     pub(super) fn truncate(&self) {
         self.begun.lock().text = Ok(Whole::empty(&self.room));
     }
 
-    /// Notes what has come of what was taken.
+    /// Notes the result for what was taken.
     pub(super) fn note(&self, came: Result<(), Errno>) {
         let mut begun = self.begun.lock();
         begun.refused = came.err().or(begun.refused);
     }
 
-    /// Why something was refused since this was asked last.
+    /// Why something was refused since the last call.
     pub(super) fn refused(&self) -> Result<(), Errno> {
         self.begun.lock().refused.take().map_or(Ok(()), Err)
     }
@@ -211,13 +208,12 @@ mod tests {
         (room, file)
     }
 
-    /// Adds to lines or records.
     fn add(file: &Writing, data: &[u8]) -> Result<Option<Arc<Whole>>, Errno> {
         file.add(0, data, None)
     }
 
-    /// All files together take as much as there is room for, as long as something of it waits or is
-    /// being taken.
+    /// All files together take only as much as there is room for. Bytes count while they wait or are being
+    /// taken.
     #[test]
     fn all_files_share_one_room() {
         const FILES: usize = 4;
@@ -234,12 +230,12 @@ mod tests {
         assert_eq!(taken(), FILES * BYTES_MAX);
         assert_eq!(add(&files[FILES], b"x").err(), Some(Errno::ENOSPC));
         assert_eq!(files[FILES].synced().err(), Some(Errno::ENOSPC));
-        // What is too much for one file goes at once.
+        // A file that gets too much is dropped at once.
         assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
         assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
         assert!(files[0].rest().is_none());
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
-        // What is whole takes its room until something has come of it.
+        // Whole bytes take their room until they are taken or refused.
         let whole = files[1].synced().unwrap().unwrap();
         assert_eq!(whole.bytes.len(), BYTES_MAX / 1000 * 1000);
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
@@ -269,12 +265,12 @@ mod tests {
             assert_eq!(write(0), Some(Errno::ENOSPC), "nothing more is taken");
             assert_eq!(file.synced().err(), Some(Errno::ENOSPC));
             assert_eq!(file.closed(OWNER).and_then(Result::err), Some(Errno::ENOSPC));
-            // Others go on, as far as there is memory left.
+            // Other files go on while there is memory left.
             room.resize(MEMORY / 2);
             let other = Writing::new(Takes::Records(8), &room);
             assert!(add(&other, &vec![b'x'; MEMORY / 2]).is_ok());
             assert_eq!(add(&other, b"x").err(), Some(Errno::ENOSPC));
-            // Who begins anew is taken at his word.
+            // After a truncation, writes are taken again.
             file.truncate();
             assert!(file.add(0, b"sequential", Some(OWNER)).is_ok());
             assert_eq!(file.rest().map(|text| text.bytes.clone()), Some(b"sequential".to_vec()));
@@ -283,7 +279,7 @@ mod tests {
         }
     }
 
-    /// What is taken at a close is no copy, and is not changed by who writes on meanwhile.
+    /// Taking at a close makes no copy, and later writes do not change what is taken.
     #[test]
     fn what_is_being_taken_stays_as_it_was() {
         let (room, file) = open(Takes::Text);

@@ -1,10 +1,10 @@
-//! Large files, kept open from the read of one part to the next.
+//! Keeps large files open between the reads of their parts.
 //!
-//! To open a file costs a request of its own at many a filesystem. What stays open is another thing
-//! than what is opened anew, though: many a client drops the pages that it has of a past version when
-//! the file is opened, and at no other time. So a file is kept with the version that it had when it was
-//! opened, and is good for reads of that version alone. It is closed when it has not been read for a few
-//! seconds, so that nothing holds a deleted file for long.
+//! At many filesystems an open costs a request of its own. But a file that stays open differs from one that
+//! is opened again: many clients drop their pages of a past version only when the file is opened. So an
+//! open file is kept with the version that it had when it was opened, and serves only reads of that
+//! version. It is closed when it has not been read for a few seconds, so that a deleted file is not held
+//! for long.
 
 use std::fs::File;
 use std::path::Path;
@@ -16,13 +16,11 @@ use lru::LruCache;
 use super::Fingerprint;
 use crate::sync::Mutex;
 
-/// Files kept open at most.
 const FILES_MAX: usize = 64;
 
-/// For how long a file is kept open that is not read.
+/// How long a file is kept open without a read.
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
-/// A file that is open.
 struct Kept {
     file: Arc<File>,
     /// The version that it had when it was opened.
@@ -30,11 +28,9 @@ struct Kept {
     read: Instant,
 }
 
-/// Files that were open. To drop them closes those that nobody reads, which may wait for their
-/// filesystem.
+/// Files to close. Dropping one that no read uses closes it, which may wait for the filesystem.
 pub(super) type Closed = Vec<Arc<File>>;
 
-/// The files, by path.
 pub(super) struct Held(Mutex<LruCache<Arc<Path>, Kept>>);
 
 impl Default for Held {
@@ -44,14 +40,14 @@ impl Default for Held {
 }
 
 impl Held {
-    /// A file that was opened when it had this version.
+    /// The file at a path that was opened as this version.
     pub(super) fn get(&self, path: &Arc<Path>, version: &Fingerprint) -> Option<Arc<File>> {
         let mut files = self.0.lock();
         let kept = files.get(path).filter(|kept| kept.version == *version);
         kept.map(|kept| Arc::clone(&kept.file))
     }
 
-    /// A file has been read, and may be again. `version` is the one that it had when it was opened.
+    /// Keeps a file that has been read. `version` is the one that it had when it was opened.
     pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>, version: Fingerprint) -> Closed {
         let kept = Kept { file: Arc::clone(file), version, read: Instant::now() };
         let mut files = self.0.lock();
@@ -62,13 +58,13 @@ impl Held {
         closed.into_iter().map(|kept| kept.file).collect()
     }
 
-    /// A file turned out to be another one.
+    /// Removes a file if its path turned out to lead to another file.
     pub(super) fn forget(&self, path: &Arc<Path>) -> Closed {
         let mut files = self.0.lock();
         files.pop(path).map(|kept| kept.file).into_iter().collect()
     }
 
-    /// The files that have not been read for a while.
+    /// Removes the files that have not been read for a while.
     pub(super) fn idle(&self, now: Instant) -> Closed {
         let is_idle = |kept: &Kept| now.saturating_duration_since(kept.read) > KEPT_FOR;
         let mut files = self.0.lock();

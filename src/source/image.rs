@@ -1,8 +1,8 @@
-//! Filesystems that are images: one file with all of a dataset in it.
+//! Identifies filesystem images: files with a whole dataset in each.
 //!
-//! Inode numbers and times in an image are what its maker wanted, often the same in each version of
-//! it, and the filesystem's own number is that of the device that it is attached to. What tells two
-//! images apart is the file that they are in.
+//! The maker of an image chooses its inode numbers and times, which are often the same in each version. The
+//! filesystem's own number is that of the device to which the image is attached. Only the file that holds
+//! the image tells two images apart.
 
 use std::fs;
 use std::hash::Hasher;
@@ -19,22 +19,21 @@ use super::posix::fingerprint;
 /// Their magic numbers: squashfs, erofs, iso9660, cramfs.
 const IMAGES: [u32; 4] = [0x7371_7368, 0xe0f5_e1e2, 0x9660, 0x28cd_3d45];
 
-/// Another one after each start of the machine.
+/// A new value after each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Whether a directory is in an image.
 pub(super) fn is_image(directory: &impl AsFd) -> bool {
     fstatfs(directory).is_ok_and(|found| IMAGES.contains(&(found.filesystem_type().0 as u32)))
 }
 
-/// What the kernel tells of a block device.
+/// The kernel's directory about a block device.
 pub(super) fn device(number: libc::dev_t) -> PathBuf {
     let (major, minor) = (libc::major(number), libc::minor(number));
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
 }
 
-/// The version of the file that the device shows; where none can be seen, the device as it is
-/// attached this time.
+/// The version of the file behind the device. If that cannot be seen, the device as it is attached this
+/// time.
 pub(super) fn identity(device: &Path) -> u64 {
     let mut hasher = SipHasher24::new();
     let backing = fs::read_to_string(device.join("loop/backing_file"));

@@ -1,4 +1,4 @@
-//! A source for tests: a directory whose reads a test has in its hands.
+//! A source for tests: a directory whose reads a test answers.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -7,7 +7,6 @@ use nix::errno::Errno;
 
 use super::{PosixSource, ReadRequest, Source, Stat};
 
-/// A directory whose reads are done otherwise.
 pub(crate) struct Instead<R> {
     directory: PosixSource,
     read: R,

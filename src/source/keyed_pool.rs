@@ -1,13 +1,13 @@
 //! A pool of threads whose jobs have a key: the place that a job is about, such as a directory.
 //!
-//! 1. A job is expected to end soon. If it takes longer than the pool's patience, it is *held up*, and
-//!    another thread takes its turn.
-//! 2. A key with too many jobs that are held up *hangs*. Further jobs of the key wait until one is over, or
-//!    are refused, as their caller wants it. So a place that hangs costs its own jobs, and others nothing.
-//! 3. If several keys beside each other hang, as names in one directory do, all keys beside them count as
-//!    hanging.
-//! 4. The number of threads has a limit. Beyond half of it, keys beside each other get one thread at a time.
-//!    At the limit every key counts as hanging.
+//! 1. A job should end soon. If it takes longer than the pool's patience, it is *held up*, and another
+//!    thread takes its turn.
+//! 2. A place with too many held-up jobs *hangs*. Further jobs at the place wait until one of them ends, or
+//!    are refused, as their caller chooses. So a place that hangs costs only its own jobs.
+//! 3. If several places beside each other hang, such as names in one directory, all places beside them
+//!    count as hanging.
+//! 4. The number of jobs under way, and so of threads, has a limit. Beyond half of it, places beside each
+//!    other get one job at a time. At the limit every place counts as hanging.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,10 +21,10 @@ use nix::errno::Errno;
 use super::Urgency;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Jobs at once with those that are held up, unless a pool is given another limit.
+/// Jobs under way, including held-up ones, unless a pool is given another limit.
 const UNDER_WAY_MAX: usize = 64;
 
-/// Places beside each other with jobs that are held up; more, and all that are beside them hang.
+/// If this number of places beside each other have held-up jobs, all places beside them hang.
 const HELD_UP_BESIDE_MAX: usize = 8;
 
 /// Stack of a thread: there may be thousands of threads.
@@ -32,8 +32,8 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// What a job is about.
 pub trait Place: Eq + Send + 'static {
-    /// Whether two places are so near each other that what hangs at some places there is likely to hang at
-    /// all of them. Places beside a third one are beside each other.
+    /// Whether two places are so close that if some places there hang, all are likely to hang. Places
+    /// beside a third one are beside each other.
     fn is_beside(&self, other: &Self) -> bool {
         self == other
     }
@@ -42,13 +42,13 @@ pub trait Place: Eq + Send + 'static {
 impl Place for PathBuf {}
 impl Place for Arc<Path> {}
 
-/// Gets `ETIMEDOUT` where its place holds others up.
+/// Gets `ETIMEDOUT` if its place hangs.
 type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 struct Job<K> {
     place: K,
     work: Work,
-    /// Whether it waits for its place, however long that holds others up.
+    /// Whether it waits while its place hangs, instead of being refused.
     waits: bool,
 }
 
@@ -59,27 +59,25 @@ struct UnderWay<K> {
 }
 
 struct State<K> {
-    /// For how long a job may be at it.
     patience: Duration,
-    /// Jobs at once with those that are held up.
+    /// Limit of jobs under way, including held-up ones.
     under_way_max: usize,
-    /// How many jobs that are held up make a place one that hangs.
+    /// Number of held-up jobs that makes a place hang.
     held_up_max: usize,
     demand: VecDeque<Job<K>>,
     prefetch: VecDeque<Job<K>>,
-    /// Those that wait for places that hold others up: by places beside each other, none of them empty.
+    /// Jobs that wait for places that hang, grouped by places beside each other. No group is empty.
     waiting: Vec<Vec<(Urgency, Job<K>)>>,
     under_way: BTreeMap<u64, UnderWay<K>>,
     begun: u64,
     threads: usize,
-    /// Whether a thread that has no turn waits for a job to be held up.
+    /// Whether a thread without a turn waits for the moment when the next job is held up.
     watched: bool,
     closed: bool,
 }
 
-/// What is to be done next.
 enum Turn {
-    /// The job of this number.
+    /// Begins a job under this number.
     Begin(u64, Work),
     Refuse(Work),
 }
@@ -109,7 +107,7 @@ impl<K: Place> State<K> {
         self.under_way.values().filter(move |job| !self.is_held_up(job, now))
     }
 
-    /// Takes the job whose turn it is, where there are so many turns at once.
+    /// Takes the next job, if the jobs under way that are not held up leave a turn.
     fn take(&mut self, prefetching_max: usize, reserved: usize, now: Instant) -> Option<Turn> {
         let prefetches = |job: &&UnderWay<K>| job.urgency == Urgency::Prefetch;
         let (all, prefetching) =
@@ -136,7 +134,7 @@ impl<K: Place> State<K> {
         }
     }
 
-    /// Whether a job at this place has to wait for those that are under way.
+    /// Whether a job at this place has to wait for the jobs under way.
     fn hangs(&self, place: &K, now: Instant) -> bool {
         let under_way = self.under_way.len();
         let beside = || self.under_way.values().filter(|job| job.place.is_beside(place));
@@ -160,8 +158,7 @@ impl<K: Place> State<K> {
         }
     }
 
-    /// A job is over: what waits for its place and those beside it has its turns again, as far as others
-    /// there let it.
+    /// Ends a job. Jobs that wait for its place or a place beside it are queued again.
     fn end(&mut self, number: u64) {
         let full = self.under_way.len() >= self.under_way_max;
         let Some(over) = self.under_way.remove(&number) else { return };
@@ -180,7 +177,7 @@ impl<K: Place> State<K> {
         !self.demand.is_empty() || !self.prefetch.is_empty()
     }
 
-    /// When the next job counts as held up, for those that wait for a turn.
+    /// When the next job counts as held up. None if no job waits for a turn.
     fn next_held_up(&self, now: Instant) -> Option<Instant> {
         let since = self.goes_on(now).map(|job| job.since).min();
         since.filter(|_| self.has_jobs()).map(|since| since + self.patience)
@@ -193,18 +190,18 @@ struct Shared<K> {
     wake: Condvar,
     prefetching_max: usize,
     reserved: usize,
-    /// What each thread does first.
+    /// Each thread runs this first.
     start: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A queue of jobs, each about a place, and the threads that do them.
+/// A queue of jobs, each about a place, and the threads that run them.
 ///
-/// What is still queued when the pool is dropped is not done; threads end with the job they are at.
+/// Jobs that are queued when the pool is dropped are not run. Its threads end after their present job.
 pub struct KeyedPool<K: Place>(Arc<Shared<K>>);
 
 impl<K: Place> KeyedPool<K> {
-    /// A pool that does at most `prefetching_max` prefetches and `reserved` further jobs at once. Jobs that
-    /// take longer than `patience` do not count. Each thread does `start` first.
+    /// A pool that runs at most `prefetching_max` prefetches and `reserved` further jobs at once. Jobs that
+    /// take longer than `patience` do not count. Each thread runs `start` first.
     pub fn new(
         name: &'static str,
         patience: Duration,
@@ -224,8 +221,8 @@ impl<K: Place> KeyedPool<K> {
         pool
     }
 
-    /// As many jobs as this may be under way with those that are held up, `held_up_max` of them at one
-    /// place; else they are 64 and one.
+    /// Sets the limits of jobs under way, including held-up ones (64 by default), and of held-up jobs at
+    /// one place (1 by default).
     pub fn with_limits(self, under_way_max: usize, held_up_max: usize) -> Self {
         let mut state = self.0.lock();
         (state.under_way_max, state.held_up_max) = (under_way_max, held_up_max);
@@ -233,15 +230,15 @@ impl<K: Place> KeyedPool<K> {
         self
     }
 
-    /// Queues a job about a place: what somebody waits for goes first. It is done when the place
-    /// lets it.
+    /// Queues a job about a place. Jobs with `Urgency::Demand` go first. The job waits while the place
+    /// hangs.
     pub fn submit(&self, urgency: Urgency, place: K, work: impl FnOnce() + Send + 'static) {
         // Such a job is never refused.
         let work = Box::new(move |_: Result<(), Errno>| work());
         self.queue(urgency, Job { place, work, waits: true });
     }
 
-    /// As [`submit`](Self::submit), but what is about a place that holds others up gets `ETIMEDOUT`.
+    /// As [`submit`](Self::submit), but the job gets `ETIMEDOUT` if the place hangs.
     pub fn try_submit(
         &self,
         urgency: Urgency,
@@ -279,7 +276,7 @@ impl<K: Place> Shared<K> {
         self.state.lock()
     }
 
-    /// Starts a thread. Where none can be had, those that there are do the work.
+    /// Starts a thread. If none can be started, the existing threads do the work.
     fn add_thread(self: &Arc<Self>, state: &mut State<K>) {
         let shared = Arc::clone(self);
         let thread = thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
@@ -294,7 +291,7 @@ impl<K: Place> Shared<K> {
         let mut state = self.lock();
         while !state.closed {
             match state.take(self.prefetching_max, self.reserved, Instant::now()) {
-                // What was held up is over: others are enough.
+                // Held-up jobs have ended, so there are more threads than turns.
                 None if !state.has_jobs() && state.threads > state.under_way.len() + turns => {
                     state.threads -= 1;
                     return;
@@ -306,7 +303,7 @@ impl<K: Place> Shared<K> {
                     state = self.lock();
                 }
                 Some(Turn::Begin(number, work)) => {
-                    // One is left that takes the turns of those that are held up.
+                    // One thread is left to take the turns of held-up jobs.
                     if state.threads == state.under_way.len() {
                         self.add_thread(&mut state);
                     } else if state.has_jobs() && !state.watched {
@@ -325,13 +322,12 @@ impl<K: Place> Shared<K> {
     }
 
     fn answer(&self, work: Work, turn: Result<(), Errno>) {
-        // A job that panics must not take the thread with it.
+        // A panic of a job must not end the thread.
         if catch_unwind(AssertUnwindSafe(|| work(turn))).is_err() {
             tracing::error!(pool = self.name, "a job panicked");
         }
     }
 
-    /// Waits until there may be a turn.
     fn wait<'a>(&self, mut state: MutexGuard<'a, State<K>>) -> MutexGuard<'a, State<K>> {
         let now = Instant::now();
         match state.next_held_up(now).filter(|_| !state.watched) {
@@ -355,7 +351,6 @@ mod tests {
 
     impl Place for u32 {}
 
-    /// A name and its directory.
     #[derive(PartialEq, Eq)]
     struct Name(u32, u32);
 
@@ -365,7 +360,7 @@ mod tests {
         }
     }
 
-    /// What only a broken pool takes.
+    /// A time that only a broken pool takes.
     const LIMIT: Duration = Duration::from_secs(180);
 
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -374,14 +369,14 @@ mod tests {
         KeyedPool::new("pool", PATIENCE, 2, 2, || ())
     }
 
-    /// Has a job wait at a place until what is returned is dropped.
+    /// Blocks a job at a place until the returned sender is dropped.
     fn hang(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Sender<()> {
         let (sender, receiver) = mpsc::channel::<()>();
         pool.submit(urgency, place, move || _ = receiver.recv());
         sender
     }
 
-    /// Whether a job at a place is done, and not refused.
+    /// Runs a job at a place. Fails if it is refused.
     fn ask(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
         let (sender, receiver) = mpsc::channel();
         pool.try_submit(urgency, place, move |turn| sender.send(turn).unwrap());
@@ -404,7 +399,7 @@ mod tests {
         Job { place, work: Box::new(|_| ()), waits: false }
     }
 
-    /// The places of those that begin now.
+    /// The places of the jobs that begin now.
     fn begin(state: &mut State<u32>, now: Instant) -> Vec<u32> {
         while state.take(2, 2, now).is_some() {}
         let begun = state.under_way.values().filter(|job| job.since == now);
@@ -438,7 +433,7 @@ mod tests {
     fn a_few_places_that_hang_do_not_take_all_threads() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
         for _ in 0..10 {
-            // As many at once as there are turns, all at the same two places.
+            // As many jobs as there are turns, all at the same two places.
             state.demand.extend([0, 0, 1, 1].map(job));
             begin(&mut state, now);
             now += PATIENCE;
@@ -453,7 +448,7 @@ mod tests {
         assert!(begin(&mut state, now).contains(&100));
     }
 
-    /// A large file is read at many places at once, from a source that is only slow.
+    /// A large file is read at many offsets at once, from a source that is only slow.
     #[test]
     fn a_place_hangs_when_as_many_as_it_may_have_are_held_up() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
@@ -486,12 +481,12 @@ mod tests {
             assert!(!begins(&mut state, name, 7, now), "it waits for the first of its name");
         }
         assert!(!begins(&mut state, 100, 7, now));
-        // All at once at one place, which is one place that hangs.
+        // All at one place, which counts as one place that hangs.
         assert!((0..10).all(|_| begins(&mut state, 100, 8, now)));
         now += PATIENCE;
         assert!(begins(&mut state, 101, 8, now));
         now += PATIENCE;
-        // One of them is over: its name has another turn, and those beside it wait no longer.
+        // One of them ends: its name has another turn, and names beside it no longer wait.
         state.end(1);
         let begun: Vec<u64> = std::iter::from_fn(|| match state.take(10, 10, now)? {
             Turn::Begin(number, _) => Some(number),
@@ -511,10 +506,10 @@ mod tests {
         let start = Instant::now();
         while pool.0.lock().threads > 5 {
             assert!(start.elapsed() < LIMIT, "{} threads are left", pool.0.lock().threads);
-            // Whichever thread takes it looks whether it is one too many.
+            // The thread that takes the job checks whether it is surplus.
             let _ = ask(&pool, Urgency::Demand, 100);
         }
-        // The last of those that were held up may take a moment to end.
+        // The last of the held-up threads may take a moment to end.
         while ask(&pool, Urgency::Prefetch, 0).is_err() {}
     }
 

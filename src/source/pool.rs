@@ -1,9 +1,9 @@
-//! Threads that wait for slow things.
+//! A pool of threads for jobs that wait.
 //!
-//! A parallel filesystem answers in milliseconds and takes many requests at once, so reads want
-//! threads that sleep, not cores. Further ones start when there is more work than idle threads, up to
-//! a limit. What a reader waits for is taken first; a share of the threads is never given to
-//! prefetches, so that a reader's fetch starts at once even where prefetches hang.
+//! A parallel filesystem answers in milliseconds and takes many requests at once, so reads need threads
+//! that sleep, not cores. If there are more jobs than idle threads, another thread starts, up to a limit.
+//! Jobs for waiting readers are taken first. Prefetches never get a share of the threads, so that a
+//! reader's fetch starts at once even if prefetches hang.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,9 @@ use std::thread;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Whether somebody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// A reader waits: goes before every prefetch.
+    /// A reader waits. Goes before every prefetch.
     Demand,
     Prefetch,
 }
@@ -38,23 +37,23 @@ struct Shared {
     wake: Condvar,
     threads_max: usize,
     prefetching_max: usize,
-    /// What each thread does first.
+    /// Each thread runs this first.
     start: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A queue of blocking jobs and the threads that do them.
+/// A queue of blocking jobs and the threads that run them.
 ///
-/// What is still queued when the pool is dropped is not done; threads end with the job they are
-/// at, and are not waited for, since that job may hang with the source.
+/// Jobs that are queued when the pool is dropped are not run. Its threads end after their present job. They
+/// are not waited for, since that job may hang with the source.
 pub struct Pool(Arc<Shared>);
 
 impl Pool {
-    /// A pool that does at most `prefetching_max` prefetches and `reserved` further jobs at once.
+    /// A pool that runs at most `prefetching_max` prefetches and `reserved` further jobs at once.
     pub fn new(name: &'static str, prefetching_max: usize, reserved: usize) -> Self {
         Pool::starting(name, prefetching_max, reserved, || ())
     }
 
-    /// A pool each thread of which does `start` first.
+    /// As [`new`](Self::new), but each thread runs `start` first.
     pub fn starting(
         name: &'static str,
         prefetching_max: usize,
@@ -69,12 +68,12 @@ impl Pool {
             prefetching_max,
             start: Box::new(start),
         }));
-        // Later there may be none to be had, and somebody has to do the work.
+        // Later it may be impossible to start a thread, and one is needed for the work.
         pool.add_thread(&mut pool.0.lock());
         pool
     }
 
-    /// Starts a thread. Where none can be had, those that there are do the work.
+    /// Starts a thread. If none can be started, the existing threads do the work.
     fn add_thread(&self, queue: &mut Queue) {
         let shared = Arc::clone(&self.0);
         let thread = thread::Builder::new().name(self.0.name.into());
@@ -83,14 +82,13 @@ impl Pool {
         }
     }
 
-    /// Queues a job.
     pub fn submit(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.0.lock();
         match urgency {
             Urgency::Demand => queue.demand.push_back(Box::new(job)),
             Urgency::Prefetch => queue.prefetch.push_back(Box::new(job)),
         }
-        // A thread that was woken counts as idle until it runs: there may be jobs for all of them.
+        // A woken thread counts as idle until it runs: there may be a job for each idle thread.
         let startable = self.0.prefetching_max.saturating_sub(queue.prefetching);
         let runnable = queue.demand.len() + queue.prefetch.len().min(startable);
         if queue.idle >= runnable.max(1) {
@@ -131,7 +129,7 @@ impl Shared {
             };
             queue.prefetching += usize::from(prefetch);
             drop(queue);
-            // A job that panics must not take the thread with it.
+            // A panic of a job must not end the thread.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!(pool = self.name, "a job panicked");
             }

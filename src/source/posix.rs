@@ -1,9 +1,8 @@
 //! A directory of a mounted filesystem as a source.
 //!
-//! Everything is reached beneath one directory descriptor, opened before anything is mounted:
-//! `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, so that neither a link planted in
-//! the tree nor our own mount over the very same path can lead elsewhere. How bytes are read is told in
-//! `reading`.
+//! All paths are reached beneath one directory descriptor, which is opened before anything is mounted.
+//! `openat2` is called with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`. So neither a link in the tree nor
+//! our own mount over the same path can lead elsewhere. `reading` describes how bytes are read.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -25,30 +24,29 @@ use super::reading::Reading;
 use super::{Fingerprint, KeyedPool, Kind, ReadRequest, Source, Stat, Urgency};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
-/// Threads that only readers who wait are served by.
+/// Threads that serve only waiting readers.
 const RESERVED_THREADS: usize = 16;
 
-/// A read that takes longer is held up: its turn goes to another one.
+/// A read that takes longer is held up: another read gets its turn.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Reads at once with those that are held up, in all and of one file. More than one of a file, for a
-/// source may be slow and not hang.
+/// Limits of reads under way, including held-up ones: in all and of one file. One file may have more than
+/// one held-up read, since a source may be slow without hanging.
 const READS_MAX: usize = 1024;
 const READS_OF_FILE_MAX: usize = 64;
 
-/// Names of a directory that are told of at a time.
+/// Names of a directory that are reported at a time.
 const PART: usize = 64;
 
-/// A directory, reached by a descriptor.
 pub struct PosixSource {
     root: Arc<OwnedFd>,
-    /// What hangs is a file.
+    /// The key is a file: it is a file that hangs.
     readers: KeyedPool<Arc<Path>>,
     reading: Arc<Reading>,
 }
 
 impl PosixSource {
-    /// Opens the directory; `inflight` prefetches are done at once.
+    /// Opens the directory. At most `inflight` prefetches run at once.
     pub fn open(directory: &Path, inflight: usize) -> UserResult<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(directory, flags, Mode::empty()).map_err(|errno| {
@@ -73,7 +71,7 @@ impl PosixSource {
         Ok(PosixSource { root, readers, reading })
     }
 
-    /// Device and inode of the directory: the same source, whatever its path.
+    /// Device and inode of the directory. They identify the source, whatever its path.
     pub fn identity(&self) -> UserResult<(u64, u64)> {
         let stat = fstat(&self.root).map_err(|errno| {
             Error::new(ErrorKind::Source, format!("cannot stat the source: {}", errno.desc()))
@@ -81,19 +79,18 @@ impl PosixSource {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether the directory is in an image: a filesystem whose inode numbers and times tell nothing
-    /// of its version.
+    /// Whether the directory is in an image: a filesystem whose inode numbers and times do not tell its
+    /// version.
     pub fn is_image(&self) -> bool {
         image::is_image(&self.root)
     }
 
-    /// The descriptor that everything is reached beneath.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 }
 
-/// Opens a path beneath the root without following a link anywhere.
+/// Opens a path beneath the root, without following any link.
 pub(super) fn open_beneath(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -153,9 +150,8 @@ fn kind_of(listed: Type) -> Kind {
 }
 
 impl Source for PosixSource {
-    /// The filesystem's own number, where it has one that lasts, and the directory's. Of a filesystem
-    /// that is an image, where the number is the device's and times are what its maker wanted, the
-    /// image's own identity.
+    /// The filesystem's own number, if it has a lasting one, and the directory's inode. For a filesystem
+    /// image, the image's own identity replaces the number: there the number is the device's.
     fn lasting_identity(&self) -> u128 {
         let (device, inode) = fstat(&self.root).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
         let number = match image::is_image(&self.root) {
@@ -198,7 +194,8 @@ impl Source for PosixSource {
         let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
         let flags = rustix::fs::AtFlags::EMPTY_PATH
             | rustix::fs::AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
-        // For its effect on what the client remembers: the numbers of devices are others here.
+        // The call only refreshes what the client remembers. Its result is not used: it has device numbers
+        // in another form.
         match rustix::fs::statx(&fd, c"", flags, rustix::fs::StatxFlags::BASIC_STATS) {
             // A container may forbid the call.
             Ok(_) | Err(rustix::io::Errno::PERM | rustix::io::Errno::NOSYS) => {}
@@ -270,7 +267,7 @@ impl Source for PosixSource {
     fn look(&self) {
         let idle = self.reading.idle(Instant::now());
         if !idle.is_empty() {
-            // To close a file may wait for its filesystem.
+            // Closing a file may wait for its filesystem.
             self.readers.submit(Urgency::Prefetch, Path::new("").into(), move || drop(idle));
         }
     }
@@ -281,7 +278,8 @@ impl Source for PosixSource {
             self.readers.submit(request.urgency, path, move || {
                 match reading.read(&request) {
                     Ok((bytes, pages)) => {
-                        // To deliver a whole file may take long: it is pushed into our own mount.
+                        // The pages of a whole file are dropped before its delivery, which may take long:
+                        // it pushes the file into our own mount.
                         let pages = request.is_part().then_some(pages);
                         (request.deliver)(Ok(bytes));
                         drop(pages);
@@ -294,8 +292,8 @@ impl Source for PosixSource {
 }
 
 impl PosixSource {
-    /// A path by which calls without a descriptor form reach a file that is opened by `O_PATH`,
-    /// and so without touching FIFOs and devices.
+    /// A path to a file that is opened with `O_PATH`, for calls that take no descriptor. So FIFOs and
+    /// devices are not touched.
     fn proc_path(&self, path: &Path) -> Result<(OwnedFd, CString), Errno> {
         let fd = open_beneath(self.root(), path, OFlag::O_PATH)?;
         let link = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd()));

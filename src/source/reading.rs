@@ -1,14 +1,15 @@
-//! How ranges of files are read: one version of a file or nothing, and no more than is asked for.
+//! Reads ranges of files: bytes of one version or nothing, and only what is requested.
 //!
-//! 1. The file is opened, unless it is [still open](super::held) as the version that is expected. `fstat` must
-//!    tell the fingerprint that is asked for.
-//! 2. The kernel is told that the file is read at random. What a client reads ahead by itself lies beyond
-//!    the range: nobody has asked for it, and it stays in memory when the file has become another version.
-//! 3. A range that takes the client several requests is asked for all at once, in pieces that each are one
-//!    request. To read it would wait for one piece after the other.
-//! 4. The range is read. Then `fstat` must tell the same again: bytes are handed out only if the file was
-//!    one version before and after.
-//! 5. When the bytes have been delivered, their pages are dropped from memory.
+//! 1. The file is opened, unless it is [still open](super::held) as the expected version. `fstat` must give
+//!    the requested fingerprint.
+//! 2. The kernel is told that the file is read at random. If the client read ahead by itself, it would
+//!    fetch bytes beyond the range, and they would stay in memory when the file becomes another version.
+//! 3. A range that needs several requests of the client is announced as a whole, in pieces of one request
+//!    each. A plain read would wait for one piece after the other.
+//! 4. The range is read. Then `fstat` must give the same fingerprint: bytes are handed out only if the
+//!    version was the same before and after.
+//! 5. The pages of the range are dropped from the client's memory, at the latest when the bytes have been
+//!    delivered.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,17 +28,15 @@ use super::held::{Closed, Held};
 use super::posix::{fingerprint, open_beneath};
 use super::{Fingerprint, ReadError, ReadRequest};
 
-/// How often a read that falls short is tried again.
 const SHORT_READS_MAX: usize = 3;
 
-/// What a client reads ahead at once where nobody has set it otherwise, in bytes.
+/// The bytes that a client reads ahead at once by default.
 const READAHEAD: usize = 128 << 10;
 
-/// Reads files beneath a directory.
 pub(super) struct Reading {
     root: Arc<OwnedFd>,
     held: Held,
-    /// Bytes that the client asks for at once, at most.
+    /// Limit of bytes that the client requests at once.
     piece: usize,
 }
 
@@ -47,12 +46,11 @@ impl Reading {
         Reading { root, held: Held::default(), piece }
     }
 
-    /// The files that are open and have not been read for a while.
     pub(super) fn idle(&self, now: Instant) -> Closed {
         self.held.idle(now)
     }
 
-    /// The bytes of a range, and its pages, which are to be dropped when the bytes have been delivered.
+    /// Reads a range. Its pages are dropped with the returned [`Pages`].
     pub(super) fn read(&self, request: &ReadRequest) -> Result<(Vec<u8>, Pages), ReadError> {
         for _ in 0..SHORT_READS_MAX {
             let read = match self.held.get(&request.path, &request.fingerprint) {
@@ -70,7 +68,6 @@ impl Reading {
         Err(ReadError::Source(Errno::EIO))
     }
 
-    /// Opens the file and reads the range.
     fn read_anew(&self, request: &ReadRequest) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file =
@@ -87,11 +84,10 @@ impl Reading {
         Ok(read)
     }
 
-    /// Reads the range of a file that was the right version when it was opened; none where the read fell
-    /// short.
+    /// Reads the range of a file that was opened as the right version. Returns none after a short read.
     ///
-    /// A short read is not continued: a network filesystem's client may have taken it for the end of
-    /// the file, and give zeros for what comes after it.
+    /// A short read is not continued. A network filesystem's client may have taken it for the end of the
+    /// file, and may give zeros for the bytes after it.
     fn read_once(
         &self,
         file: &Arc<File>,
@@ -115,8 +111,8 @@ impl Reading {
     }
 }
 
-/// Pages of a file in the memory of the source's client. When this goes they are dropped: a second copy,
-/// beside the pages of our own mount, would only cost memory.
+/// Pages of a file in the memory of the source's client. They are dropped with this value: the pages of our
+/// own mount hold the same bytes, so a second copy would only cost memory.
 pub(super) struct Pages {
     file: Arc<File>,
     offset: u64,
@@ -129,7 +125,7 @@ impl Drop for Pages {
     }
 }
 
-/// What version the file is, if it is the one that is asked for.
+/// The file's version, if it is the requested one.
 fn version(file: &File, request: &ReadRequest) -> Result<Fingerprint, ReadError> {
     let seen = fingerprint(&fstat(file).map_err(ReadError::Source)?);
     let expected = &request.fingerprint;
@@ -137,12 +133,12 @@ fn version(file: &File, request: &ReadRequest) -> Result<Fingerprint, ReadError>
     if same { Ok(seen) } else { Err(ReadError::Changed) }
 }
 
-/// What fails costs time, and no more.
+/// A failure costs only time.
 fn advise(file: &File, offset: u64, length: usize, advice: PosixFadviseAdvice) {
     let _ = posix_fadvise(file, offset as libc::off_t, length as libc::off_t, advice);
 }
 
-/// How many bytes the client of the filesystem reads ahead at once, where that is told.
+/// How many bytes the filesystem's client reads ahead at once, if the kernel tells it.
 fn readahead(root: &OwnedFd) -> Option<usize> {
     let device = fstat(root).ok()?.st_dev;
     let (major, minor) = (libc::major(device), libc::minor(device));

@@ -1,4 +1,4 @@
-//! What is in memory of what a store has on its disk.
+//! The index in memory: where the samples are, and in which files.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,30 +8,27 @@ use super::log::{Entries, Key, Location};
 use super::segments::Files;
 use crate::disk::Blob;
 
-/// Where the samples are, and the files that they are in.
 #[derive(Default)]
 pub(super) struct Index {
     pub(super) entries: Entries,
     pub(super) files: Files,
-    /// Large files that are all there, and right.
+    /// Large files that are complete and were compared.
     lent: HashMap<u32, Arc<Lent>>,
-    /// Large files all blocks of which were compared with their checksums, and none given up since.
+    /// Large files of which all blocks were compared with their checksums, and none was removed since.
     compared: HashSet<u32>,
 }
 
 impl Index {
-    /// What was found at the opening of a store.
     pub(super) fn new(entries: Entries, files: Files) -> Self {
         Index { entries, files, ..Index::default() }
     }
 
-    /// Where a sample is, and its file.
     pub(super) fn find(&self, key: Key) -> Option<(Location, Arc<dyn Blob>)> {
         let at = self.entries.get(&key)?;
         Some((*at, Arc::clone(self.files.get(&at.segment)?)))
     }
 
-    /// Takes samples out. Nobody new gets a large file that is not all there any more.
+    /// Removes samples. A large file that loses a block is not lent any more.
     pub(super) fn take(&mut self, keys: &[Key]) -> Vec<(Key, Location)> {
         let gone = keys.iter().filter_map(|key| Some((*key, self.entries.remove(key)?)));
         let gone: Vec<(Key, Location)> = gone.collect();
@@ -42,24 +39,22 @@ impl Index {
         gone
     }
 
-    /// The number of the file that all of these are in, if it is one.
+    /// The number of the file that holds all these blocks, if it is a single file.
     pub(super) fn holder_of_all(&self, blocks: &[Key]) -> Option<u32> {
         let mut holders = blocks.iter().map(|key| Some(self.entries.get(key)?.segment));
         let first = holders.next()??;
         holders.all(|holder| holder == Some(first)).then_some(first)
     }
 
-    /// The large file that has this first block, if it can be lent.
+    /// The large file with this first block, if it can be lent.
     pub(super) fn lent(&self, first: Key) -> Option<Arc<Lent>> {
         self.lent.get(&self.entries.get(&first)?.segment).cloned()
     }
 
-    /// Whether all of a large file was compared with its checksums.
     pub(super) fn is_compared(&self, holder: u32) -> bool {
         self.compared.contains(&holder)
     }
 
-    /// A large file, all of which was compared, can be lent from now on.
     pub(super) fn lend(&mut self, holder: u32, lent: Arc<Lent>) {
         if self.lent.len() >= LENDABLE_MAX
             && let Some(other) = self.lent.keys().next().copied()
@@ -70,7 +65,7 @@ impl Index {
         self.compared.insert(holder);
     }
 
-    /// No large file can be lent, though they were compared.
+    /// Ends all lending, but keeps which files were compared.
     #[cfg(test)]
     pub(super) fn end_lending(&mut self) {
         self.lent.clear();

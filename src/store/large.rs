@@ -1,9 +1,9 @@
-//! Large files: each a sparse file of its own beside the segments, under the same index and budget.
+//! Stores large files, each as a sparse file beside the segments, under the same index and budget.
 //!
-//! A block lies where it lies at the source, so that a file whose blocks are all there can be read
-//! as it is. Its name says which version of which file it is. Nothing else ever goes there: a block
-//! that is given up is punched at once, and a file without blocks is deleted. Such files may be
-//! many, so none is held open: opening one costs little against reading a block of it.
+//! A block has the same offset as at the source, so that a complete file can be read as it is. The file's
+//! name gives the version and file it belongs to. Nothing else is ever stored there: a removed block is
+//! punched at once, and a file without blocks is deleted. There may be many such files, so none is held
+//! open. Opening one costs little compared with reading a block of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use super::segments::Extent;
 use crate::disk::{Blob, Disk, Use};
 use crate::ids::PAGE_BYTES;
 
-/// Which part of which version of a large file a block is.
+/// A block's place in a version of a large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     file: Key,
@@ -25,29 +25,27 @@ pub struct Part {
 }
 
 impl Part {
-    /// The part at an offset, if it is at a page that can be counted to.
+    /// The part at an offset. None if the offset is not at a page, or has too high a page number.
     pub(super) fn new(file: Key, offset: u64) -> Option<Self> {
         let page = u32::try_from(offset / PAGE_BYTES).ok().filter(|page| *page < u32::MAX >> 1)?;
         offset.is_multiple_of(PAGE_BYTES).then_some(Part { file, page })
     }
 }
 
-/// A file that is there.
 struct Holder {
     file: Key,
     blob: Arc<dyn Blob>,
     blocks: u32,
-    /// First page and number of pages of what is still to be punched: left by a crash, or given up
-    /// while somebody held the file.
+    /// First page and number of pages of each gap that is still to be punched. A crash left it, or it was
+    /// removed while the file was held.
     gaps: Vec<(u32, u32)>,
     lent: Weak<Lent>,
 }
 
-/// The large files of a store.
 #[derive(Default)]
 pub(super) struct Large {
     holders: BTreeMap<u32, Holder>,
-    /// By version, the file that further blocks of it go to.
+    /// The file that gets further blocks of a version.
     numbers: HashMap<Key, u32>,
 }
 
@@ -55,30 +53,28 @@ fn name(id: u32, file: Key) -> String {
     format!("file-{id:08}-{:032x}", file.get())
 }
 
-/// Number and version of the large file of this name, if it is the name of one.
+/// Number and version, if this is the name of a large file.
 pub(super) fn parse(name: &str) -> Option<(u32, Key)> {
     let (id, file) = name.strip_prefix("file-")?.split_once('-')?;
     Some((id.parse().ok()?, Key::new(u128::from_str_radix(file, 16).ok()?)))
 }
 
 impl Large {
-    /// Adds a file that was found.
     pub(super) fn add(&mut self, disk: &Arc<dyn Disk>, id: u32, file: Key) {
         let blob = Arc::new(Unopened { disk: Arc::clone(disk), name: name(id, file) });
         self.holders
             .insert(id, Holder { file, blob, blocks: 0, gaps: Vec::new(), lent: Weak::new() });
-        // Of two that a crash has left the later one grows.
+        // If a crash has left two files of a version, the later one gets further blocks.
         let number = self.numbers.entry(file).or_insert(id);
         *number = id.max(*number);
     }
 
-    /// Whether this is the number of a large file.
     pub(super) fn holds(&self, id: u32) -> bool {
         self.holders.contains_key(&id)
     }
 
-    /// Counts the blocks that were found, in the order of their places, and what is between them
-    /// in files that have so many pages.
+    /// Counts the blocks that were found, and notes the gaps between them. `places` is sorted. `written`
+    /// gives the number of pages of each file.
     pub(super) fn count(&mut self, places: &[Extent], written: &HashMap<u32, u32>) {
         for (id, holder) in &mut self.holders {
             let first = places.partition_point(|place| place.segment < *id);
@@ -97,8 +93,8 @@ impl Large {
         }
     }
 
-    /// The place of a part of so many pages; `next` is the number of the file where it is the first
-    /// part of one.
+    /// The place of a part that takes `pages` pages. The first part of a version makes a new file with the
+    /// number `next`.
     pub(super) fn place(
         &mut self,
         disk: &Arc<dyn Disk>,
@@ -112,7 +108,7 @@ impl Large {
                 let (id, name) = (*next, name(*next, part.file));
                 disk.create(&name, Use::Pages)?;
                 *next = id.saturating_add(1);
-                // Blocks in a file whose name does not last would not either, whatever is synced.
+                // Unless the file's name is durable, its blocks are not either, whatever is synced.
                 disk.sync_names().inspect_err(|_| drop(disk.remove(&name)))?;
                 self.add(disk, id, part.file);
                 id
@@ -125,7 +121,7 @@ impl Large {
         Ok(Extent { segment: id, page: part.page, pages })
     }
 
-    /// Gives blocks up and their space back.
+    /// Removes blocks and gives their space back.
     pub(super) fn free(&mut self, places: &[Extent]) {
         for place in places {
             let Some(holder) = self.holders.get_mut(&place.segment) else { continue };
@@ -134,27 +130,26 @@ impl Large {
         places.iter().for_each(|place| self.give_back(place));
     }
 
-    /// Gives the space of a block back, now or when nobody holds the file any more.
+    /// Gives the space of a block back, now or when the file is no longer held.
     pub(super) fn give_back(&mut self, place: &Extent) {
         let Some(holder) = self.holders.get_mut(&place.segment) else { return };
         if holder.is_held() && self.numbers.get(&holder.file) == Some(&place.segment) {
-            // What comes back goes to another file.
+            // If the block comes back, it goes to another file.
             self.numbers.remove(&holder.file);
         }
-        // One without blocks is deleted as a whole.
+        // A file without blocks is deleted as a whole.
         if holder.blocks > 0 {
             holder.gaps.push((place.page, place.pages));
             holder.clear_gaps();
         }
     }
 
-    /// Gives back what no block has, but for files that somebody holds. One without blocks is
-    /// deleted as a whole.
+    /// Punches the gaps of all files that are not held and not empty.
     pub(super) fn clear_gaps(&mut self) {
         self.holders.values_mut().filter(|holder| holder.blocks > 0).for_each(Holder::clear_gaps);
     }
 
-    /// A file for others to read; none where it is not large.
+    /// Lends a file. None if it is not a large one.
     pub(super) fn lend(
         &mut self,
         disk: &Arc<dyn Disk>,
@@ -170,22 +165,19 @@ impl Large {
         Ok(Some(lent))
     }
 
-    /// The name of a file, by its number.
     pub(super) fn name(&self, id: u32) -> Option<String> {
         self.holders.get(&id).map(|holder| name(id, holder.file))
     }
 
-    /// A file, by its number.
     pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
         self.holders.get(&id).map(|holder| &holder.blob)
     }
 
-    /// All files by their numbers.
     pub(super) fn files(&self) -> impl Iterator<Item = (u32, &Arc<dyn Blob>)> {
         self.holders.iter().map(|(id, holder)| (*id, &holder.blob))
     }
 
-    /// Forgets the files without blocks; these can be deleted.
+    /// Removes the files without blocks from memory. The caller deletes them.
     pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
         let empty = self.holders.iter().filter(|(_, holder)| holder.blocks == 0);
         let empty: Vec<(u32, Key)> = empty.map(|(id, holder)| (*id, holder.file)).collect();
@@ -215,7 +207,7 @@ impl Holder {
     }
 }
 
-/// A file that is opened anew for each use.
+/// A file that is opened for each use.
 struct Unopened {
     disk: Arc<dyn Disk>,
     name: String,
@@ -227,13 +219,13 @@ impl Unopened {
     }
 }
 
-/// Whether there is no such file, or no file but something else.
+/// Whether there is no such file, or something else under its name.
 pub(super) fn is_missing(error: &Error) -> bool {
     let other = [libc::ELOOP, libc::EISDIR, libc::ENXIO].map(Some);
     error.kind() == ErrorKind::NotFound || other.contains(&error.raw_os_error())
 }
 
-/// Where somebody has deleted the file, there is nothing to be done to it.
+/// If the file was deleted, there is nothing to do.
 fn unless_gone(result: Result<()>) -> Result<()> {
     result.or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })
 }
@@ -248,10 +240,10 @@ impl Blob for Unopened {
             if !is_missing(&error) {
                 return Err(error);
             }
-            // Somebody has deleted it: its other blocks turn out to be gone when they are read.
+            // The file was deleted. Reads of its other blocks will find that out.
             let _ = self.disk.remove(&self.name);
             let file = self.disk.create(&self.name, Use::Pages)?;
-            // The next write must not take one whose name may not last for one that was there.
+            // The next write must not find a file whose name may not be durable.
             let sync = self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&self.name)));
             sync.map(|()| file)
         })?;

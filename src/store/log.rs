@@ -1,13 +1,13 @@
 //! The index on disk: a log of small records, replayed at open.
 //!
-//! A log is a file `index-GENERATION` of records of 40 bytes. The first one carries the secret that
-//! keys are made with; each further one says that a sample is stored somewhere, or is given up.
-//! Records are appended; one that is torn or missing after a crash is left out at replay, and the
-//! ones behind it count: whatever mix of records is left, the bytes that they lead to are checked.
-//! What an append that was cut short leaves at the end is no loss, and is written over.
+//! A log is a file `index-GENERATION` of records of 40 bytes. The first record has the secret from which
+//! keys are made. Each further record says that a sample is stored at a place, or removed. Records are
+//! appended. Replay skips a record that is torn or missing after a crash, and uses the records behind it:
+//! whatever mix of records is left, the bytes they lead to are checked. The rest of an append that was cut
+//! short at the end is no loss, and is overwritten.
 //!
-//! A log with more dead records than live ones is rewritten: the live ones go to a new file, which
-//! is synced and only then named as the next generation. Of several the latest named one counts.
+//! A log with more dead records than live ones is rewritten. The live records go to a new file, which is
+//! synced and then renamed to the next generation. The latest generation counts.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use crate::disk::{Blob, Disk, Use};
 
-/// Names a version of a block: its path, its fingerprint and where in the file it begins, hashed
-/// with the store's secret, so that nobody can make two that are the same.
+/// Names a version of a block: a hash of its path, its fingerprint and its offset in the file. The hash
+/// uses the store's secret, so that no user can construct two equal keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(NonZeroU128);
 
@@ -32,7 +32,7 @@ impl Key {
     }
 }
 
-/// Where a sample's bytes are, and what they must be.
+/// Where a sample's bytes are, and their checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) segment: u32,
@@ -65,23 +65,21 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// What is stored, by key.
+/// The stored samples, by key.
 pub(super) type Entries = HashMap<Key, Location, BuildHasherDefault<KeyHasher>>;
 
-/// One record of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// The first one, with the store's secret.
+    /// The first record, with the store's secret.
     Secret(u128),
-    /// A sample is stored.
     Stored(Key, Location),
-    /// A sample is given up.
+    /// The sample was removed.
     GivenUp(Key),
 }
 
 const RECORD_BYTES: usize = 40;
 
-/// Tells the kinds of records apart, from other files and from other formats.
+/// These tell the kinds of records apart, and from other files and formats.
 const SECRET: u32 = u32::from_le_bytes(*b"bly2");
 const STORED: u32 = u32::from_le_bytes(*b"keep");
 const GIVEN_UP: u32 = u32::from_le_bytes(*b"gone");
@@ -108,7 +106,7 @@ impl Record {
         bytes
     }
 
-    /// The record, unless it is torn.
+    /// The record. None if it is torn.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         if crc32c::crc32c(&bytes[..36]) != word(36) {
@@ -126,20 +124,20 @@ impl Record {
     }
 }
 
-/// The log that is written.
+/// The log to which records are appended.
 pub(super) struct Log {
     file: Arc<dyn Blob>,
     generation: u32,
     secret: u128,
     end: u64,
     pub(super) records: u64,
-    /// Of those that were found, how many cannot be read.
+    /// Number of found records that cannot be read.
     pub(super) torn_records: u64,
     /// Later logs that were found and cannot be read.
     pub(super) skipped: Vec<String>,
-    /// Records that come before all that are appended.
+    /// Records to write before any further record.
     owed: Vec<Record>,
-    /// Something may stand beyond the end, of an append that failed.
+    /// Whether a failed append may have left bytes beyond the end.
     torn: bool,
 }
 
@@ -154,12 +152,11 @@ fn generation_of(name: &str) -> Option<u32> {
     name.strip_prefix("index-")?.parse().ok()
 }
 
-/// Whether this is the name of a log that is whole.
+/// Whether this is the name of a complete log.
 pub(super) fn is_index(name: &str) -> bool {
     generation_of(name).is_some()
 }
 
-/// What a log says.
 pub(super) struct Replayed {
     generation: u32,
     pub(super) secret: u128,
@@ -168,10 +165,10 @@ pub(super) struct Replayed {
     pub(super) entries: Entries,
 }
 
-/// Reads the latest log, if there is one that begins as a log does. Nothing is changed.
+/// Reads the latest log that begins as a log does. Changes nothing.
 ///
 /// # Errors
-/// The disk's: what cannot be read now is not taken for a store that has nothing.
+/// The disk's: a store that cannot be read is not taken for an empty one.
 pub(super) fn replay(disk: &dyn Disk, names: &[(String, u64)]) -> Result<Option<Replayed>> {
     let mut logs: Vec<(u32, u64)> =
         names.iter().filter_map(|(name, length)| Some((generation_of(name)?, *length))).collect();
@@ -190,7 +187,8 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
     let mut bytes = vec![0; RECORD_BYTES * CHUNK.min(whole as usize)];
     let mut entries = Entries::default();
     let mut secret = None;
-    // Records to the last one that can be read; those before it that cannot, and what follows it.
+    // Records up to the last readable one, unreadable ones before it, and unreadable ones behind it that
+    // are not blank.
     let (mut records, mut torn_records, mut behind) = (0, 0, 0);
     let mut read = 0;
     while read < whole {
@@ -220,7 +218,7 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
         }
         read += count as u64;
     }
-    // An append that was cut short leaves one that is torn at most, and blanks.
+    // An append that was cut short leaves at most one torn record, and blanks.
     if behind > 1 {
         torn_records += whole - records;
         records = whole;
@@ -235,7 +233,7 @@ impl Log {
         Log { file, generation, secret, end, records, torn_records, skipped, owed, torn }
     }
 
-    /// Goes on with what was replayed; nothing is changed where nothing is.
+    /// Opens the log that [`replay`] finds. Changes nothing if there is none.
     pub(super) fn open(
         disk: &dyn Disk,
         names: &[(String, u64)],
@@ -257,9 +255,9 @@ impl Log {
         Ok(Some((log, entries)))
     }
 
-    /// Begins a log with this secret, in place of what was found and is none.
+    /// Begins a log with this secret, if none of the found ones is a log.
     pub(super) fn begin(disk: &dyn Disk, names: &[(String, u64)], secret: u128) -> Result<Self> {
-        // Not one of the names that there are: they may be all that a crash left.
+        // The number must be new: the existing names may be all that a crash left.
         let latest = names.iter().filter_map(|(name, _)| generation_of(name)).max();
         let generation = latest.unwrap_or(0).wrapping_add(1);
         let log = write_new(disk, generation, secret, std::iter::empty())?;
@@ -267,17 +265,16 @@ impl Log {
         Ok(log)
     }
 
-    /// The secret that keys are made with.
     pub(super) fn secret(&self) -> u128 {
         self.secret
     }
 
-    /// Has these samples given up before anything else is recorded.
+    /// Records the removal of these samples before any further record.
     pub(super) fn owe(&mut self, gone: impl Iterator<Item = Key>) {
         self.owed.extend(gone.map(Record::GivenUp));
     }
 
-    /// Writes further records; of those that fail none is left to be replayed behind later ones.
+    /// Appends records. If that fails, no part of them will be replayed behind later records.
     pub(super) fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<()> {
         let owed = self.owed.iter().copied();
         let bytes: Vec<u8> = owed.chain(records).flat_map(Record::encode).collect();
@@ -296,12 +293,12 @@ impl Log {
         Ok(())
     }
 
-    /// Makes what was appended last.
+    /// Makes the appended records durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync()
     }
 
-    /// Leaves the dead records behind. The log stays as it was where that fails.
+    /// Writes a log without the dead records. If that fails, the log stays as it was.
     pub(super) fn rewrite(
         &mut self,
         disk: &dyn Disk,
@@ -311,32 +308,32 @@ impl Log {
         let generation = before.checked_add(1).ok_or_else(|| Error::other("too many rewrites"))?;
         *self = write_new(disk, generation, self.secret, live)?;
         match disk.remove(&name(before)) {
-            // Somebody has deleted it.
+            // It was deleted by another process.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             removed => removed,
         }
     }
 }
 
-/// Removes all logs of these but one.
+/// Removes all logs of these names except one.
 fn clear_others(disk: &dyn Disk, names: &[(String, u64)], generation: u32) {
     let kept = name(generation);
     let old = |name: &&String| name.starts_with("index-") && **name != kept;
     for name in names.iter().map(|(name, _)| name).filter(old) {
-        // One that stays is removed the next time.
+        // A log that stays is removed the next time.
         let _ = disk.remove(name);
     }
 }
 
-/// Writes a log of these entries: whole and synced before it has its name, and before any older one
-/// may go.
+/// Writes a log of these entries. It is complete and synced before it gets its name and before an older log
+/// is removed.
 fn write_new(
     disk: &dyn Disk,
     generation: u32,
     secret: u128,
     entries: impl Iterator<Item = (Key, Location)>,
 ) -> Result<Log> {
-    // What an earlier try may have left.
+    // An earlier attempt may have left one.
     let _ = disk.remove(UNNAMED);
     let file = disk.create(UNNAMED, Use::Log)?;
     let mut log = Log::new(file, generation, secret);
@@ -351,7 +348,7 @@ fn write_new(
         disk.sync_names()
     };
     if let Err(error) = write() {
-        // The log before goes on: this one must not count, nor take the space of a full disk.
+        // The previous log stays in use. The new one must not count, nor take space on a full disk.
         let _ = disk.remove(&name(generation)).or_else(|_| disk.remove(UNNAMED));
         return Err(error);
     }

@@ -1,30 +1,30 @@
-//! What a store turns out to have lost.
+//! What a store has lost.
 
 use std::collections::BTreeMap;
 
 use super::log::{Key, Location};
 use super::writer::Writer;
 
-/// What the disk has lost of a store, as its opening shows.
+/// What the disk has lost of a store, as found when it is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Where the samples were that are left out: what their records lead to is gone, cut, or of others.
+    /// Former places of the samples that are left out. Their records lead to bytes that are gone, cut off,
+    /// or of other samples.
     pub samples: Vec<String>,
     /// Records of the index that cannot be read.
     pub records: u64,
-    /// Indexes that cannot be read, with an older one in their place.
+    /// Indexes that cannot be read, if an older one is used instead.
     pub indexes: Vec<String>,
-    /// Segments that cannot be opened at this moment, and how many samples are in each. Nothing is lost.
+    /// Segments that cannot be opened now, and the number of samples in each. They are not lost.
     pub closed: Vec<(String, u64)>,
 }
 
 impl Losses {
-    /// Whether something is lost.
     pub fn is_some(&self) -> bool {
         !self.samples.is_empty() || self.records > 0 || !self.indexes.is_empty()
     }
 
-    /// The losses of a store that was opened, beside samples whose records lead nowhere.
+    /// The losses of an opened store. `lost` are the samples whose records lead nowhere.
     pub(super) fn of(writer: &Writer, lost: &[(Key, Location)]) -> Self {
         let mut closed: BTreeMap<String, u64> = BTreeMap::new();
         for at in writer.closed.values() {

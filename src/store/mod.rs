@@ -1,28 +1,27 @@
-//! The local store: samples on a local disk, packed into segments, there again at the next mount.
+//! The local store: keeps samples on a local disk from one mount to the next.
 //!
-//! A store is a directory. In the order it happens:
+//! A store is a directory. In the order of events:
 //!
-//! 1. Samples are written in batches to *segments*, files of raw samples that each begin at a page;
-//!    there is nothing else in them. Segments are filled one after the other; once the budget is
-//!    full, samples take the places of those that were given up (`segments.rs`). Blocks of large
-//!    files go to sparse files of their own (`large.rs`).
-//! 2. Then a record for each goes to the end of the *index*, a log of what is where (`log.rs`). It
-//!    has the sample's [`Key`], which names one version of one block, its place, and a checksum of
-//!    the key and the bytes.
-//! 3. A read takes the place from memory, reads past the page cache, and compares the checksum.
-//!    What is damaged is dropped and fetched again. The one exception is a large file that the
-//!    kernel reads by itself, which is compared once a mount (`lend.rs`). So neither a torn write nor a record that a
-//!    crash brought back can do harm, and writes need no order: syncs only say what a crash must
-//!    leave. They happen after so many bytes and at [`Store::sync`], every few seconds. Only a place whose giving up
-//!    has been recorded is written again, so that what was synced later has its place alone.
-//! 4. What is given up is recorded and its place is free. A segment without samples is deleted, and
-//!    free places are punched where samples of their size do not come, or others need the space.
-//!    Reads never wait for any of this: one thread at a time writes.
-//! 5. At open the log is replayed; the segments' data are not looked at. What leads to no segment,
-//!    past the end of one, or to the place of another, is left out, and told to those who want to know
-//!    (`losses.rs`).
+//! 1. Samples are written in batches to *segments*: files that contain only raw samples, each of which
+//!    begins at a page. Segments are filled one after the other. Once the budget is full, samples take the
+//!    places of removed ones (`segments.rs`). Blocks of large files go to sparse files of their own
+//!    (`large.rs`).
+//! 2. Then a record of each sample is appended to the *index*, a log (`log.rs`). A record has the sample's
+//!    [`Key`], which names one version of one block, its place, and a checksum of the key and the bytes.
+//! 3. A read takes the place from memory, reads past the page cache, and compares the checksum. A damaged
+//!    sample is removed and fetched again. The one exception is a large file that the kernel reads by
+//!    itself, which is compared once a mount (`lend.rs`).
+//! 4. So neither a torn write nor a record that a crash brought back does harm, and writes need no order.
+//!    Syncs only decide what survives a crash. They happen after 256 MiB of writes and at [`Store::sync`],
+//!    every few seconds. A place is reused only after the removal of its sample was recorded. So no old
+//!    record shares the place of a sample that is synced later.
+//! 5. A removal is recorded, and then its place is free. A segment without samples is deleted. Free places
+//!    are punched if samples of their size do not come, or if others need the space. Reads never wait for
+//!    any of this: one thread writes at a time.
+//! 6. At open the log is replayed; the segments' data are not read. A record that leads to no segment, past
+//!    the end of one, or to the place of another sample is left out, and reported (`losses.rs`).
 //!
-//! The store stores: what is stored and what is given up is the policy's to say.
+//! The policy decides what is stored and what is removed.
 
 pub mod home;
 mod index;
@@ -61,27 +60,27 @@ use segments::{Extent, LeftOut, Segments, is_segment, pages_of};
 pub use writer::Sample;
 use writer::Writer;
 
-/// Bytes after which what was written is synced, however soon.
+/// After this number of written bytes a sync follows.
 const SYNC_BYTES: u64 = 256 << 20;
 
-/// What a store may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of samples, in whole pages.
     pub bytes: u64,
     /// Bytes to leave free on the disk, whoever uses the rest.
     pub min_free: u64,
-    /// Files that others must still be able to make on the disk.
+    /// Files that other programs must still be able to create on the disk.
     pub min_free_files: u64,
     pub segment_bytes: u64,
-    /// Bytes from which on a file is large: it is not packed with others.
+    /// From this size in bytes a file is large: it is not packed with others.
     pub large_bytes: u64,
-    /// Dead records in the index beyond as many as there are live ones.
+    /// The index is rewritten if it has this many more dead records than live ones.
     pub dead_records: u64,
 }
 
 impl Limits {
-    /// For so many bytes, beside `min_free` that stay free: few files, whatever the size.
+    /// Limits for `bytes` of samples beside `min_free` bytes that stay free. The number of files is small
+    /// for any size.
     pub fn new(bytes: u64, min_free: u64) -> Self {
         let segment_bytes = (bytes / 256).clamp(256 << 20, 64 << 30);
         let large_bytes = 64 << 20;
@@ -96,7 +95,6 @@ impl Limits {
     }
 }
 
-/// Samples on a local disk.
 pub struct Store {
     disk: Arc<dyn Disk>,
     limits: Limits,
@@ -104,37 +102,35 @@ pub struct Store {
     index: RwLock<Index>,
     writer: Mutex<Writer>,
     used: AtomicU64,
-    /// Bytes of samples at this moment: what the limits say, or less.
+    /// Bytes of samples that are allowed now: the limit or less.
     budget: AtomicU64,
     health: Health,
     watch: Arc<Watch>,
 }
 
-/// How a store and others share a disk, in bytes.
+/// How a store and other programs share a disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The whole disk; 0 where our place on it is gone.
+    /// The whole disk. 0 if our directory on it is gone.
     pub total: u64,
     pub others: u64,
-    /// What is to stay free.
     pub min_free: u64,
 }
 
-/// What came of looking for a sample.
+/// The result of reading a sample.
 pub enum Found {
     Whole(Buffer),
-    /// It is not there.
     Nothing,
-    /// What is there is not what was stored, or cannot be read: it should be removed.
+    /// The bytes are not what was stored, or cannot be read. The sample should be removed.
     Damaged,
 }
 
-/// Bytes that a sample takes.
+/// Bytes that a sample takes on the disk.
 fn stored(length: usize) -> u64 {
     u64::from(pages_of(length as u32)) * PAGE_BYTES
 }
 
-/// Whether somebody has cut a file, deleted it or put something else in its place.
+/// Whether the file was cut, deleted or replaced.
 fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
 }
@@ -143,17 +139,17 @@ fn checksum(key: Key, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&key.get().to_le_bytes()), bytes)
 }
 
-/// A secret for a store that is new, which nobody can guess.
+/// An unguessable secret for a new store.
 pub fn fresh_secret() -> u128 {
     u128::from(unguessable()) << 64 | u128::from(unguessable())
 }
 
 impl Store {
-    /// Opens what the disk holds, and mends its index. `fresh` becomes the secret of a store that is new; nobody should
-    /// be able to guess it.
+    /// Opens the store on a disk, and mends its index. `fresh` becomes the secret of a new store; it should
+    /// be unguessable.
     ///
     /// # Errors
-    /// The disk's, where it cannot be read or an index cannot be made.
+    /// The disk's, if it cannot be read or an index cannot be made.
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
         let (watch, disk, names) = begin(disk)?;
         let (log, entries) = match Log::open(&*disk, &names)? {
@@ -165,7 +161,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Leaves behind what cannot be read of the index, which a machine that went down may have left.
+    /// Rewrites an index with unreadable records, which a crash of the machine may have left.
     fn mend_index(&self) {
         let mut writer = self.writer();
         let records = writer.log.torn_records;
@@ -174,16 +170,16 @@ impl Store {
                 records,
                 "the index of the store was damaged; what is missing is fetched again"
             );
-            // It can be read as it is.
+            // If that fails, the index can be read as it is.
             let _ = writer.rewrite(&self.index).inspect_err(|error| self.health.bad(error));
         }
     }
 
-    /// Opens what the disk holds and says what of it is lost; none where there is no store. Where one
-    /// has no index any more nothing is changed.
+    /// Opens an existing store, and says what it has lost. None if there is no store. A store without an
+    /// index is not changed.
     ///
     /// # Errors
-    /// The disk's, and [`ErrorKind::InvalidData`] where all is lost with the index.
+    /// The disk's, and [`ErrorKind::InvalidData`] if all samples are lost with the index.
     pub fn open_found(disk: Arc<dyn Disk>, limits: Limits) -> Result<Option<(Self, Losses)>> {
         let (watch, disk, names) = begin(disk)?;
         if let Some((log, entries)) = Log::open(&*disk, &names)? {
@@ -210,7 +206,8 @@ impl Store {
     ) -> (Self, Vec<(Key, Location)>) {
         let (segments, files, LeftOut { lost, closed }) =
             Segments::open(&disk, names, &mut entries, limits.segment_bytes);
-        // Their places will be others', who must not be left out for them at the next open.
+        // Other samples will take their places. Without these records the next open would leave them out,
+        // too.
         log.owe(lost.iter().map(|(key, _)| *key));
         let used = entries.values().map(|at| stored(at.length as usize)).sum();
         let store = Store {
@@ -239,15 +236,14 @@ impl Store {
         self.writer.lock()
     }
 
-    /// Whether a file of so many bytes is large.
     pub fn is_large(&self, size: u64) -> bool {
         size >= self.limits.large_bytes
     }
 
-    /// Which part of a large file the block at `offset` of one version of a file of `size` bytes
-    /// is; none where the file is not large.
+    /// The part that the block at `offset` is in a version of a large file. None if a file of `size` bytes
+    /// is not large.
     pub fn part(&self, path: &Path, version: &Fingerprint, offset: u64, size: u64) -> Option<Part> {
-        // At this offset no block is.
+        // No block has this offset.
         self.is_large(size).then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
     }
 
@@ -261,27 +257,27 @@ impl Store {
         Key::new(hasher.finish128().as_u128())
     }
 
-    /// Whether the sample is there, whatever the state of its disk.
+    /// Whether the sample is stored, whatever the state of the disk.
     pub fn holds(&self, key: Key) -> bool {
         self.read().entries.contains_key(&key)
     }
 
-    /// Leaves those of which [the sample is there](Self::holds).
+    /// Keeps the samples that [are stored](Self::holds).
     pub fn retain_held<T>(&self, samples: &mut Vec<(T, Key)>) {
         let index = self.read();
         samples.retain(|(_, key)| index.entries.contains_key(key));
     }
 
-    /// Claims a read of a sample: whether it is there, and its disk is to be used. A disk that is down is
-    /// tried now and then, by one read.
+    /// Whether the sample is stored and its disk is to be read. If the disk is down, one read now and then
+    /// claims a try of it.
     pub fn claim_read(&self, key: Key) -> bool {
         self.holds(key) && self.claim_try()
     }
 
-    /// The sample's bytes. Blocks.
+    /// Reads a sample. Blocks.
     pub fn get(&self, key: Key) -> Found {
         match self.try_get(key) {
-            // Its place may have been given up and taken again by itself while it was read.
+            // It may have been removed and stored again in the same place during the read.
             Found::Damaged => self.try_get(key),
             found => found,
         }
@@ -301,19 +297,18 @@ impl Store {
             Err(error) if is_gone(&error) => {}
             Err(error) => self.health.bad(&error),
         }
-        // It may have been given up in the meantime.
+        // It may have been removed meanwhile.
         match self.read().entries.get(&key) {
             Some(now) if *now == at => Found::Damaged,
             _ => Found::Nothing,
         }
     }
 
-    /// Reads samples and compares their checksums. Returns those that are damaged, or cannot be read
-    /// while others can, each with where it is. Blocks.
+    /// Reads samples and compares their checksums. Returns those that are damaged, and those that cannot be
+    /// read while others can, each with its place. Blocks.
     ///
     /// # Errors
-    /// That of the disk, in words, where it fails as a whole: what cannot be read now may be
-    /// readable tomorrow.
+    /// The disk's, in words, if the disk fails as a whole: samples may be readable again tomorrow.
     pub fn verify(&self, keys: &mut dyn Iterator<Item = Key>) -> Result<Vec<(Key, String)>> {
         let (mut whole, mut damaged) = (None, Vec::new());
         for key in keys {
@@ -330,20 +325,20 @@ impl Store {
         Ok(damaged.into_iter().map(|key| (key, self.place(key))).collect())
     }
 
-    /// Where a sample is, for people.
+    /// Where a sample is, for messages.
     fn place(&self, key: Key) -> String {
         let Some(at) = self.read().entries.get(&key).copied() else { return String::new() };
         self.writer().segments.describe(&at)
     }
 
-    /// Stores samples, all of them or none; says whether. They should be a few megabytes together.
-    /// What is there already stays as it is. Blocks.
+    /// Stores samples, all or none. Returns whether they are stored. They should be a few megabytes
+    /// together. A sample that is stored already stays as it is. Blocks.
     pub fn put(&self, samples: &[(Key, &[u8])]) -> bool {
         let sample = |&(key, bytes): &(Key, _)| Sample { key, bytes, part: None };
         self.put_all(&samples.iter().map(sample).collect::<Vec<_>>())
     }
 
-    /// As [`put`](Self::put), for samples some of which may be blocks of large files.
+    /// As [`put`](Self::put), for samples that may be blocks of large files.
     pub fn put_all(&self, samples: &[Sample<'_>]) -> bool {
         let samples: Vec<Sample<'_>> = {
             let index = self.read();
@@ -356,7 +351,7 @@ impl Store {
         }
         let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
         let fits = self.used().saturating_add(bytes) <= self.budget();
-        // One who may try a disk that is down does try it.
+        // A claimed try of a disk that is down must be made, so all other conditions come first.
         let may = fits && !self.reads_hang() && self.health.has_room(&*self.disk, bytes);
         if !may || !self.claim_try() {
             return false;
@@ -373,14 +368,14 @@ impl Store {
             }
         }
         if writer.unsynced >= SYNC_BYTES {
-            // Where that fails, what is stored is there all the same; only a crash may lose it.
+            // If that fails, the samples are stored all the same, but a crash may lose them.
             let _ = writer.sync().inspect_err(|error| self.health.bad(error));
         }
         let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
         true
     }
 
-    /// The file that has this first block, if it [can be lent](Self::make_lendable). Never blocks.
+    /// The file with this first block, if it [can be lent](Self::make_lendable). Never blocks.
     pub fn lent(&self, first: Key) -> Option<Arc<Lent>> {
         if self.reads_hang() || !self.health.is_up() {
             return None;
@@ -388,15 +383,15 @@ impl Store {
         self.read().lent(first)
     }
 
-    /// Makes a large file of `length` bytes one that can be lent, if these are all of its blocks and
-    /// all are there and right; says whether. Reads all of it, once. Blocks.
+    /// Makes a large file of `length` bytes available for lending if `blocks` are all of its blocks, and
+    /// all are stored and right. Returns whether it is. Reads the whole file once. Blocks.
     pub fn make_lendable(&self, blocks: &[Key], length: u64) -> bool {
         let Some(holder) = self.read().holder_of_all(blocks) else { return false };
         let compared = self.read().is_compared(holder);
         if !compared && blocks.iter().any(|key| !matches!(self.get(*key), Found::Whole(_))) {
             return false;
         }
-        // Who holds it is the only one who changes what is where.
+        // Places change only under this lock.
         let mut writer = self.writer();
         if self.read().holder_of_all(blocks) != Some(holder) {
             return false;
@@ -413,7 +408,7 @@ impl Store {
         true
     }
 
-    /// Gives samples up. Blocks.
+    /// Removes samples. Blocks.
     pub fn remove(&self, keys: &[Key]) {
         let mut writer = self.writer();
         let gone = self.write().take(keys);
@@ -428,8 +423,8 @@ impl Store {
         let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
     }
 
-    /// Gives everything that no sample needs back to the disk; the index stays as it is where a
-    /// full disk has no room for a smaller one. Blocks.
+    /// Gives all idle space back to the disk, and rewrites the index. If a full disk has no room for a
+    /// smaller index, the index stays. Blocks.
     pub fn compact(&self) -> Result<()> {
         let mut writer = self.writer();
         writer.segments.shrink(0);
@@ -438,36 +433,35 @@ impl Store {
         written.or_else(|error| if has_no_room(&error) { Ok(()) } else { Err(error) })
     }
 
-    /// Bytes that were stored and do not last yet. Blocks.
+    /// Bytes that were stored and are not durable yet. Blocks.
     pub fn unsynced(&self) -> u64 {
         self.writer().unsynced
     }
 
-    /// Makes what is stored last. Blocks.
+    /// Makes all stored samples durable. Blocks.
     pub fn sync(&self) -> Result<()> {
         self.writer().sync().inspect_err(|error| self.health.bad(error))
     }
 
-    /// Deletes files in which nothing was found at open, and what a crash has left in others.
+    /// Deletes files in which nothing was found at open, and punches what a crash has left in others.
     /// Blocks.
     pub fn clear_leftovers(&self) {
         self.writer().clear_leftovers(&self.index);
     }
 
-    /// Bytes that the store has on the disk and no sample takes.
+    /// Bytes that the store has on the disk without a sample.
     pub fn idle(&self) -> u64 {
         self.writer().segments.idle()
     }
 
-    /// May hold so many bytes of samples from now on, and no more than the limits say. What no
-    /// sample takes beyond that goes back to the disk at once; which samples go is others' to say.
-    /// Blocks.
+    /// Sets the budget to `bytes`, at most the configured limit. Idle space beyond it goes back to the disk
+    /// at once; the caller decides which samples are removed. Blocks.
     pub fn resize(&self, bytes: u64) {
         self.budget.store(bytes.min(self.limits.bytes), Ordering::Relaxed);
         self.writer().shrink(self.budget().saturating_sub(self.used()), &self.index);
     }
 
-    /// How the disk is shared at this moment. Blocks.
+    /// How the disk is shared now. Blocks.
     pub fn share(&self) -> Result<Share> {
         let own = self.used() + self.idle();
         let space = self.health.look(&*self.disk)?;
@@ -475,7 +469,6 @@ impl Store {
         Ok(Share { total: space.total, others, min_free: self.limits.min_free })
     }
 
-    /// What is stored.
     pub fn keys(&self) -> Vec<Key> {
         self.read().entries.keys().copied().collect()
     }
@@ -489,47 +482,47 @@ impl Store {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Bytes of what is stored, in whole pages.
+    /// Bytes of all samples, in whole pages.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Another directory of the same disk: if a call to it is not answered, the disk hangs.
+    /// Watches another directory of the same disk: if a call to it is not answered, the disk hangs.
     pub fn beside(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
         self.watch.over(directory)
     }
 
-    /// Has an alarm ring when the disk is called.
+    /// As [`Watch::ring`].
     pub(crate) fn ring(&self, alarm: &Arc<Alarm>) {
         self.watch.ring(alarm);
     }
 
-    /// Whether there is a call that the disk has not answered.
+    /// As [`Watch::is_called`].
     pub(crate) fn is_called(&self) -> bool {
         self.watch.is_called()
     }
 
-    /// Looks what the disk is at. To be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
+    /// As [`Watch::look`].
     pub fn look(&self) {
         self.watch.look();
     }
 
-    /// Whether the disk does not answer a read; it is left alone until it has.
+    /// As [`Watch::reads_hang`].
     pub fn reads_hang(&self) -> bool {
         self.watch.reads_hang()
     }
 
-    /// Whether the disk does not answer a call, whatever it is: nothing can be stored.
+    /// As [`Watch::hangs`].
     pub fn hangs(&self) -> bool {
         self.watch.hangs()
     }
 
-    /// What the disk has taken so far, in calls: as long as that grows, it does not hang.
+    /// As [`Watch::writes_answered`].
     pub fn writes_answered(&self) -> u64 {
         self.watch.writes_answered()
     }
 
-    /// Whether all that was stored lasts, and the disk does what it should and has room. May block.
+    /// Whether all samples are durable, and the disk is up, has room and does not hang. May block.
     pub fn rests(&self) -> bool {
         let is_well = self.health.is_up() && !self.health.is_full();
         is_well && !self.hangs() && self.unsynced() == 0
@@ -540,7 +533,6 @@ impl Store {
         !self.reads_hang() && self.health.claim_try()
     }
 
-    /// What the disk does at this moment.
     pub fn state(&self) -> DiskState {
         if self.reads_hang() {
             DiskState::Hanging

@@ -1,4 +1,4 @@
-//! What a store has, seen by those who do not use it: somebody else may, and nothing is changed.
+//! Reads what a store has without using it: another process may use it, and nothing is changed.
 
 use std::collections::HashSet;
 use std::io::Result;
@@ -7,18 +7,17 @@ use super::log::{self, Entries, Key};
 use super::{is_gone, large, stored};
 use crate::disk::Disk;
 
-/// What a store has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Samples, or blocks of them.
     pub samples: u64,
     /// Their bytes, in whole pages.
     pub bytes: u64,
-    /// Large files that some of them are of.
+    /// Large files that have some of the samples.
     pub large_files: u64,
 }
 
-/// The names of a store's files, and what its index says.
+/// The names of a store's files, and the entries of its index.
 fn look(disk: &dyn Disk) -> Result<(Vec<(String, u64)>, Entries)> {
     let try_look = || {
         let names = disk.names()?;
@@ -26,18 +25,18 @@ fn look(disk: &dyn Disk) -> Result<(Vec<(String, u64)>, Entries)> {
         Ok((names, entries))
     };
     match try_look() {
-        // The index has been replaced by another one in between.
+        // The index was replaced by another one meanwhile.
         Err(error) if is_gone(&error) => try_look(),
         found => found,
     }
 }
 
-/// What is recorded in the index of a store, or in a copy of it alone.
+/// The keys in the index of a store, or in a copy of an index alone.
 pub fn recorded(disk: &dyn Disk) -> Result<Vec<Key>> {
     Ok(look(disk)?.1.into_keys().collect())
 }
 
-/// What a store has as its index says.
+/// What a store has, by its index.
 pub fn count(disk: &dyn Disk) -> Result<Count> {
     let (names, entries) = look(disk)?;
     let holders: HashSet<u32> = entries.values().map(|at| at.segment).collect();

@@ -1,11 +1,13 @@
 //! The segments of a store, and the room in them.
 //!
-//! Room is kept as extents of whole pages that no sample has: *idle* ones, which the disk has given
-//! us already, and *clean* ones, which it has not: punched, or never written. A batch goes to one
-//! clean extent as long as the budget has room for it, so that filling a store writes from the
-//! start of a segment to its end. Then each sample goes to the idle extent that it fits best:
-//! overwriting costs a filesystem nothing but the write. Where none fits, idle extents are punched
-//! until the budget has room for a clean one. A segment that is all room is deleted.
+//! 1. Room consists of extents of whole pages without a sample. An *idle* extent has space on the disk. A
+//!    *clean* extent has none: it was punched, or never written.
+//! 2. While the budget has room, a batch goes to one clean extent. So filling a store writes each segment
+//!    from start to end.
+//! 3. After that, each sample goes to the idle extent that fits it best: overwriting costs a filesystem
+//!    only the write. If none fits, idle extents are punched until the budget has room for a clean one.
+//! 4. A segment without samples is deleted.
+//!
 //! Parts of large files have places of their own (`large.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,7 +20,7 @@ use super::log::{Entries, Key, Location, Log};
 use crate::disk::{Blob, Disk, Use};
 use crate::ids::PAGE_BYTES;
 
-/// The file of each segment, and large ones.
+/// The file of each segment and each large file, by number.
 pub(super) type Files = HashMap<u32, Arc<dyn Blob>>;
 
 /// Pages of a segment.
@@ -30,7 +32,8 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Where a sample lies; an empty one takes a page too, so that its place is its own.
+    /// The place of a sample. An empty sample takes a page, too, so that no other sample has the same
+    /// place.
     pub(super) fn of(at: &Location) -> Self {
         Extent { segment: at.segment, page: at.page, pages: pages_of(at.length) }
     }
@@ -48,41 +51,39 @@ impl Extent {
     }
 }
 
-/// Segments from which on gaps are filled before there is another one: each is a descriptor.
+/// From this number of segments, gaps are filled before a new segment is made: each is a descriptor.
 const SEGMENTS_MAX: usize = 512;
 
-/// Pages that so many bytes take.
+/// The number of pages that a sample of this length takes.
 pub(super) fn pages_of(length: u32) -> u32 {
     length.div_ceil(PAGE_BYTES as u32).max(1)
 }
 
-/// A segment that is there.
 struct Segment {
     file: Arc<dyn Blob>,
     pages: u32,
-    /// Pages that no sample has.
+    /// Pages without a sample.
     room: u32,
 }
 
-/// What is to be placed.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) pages: u32,
-    /// Of a large file, which part.
+    /// If it is of a large file, its part.
     pub(super) part: Option<Part>,
 }
 
-/// The room of a store.
+/// The segments, and the room in them.
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
     large: Large,
     segments: BTreeMap<u32, Segment>,
-    /// Room by segment and first page: pages, and whether they are clean.
+    /// By segment and first page: number of pages, and whether they are clean.
     room: BTreeMap<(u32, u32), (u32, bool)>,
-    /// The same by kind and size.
+    /// The same, sorted by kind and size.
     sizes: BTreeSet<(bool, u32, u32, u32)>,
     idle: u64,
-    /// Number of the next one.
+    /// Number of the next segment.
     next: u32,
     unsynced: BTreeSet<u32>,
     segment_pages: u32,
@@ -96,7 +97,6 @@ fn id_of(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok()
 }
 
-/// Whether this is the name of a segment.
 pub(super) fn is_segment(name: &str) -> bool {
     id_of(name).is_some()
 }
@@ -104,15 +104,15 @@ pub(super) fn is_segment(name: &str) -> bool {
 /// Entries that were recorded and are not served.
 #[derive(Default)]
 pub(super) struct LeftOut {
-    /// They lead nowhere, or to the same pages as another one: a crash has brought one back.
+    /// They lead nowhere, or to the same pages as another entry, since a crash has brought one back.
     pub(super) lost: Vec<(Key, Location)>,
-    /// They are of segments that cannot be opened at this moment.
+    /// Their segments cannot be opened now.
     pub(super) closed: Entries,
 }
 
 impl Segments {
-    /// The segments that are there. Entries that lead to none of them, or to the same pages as
-    /// another one, are taken out, and so are those of a segment that cannot be opened.
+    /// Opens the segments. Removes entries that lead nowhere or to the same pages as another one, and
+    /// entries of a segment that cannot be opened.
     pub(super) fn open(
         disk: &Arc<dyn Disk>,
         names: &[(String, u64)],
@@ -162,7 +162,7 @@ impl Segments {
         (segments, files, LeftOut { lost, closed })
     }
 
-    /// Takes out the entries that lead nowhere, and finds what is between the others.
+    /// Removes the entries that lead nowhere or overlap, and finds the room between the others.
     fn keep_apart(
         &mut self,
         entries: &mut Entries,
@@ -199,7 +199,7 @@ impl Segments {
         lost
     }
 
-    /// Finds the room between samples, which come in the order of their places.
+    /// Finds the room between samples, whose places are sorted.
     fn find_room(&mut self, places: &[Extent], written: &HashMap<u32, u32>) {
         let mut places = places.iter().peekable();
         let ids: Vec<(u32, u32)> = self.segments.iter().map(|(id, s)| (*id, s.pages)).collect();
@@ -215,7 +215,7 @@ impl Segments {
         }
     }
 
-    /// Adds room, joined with its neighbours of the same kind.
+    /// Adds room, joined with adjacent room of the same kind.
     fn give(&mut self, extent: Extent, clean: bool) {
         let Extent { segment, mut page, mut pages } = extent;
         let Some(holder) = self.segments.get_mut(&segment) else { return };
@@ -247,7 +247,7 @@ impl Segments {
         }
     }
 
-    /// Takes pages from the smallest extent of this kind that has as many.
+    /// Takes pages from the smallest extent of this kind that is large enough.
     fn take(&mut self, pages: u32, clean: bool) -> Option<Extent> {
         let sizes = (clean, pages, 0, 0)..=(clean, u32::MAX, u32::MAX, u32::MAX);
         let (_, found, segment, page) = self.sizes.range(sizes).next().copied()?;
@@ -266,7 +266,7 @@ impl Segments {
         Some(taken)
     }
 
-    /// Takes clean pages, from a new segment if need be.
+    /// Takes clean pages, from a new segment if necessary.
     fn take_clean(&mut self, pages: u32) -> Result<Extent> {
         if let Some(taken) = self.take(pages, true) {
             return Ok(taken);
@@ -274,7 +274,7 @@ impl Segments {
         let id = self.next;
         let file = self.disk.create(&name(id), Use::Pages)?;
         self.next = id.saturating_add(1);
-        // Samples in a file whose name does not last would not either, whatever is synced.
+        // Unless the file's name is durable, its samples are not either, whatever is synced.
         self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&name(id))))?;
         let size = self.segment_pages.max(pages);
         self.segments.insert(id, Segment { file, pages: size, room: 0 });
@@ -282,8 +282,8 @@ impl Segments {
         self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
     }
 
-    /// Room for what is wanted, in this order, beside `used` bytes of others; with the idle room
-    /// they take no more than `budget` bytes.
+    /// Places the wanted samples, in this order, beside `used` bytes of other samples. With the idle room
+    /// they take at most `budget` bytes.
     pub(super) fn place(
         &mut self,
         wanted: &[Wanted],
@@ -323,8 +323,8 @@ impl Segments {
         self.place_packed(packed, used, budget)
     }
 
-    /// Places samples of so many pages each: one after the other in clean pages while the budget
-    /// has room, else each where it fits best.
+    /// Places packed samples, given by their numbers of pages: next to each other in clean pages while the
+    /// budget has room, else each where it fits best.
     fn place_packed(
         &mut self,
         samples: Vec<(u32, &mut Option<Extent>)>,
@@ -361,7 +361,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives pages of samples up.
+    /// Frees the pages of removed samples.
     pub(super) fn free(&mut self, places: &[Extent]) {
         let (large, packed): (Vec<Extent>, Vec<Extent>) =
             places.iter().partition(|place| self.large.holds(place.segment));
@@ -369,7 +369,7 @@ impl Segments {
         packed.into_iter().for_each(|place| self.give(place, false));
     }
 
-    /// A large file for others to read; none where it is none.
+    /// Lends a large file. None if it is not one.
     pub(super) fn lend(&mut self, id: u32, length: u64) -> Result<Option<Arc<Lent>>> {
         self.large.lend(&self.disk, id, length)
     }
@@ -379,7 +379,7 @@ impl Segments {
         self.large.name(id).unwrap_or_else(|| name(id))
     }
 
-    /// Where a sample is, for people.
+    /// Where a sample is, for messages.
     pub(super) fn describe(&self, at: &Location) -> String {
         let from = u64::from(at.page) * PAGE_BYTES;
         let file = match self.file(at.segment) {
@@ -389,12 +389,13 @@ impl Segments {
         format!("{file}, bytes {from} to {}", from + u64::from(at.length))
     }
 
-    /// Gives back what no block has in large files.
+    /// Punches the gaps in large files.
     pub(super) fn clear_gaps(&mut self) {
         self.large.clear_gaps();
     }
 
-    /// Gives pages of samples back to the disk, which may still lead there after a crash.
+    /// Gives pages of samples back to the disk, but not for other samples: after a crash, records may still
+    /// lead there.
     pub(super) fn punch(&mut self, places: &[Extent]) {
         for place in places {
             if self.large.holds(place.segment) {
@@ -405,7 +406,7 @@ impl Segments {
         }
     }
 
-    /// Gives idle room back to the disk, the largest first, until at most so many bytes are left.
+    /// Gives idle room back to the disk, the largest extents first, until at most `most` bytes are left.
     pub(super) fn shrink(&mut self, most: u64) {
         while self.idle > most
             && let Some(&(false, pages, segment, page)) =
@@ -416,26 +417,25 @@ impl Segments {
             self.idle -= extent.bytes();
             if let Some(holder) = self.segments.get_mut(&segment) {
                 holder.room -= pages;
-                // Filesystems that cannot do it get the space back with the segment.
+                // A filesystem that cannot punch gets the space back with the segment.
                 let _ = holder.file.punch(extent.offset(), extent.bytes());
             }
             self.give(extent, true);
         }
     }
 
-    /// Bytes that the disk has given and no sample has.
     pub(super) fn idle(&self) -> u64 {
         self.idle
     }
 
-    /// The file of a segment, or a large one.
+    /// The file of a segment, or a large file.
     pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
         let segment = self.segments.get(&id).map(|segment| &segment.file);
         segment.or_else(|| self.large.file(id))
     }
 
-    /// Forgets the segments that are all room and the large files without blocks; these can be
-    /// deleted. Their numbers and names.
+    /// Removes segments and large files without samples from memory. Returns their numbers and names; the
+    /// caller deletes them.
     pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
         let empty = self.segments.iter().filter(|(_, segment)| segment.room == segment.pages);
         let empty: Vec<u32> = empty.map(|(id, _)| *id).collect();
@@ -456,7 +456,7 @@ impl Segments {
         empty
     }
 
-    /// Makes the samples last, and then their records.
+    /// Makes the samples durable, and then their records.
     pub(super) fn sync(&mut self, log: &Log) -> Result<()> {
         while let Some(id) = self.unsynced.first().copied() {
             if let Some(file) = self.file(id) {

@@ -1,4 +1,4 @@
-//! Writing samples and their records, one thread at a time.
+//! Writes samples and their records, one thread at a time.
 
 use std::io::{Error, Result};
 use std::sync::Arc;
@@ -10,19 +10,18 @@ use super::{Key, Part, checksum};
 use crate::disk::{Buffer, Disk};
 use crate::sync::RwLock;
 
-/// Places that are written to at once.
 const WRITES_AT_ONCE: usize = 8;
 
-/// What is to be stored: a block of a file, which for most files is all of it.
+/// A sample to store: a block of a file. Most files are one block.
 #[derive(Clone, Copy)]
 pub struct Sample<'a> {
     pub key: Key,
     pub bytes: &'a [u8],
-    /// Of a large file, which part it is.
+    /// If it is of a large file, its part.
     pub part: Option<Part>,
 }
 
-/// Writes samples that lie one after the other.
+/// Writes samples with adjacent places.
 fn write_run(segments: &Segments, run: &[(&Extent, &[u8])]) -> Result<()> {
     let Some((first, _)) = run.first() else { return Ok(()) };
     let no_file = || Error::other("a segment is missing");
@@ -36,24 +35,23 @@ fn write_run(segments: &Segments, run: &[(&Extent, &[u8])]) -> Result<()> {
     file.write_at(pages.pages_mut(), first.offset())
 }
 
-/// What only the one who writes needs.
+/// The state that only the writing thread needs.
 pub(super) struct Writer {
     disk: Arc<dyn Disk>,
     pub(super) log: Log,
     pub(super) segments: Segments,
-    /// What is in segments that could not be opened: there at the next open perhaps, so that no new
-    /// index may be without it.
+    /// Entries of segments that could not be opened. They may be readable at the next open, so each new
+    /// index must contain them.
     pub(super) closed: Entries,
     /// Bytes written since the last sync.
     pub(super) unsynced: u64,
-    /// Dead records beyond as many as live ones, from which on the index is rewritten: as the limits
-    /// say, and at this moment.
+    /// The index is rewritten if it has this many more dead records than live ones: the configured number,
+    /// and the present one.
     dead_records_max: u64,
     dead_records: u64,
 }
 
 impl Writer {
-    /// Writes to what was opened.
     pub(super) fn new(
         disk: &Arc<dyn Disk>,
         log: Log,
@@ -65,8 +63,8 @@ impl Writer {
         Writer { disk, log, segments, closed, unsynced: 0, dead_records_max, dead_records }
     }
 
-    /// Writes samples and their records beside `used` of `budget` bytes, and makes them known. Returns
-    /// the bytes that they take.
+    /// Writes samples and their records beside `used` of `budget` bytes, and adds them to the index.
+    /// Returns the bytes that they take.
     pub(super) fn append(
         &mut self,
         known: &RwLock<Index>,
@@ -87,7 +85,7 @@ impl Writer {
         });
         match recorded {
             Ok(records) => {
-                // What comes again is where it is now.
+                // A sample that is stored again has its new place.
                 records.iter().for_each(|(key, _)| _ = self.closed.remove(key));
                 known.write().entries.extend(records);
                 self.unsynced += bytes;
@@ -101,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Writes samples to their places, neighbours at once.
+    /// Writes samples to their places, adjacent ones with one call.
     fn write_samples(
         &self,
         known: &RwLock<Index>,
@@ -128,7 +126,7 @@ impl Writer {
                 known.write().files.insert(*segment, Arc::clone(file));
             }
         }
-        // Far from each other they are not written one after the other: disks do several at once.
+        // Runs are written in parallel: disks handle several writes at once.
         let share = runs.len().div_ceil(WRITES_AT_ONCE).max(1);
         let write = |runs: &[&[(&Extent, &[u8])]]| {
             runs.iter().try_for_each(|run| write_run(&self.segments, run))
@@ -146,7 +144,7 @@ impl Writer {
             let written = write(own);
             let joined = others.into_iter().map(|other| match other {
                 Ok(thread) => thread.join().unwrap_or_else(|_| panicked()),
-                // No thread was to be had.
+                // No thread could be started.
                 Err(share) => write(share),
             });
             joined.fold(written, Result::and)
@@ -154,25 +152,25 @@ impl Writer {
         Ok(records)
     }
 
-    /// Records that samples are given up, and frees their places.
+    /// Records that samples are removed, and frees their places.
     pub(super) fn give_up(&mut self, gone: &[(Key, Location)]) -> Result<()> {
         let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
         let recorded = self.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key)));
         match &recorded {
             Ok(()) => self.segments.free(&places),
-            // Their places are no others' until the next open, but a full disk gets the space.
+            // The places are not reused until the next open, but a full disk gets the space back.
             Err(_) => self.segments.punch(&places),
         }
         recorded
     }
 
-    /// Gives back to the disk what no sample takes, beyond so many bytes.
+    /// Gives idle space beyond `idle` bytes back to the disk.
     pub(super) fn shrink(&mut self, idle: u64, known: &RwLock<Index>) {
         self.segments.shrink(idle);
         self.delete_empty(known);
     }
 
-    /// Deletes files in which nothing was found at open, and what a crash has left in others.
+    /// Deletes files in which nothing was found at open, and punches what a crash has left in others.
     pub(super) fn clear_leftovers(&mut self, known: &RwLock<Index>) {
         self.segments.clear_gaps();
         self.delete_empty(known);
@@ -187,25 +185,25 @@ impl Writer {
         }
     }
 
-    /// Keeps the index small.
+    /// Rewrites the index if it has too many dead records.
     pub(super) fn tidy(&mut self, known: &RwLock<Index>) -> Result<()> {
         let live = (known.read().entries.len() + self.closed.len()) as u64;
         if self.log.records <= 2 * live + self.dead_records {
             return Ok(());
         }
         self.dead_records = self.dead_records_max;
-        // One that fails is not tried again with each sample.
+        // After a failure, it is not tried again with each sample.
         self.rewrite(known).inspect_err(|_| self.dead_records = self.log.records)
     }
 
-    /// Leaves the dead records of the index behind.
+    /// Writes the index without its dead records.
     pub(super) fn rewrite(&mut self, known: &RwLock<Index>) -> Result<()> {
         let index = known.read();
         let entries = self.closed.iter().chain(&index.entries).map(|(key, at)| (*key, *at));
         self.log.rewrite(&*self.disk, entries)
     }
 
-    /// Makes all that was written last.
+    /// Makes all that was written durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         self.unsynced = 0;
         self.segments.sync(&self.log)

@@ -1,11 +1,12 @@
-//! A journal that is begun anew with what is alive of it: if most of it is dead, and there is room for
-//! what is alive; and if its disk has lost something, so that what is left lasts. It grows as long as
-//! others do not need the space of its disk.
+//! Rewrites a journal with what is alive of it, and decides whether it may grow.
 //!
-//! The local store gives space back before less than seven eighths of what has to stay free is free.
-//! A journal grows until that is three quarters, since what it keeps may be nowhere else; and one that
-//! may not grow any more may be begun anew, until a quarter is left: that gives more back than it takes,
-//! but for what views still show of the one before.
+//! 1. A journal is rewritten if most of it is dead and there is room for the rest. It is also rewritten if
+//!    its disk has lost something, so that the rest is durable.
+//! 2. It grows as long as other programs do not need the space of its disk. The local store gives space
+//!    back before less than 7/8 of `min_free` is free. A journal grows until only 3/4 of it is free, since
+//!    its samples may be nowhere else.
+//! 3. A journal that may not grow may still be rewritten until only 1/4 of `min_free` is free. That gives
+//!    back more space than it takes, except for what views still show of the old journal.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
@@ -13,44 +14,44 @@ use std::time::{Duration, Instant};
 use super::Journal;
 use crate::disk::Health;
 
-/// Bytes of a journal beyond twice what is alive, before it is begun anew.
+/// The dead bytes that a journal may have beyond its live bytes before it is rewritten.
 const DEAD_BYTES: u64 = 64 << 20;
 
-/// How long a journal without room is left alone before it is looked again how much of it is dead.
+/// The time between two looks at the dead bytes of a journal without room, and between two rewrites for
+/// lost bytes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// What the records of a journal come to.
+/// The state that results from the records of a journal.
 pub trait Alive {
-    /// What [`save`](Self::save) has added, and where it lies then.
+    /// The places of what [`save`](Self::save) has added.
     type Saved;
 
-    /// Bytes of it.
+    /// The bytes that are alive.
     fn bytes(&self) -> u64;
 
-    /// Adds all of it to a journal that begins with it.
+    /// Adds the whole state to a journal that begins with it.
     fn save(&self, journal: &mut Journal) -> Result<Self::Saved>;
 }
 
-/// A journal, and when it may grow or is begun anew.
 pub struct Kept {
     pub journal: Journal,
     min_free: u64,
-    /// How long the journal may become before it is looked how much of it is dead.
+    /// The length from which the dead bytes are checked.
     length_max: u64,
-    /// How long it was when it was begun anew last, and when that was tried last.
+    /// Its length after the last rewrite, and at the last attempt at one.
     begun: u64,
     tried: u64,
     health: Health,
-    /// How long it was when it was last asked for room.
+    /// Its length when it was last asked for room.
     length: Option<u64>,
-    /// Since when it has had no room, or has been looked at for want of it.
+    /// Since when it has had no room, or when its dead bytes were last checked for that reason.
     without: Option<Instant>,
-    /// When it was begun anew last for what its disk has lost.
+    /// When it was last rewritten for what its disk has lost.
     mended: Option<Instant>,
 }
 
 impl Kept {
-    /// A journal and what it comes to. So many bytes of its disk are left to others.
+    /// A journal and its state. `min_free` bytes of its disk are for other programs.
     pub fn new(journal: Journal, alive: &impl Alive, min_free: u64) -> Kept {
         let (begun, tried, length, without, mended) = Default::default();
         let length_max = 2 * alive.bytes() + DEAD_BYTES;
@@ -58,7 +59,7 @@ impl Kept {
         Kept { journal, min_free, length_max, begun, tried, health, length, without, mended }
     }
 
-    /// Looks whether it may grow by so many bytes: it may not if others need the space of its disk.
+    /// Checks whether it may grow by `bytes`: it may not if other programs need the space of its disk.
     pub fn check_room(&mut self, bytes: u64) -> bool {
         let length = self.journal.length();
         let added = length.saturating_sub(self.length.replace(length).unwrap_or(length));
@@ -67,7 +68,7 @@ impl Kept {
             self.without = None;
         } else if self.without.is_none_or(|since| since.elapsed() >= LOOK_EVERY) {
             self.without = Some(Instant::now());
-            // One that cannot be begun anew as it is will not be a moment later.
+            // If a rewrite was tried at this length, another try would give nothing.
             if self.tried < length {
                 self.length_max = 0;
             }
@@ -75,7 +76,7 @@ impl Kept {
         has_room
     }
 
-    /// Begins it anew with what is alive, if most of it is dead. Nothing may wait to be written.
+    /// Rewrites it with what is alive if most of it is dead. Nothing may be pending.
     ///
     /// # Errors
     /// The disk's, and `StorageFull` if it has no room for what is alive.
@@ -84,8 +85,8 @@ impl Kept {
         is_due.then(|| self.begin_anew(alive)).transpose()
     }
 
-    /// Makes what was written last. If the disk has lost something of that, the journal is begun anew with
-    /// what is alive: it is to be synced again then. Nothing may wait to be written.
+    /// Makes what was written durable. If the disk has lost some of it, the journal is rewritten with what
+    /// is alive, and must be synced again. Nothing may be pending.
     ///
     /// # Errors
     /// As of [`Journal::sync`].
@@ -100,11 +101,11 @@ impl Kept {
         }
     }
 
-    /// Looks whether most of it is dead, if so many bytes are alive. If it is not begun anew then, it is
-    /// looked again when as much has been added, or half a minute later if it has no room.
+    /// Checks whether most of it is dead, if `live` bytes are alive. If it is not rewritten then, the next
+    /// check comes when as much has been added, or half a minute later if it has no room.
     fn is_dead(&mut self, live: u64) -> Result<bool> {
         let length = self.journal.length();
-        // Records of small samples are more than the samples.
+        // The records of small samples take more bytes than the samples.
         let live = live.max(self.begun);
         let is_short = self.without.is_some() && length.saturating_sub(live) > live / 4;
         if length <= 2 * live + DEAD_BYTES && !is_short {
@@ -142,7 +143,7 @@ mod tests {
 
     const MIN_FREE: u64 = 1 << 30;
 
-    /// Bytes that are alive, by where they lie. What is damaged is not.
+    /// Live bytes, by their places. Damaged bytes are not alive.
     struct Live(Vec<Pinned>);
 
     impl Alive for Live {
@@ -169,7 +170,6 @@ mod tests {
         pinned
     }
 
-    /// Sets what is left on a disk.
     fn leave(disk: &Model, bytes: u64) {
         disk.set_space(Some(Space { bytes, total: 1 << 40, files: None }));
     }
@@ -192,7 +192,7 @@ mod tests {
         live = Live(kept.sync(&live).unwrap().unwrap());
         assert_eq!(live.0.iter().map(|pinned| pinned.read().unwrap().len()).sum::<usize>(), 400);
         assert!(kept.sync(&live).unwrap().is_none() && kept.journal.lasts());
-        // One that has just been begun anew is not for some time.
+        // A journal that was just rewritten is not rewritten again for some time.
         live.0.push(add(&mut kept, 100));
         disk.fail_syncs(Some(libc::EIO));
         assert!(kept.sync(&live).is_err());
@@ -217,8 +217,7 @@ mod tests {
         }
     }
 
-    /// One that may not grow any more gives back what is dead of it, as long as there is room for the
-    /// rest.
+    /// A journal that may not grow gives back its dead bytes if there is room for the rest.
     #[test]
     fn without_room_less_is_dead_before_it_is_left() {
         let large = 16 << 20;
@@ -243,7 +242,7 @@ mod tests {
         }
     }
 
-    /// What others leave is theirs, until there is space again.
+    /// Space that is for other programs is not taken until there is more.
     #[test]
     fn space_that_is_for_others_is_not_taken() {
         let disk = Model::default();

@@ -1,24 +1,23 @@
-//! A journal on a local disk: what happened, one record after the other, with bytes where they
-//! belong to it. What it says can be lived through again after any crash.
+//! A journal on a local disk: a log of records, which can be replayed after any crash. A record may have
+//! bytes with it.
 //!
-//! A journal is a file `journal-GENERATION`. A record is a header of 32 bytes, its text, and the
-//! bytes that are *pinned* with it; each of the three has a checksum. The header also says how much
-//! of the journal had been synced when the record was added. So whoever opens a journal can tell
-//! two things that look alike:
+//! A journal is a file `journal-GENERATION`. A record is a header of 32 bytes, its text, and the bytes that
+//! are *pinned* with it. Each of the three has a checksum. The header also says how much of the journal had
+//! been synced when the record was added. So an open can tell two kinds of damage apart:
 //!
-//! - Behind what was last synced a crash may leave anything. There every byte is compared with its
+//! - Behind the last synced byte, a crash may leave anything. There every byte is compared with its
 //!   checksum, and the journal ends before the first record that is not whole.
-//! - What was synced is there, and never without what was before it. Where it is not whole, the disk
-//!   has lost it: that is an error, and nothing is cut off. Bytes that are pinned there are compared
-//!   when they are read.
+//! - Synced bytes are there, and so is all before them. If a synced record is not whole, the disk has lost
+//!   it. That is an error, and nothing is cut off. Pinned bytes there are compared when they are read.
 //!
-//! A journal of mostly dead bytes is rewritten: what is left of it goes to a new file, which is
-//! synced and only then named as the next generation. Whoever has a place in an older one can
-//! still read it. When that is due [`Kept`] knows.
+//! A journal of mostly dead bytes is rewritten; [`Kept`] decides when. The live part goes to a new file,
+//! which is synced and then renamed to the next generation. Places in an older generation can still be
+//! read.
 //!
-//! A sync that fails is reported once, perhaps to a process that is gone: the kernel takes what it could
-//! not write for written. So it is read back, compared with its checksums and written again before the
-//! next sync counts; so is what an opened journal does not know to last.
+//! A sync that fails is reported once, perhaps to a process that has ended: afterwards the kernel treats
+//! the lost writes as done. So the unsynced part is read back, compared with its checksums and written
+//! again before the next sync counts. The same holds for bytes of an opened journal that are not known to
+//! be durable.
 
 mod kept;
 mod reading;
@@ -38,13 +37,13 @@ const MAGIC: [u8; 4] = *b"blj2";
 
 const HEADER_BYTES: usize = 32;
 
-/// Bytes of records that wait to be written together.
+/// Bytes of records that may wait to be written together.
 const PENDING_MAX: usize = 1 << 20;
 
-/// Bytes of a text: more is no record.
+/// Limit of a record's text, in bytes.
 const TEXT_MAX: usize = 1 << 30;
 
-/// Bytes of a journal that are searched, or written again, at once.
+/// Bytes that are searched or written again at once.
 const CHUNK: u64 = 1 << 20;
 
 const PREFIX: &str = "journal-";
@@ -52,11 +51,10 @@ const PREFIX: &str = "journal-";
 /// Name of a journal that is being rewritten.
 const UNNAMED: &str = "journal-next";
 
-/// The file of a generation.
 struct Log {
     blob: Arc<dyn Blob>,
     generation: u32,
-    /// So much of it has been written.
+    /// The bytes that have been written.
     written: AtomicU64,
 }
 
@@ -66,7 +64,7 @@ impl Log {
     }
 }
 
-/// Where bytes are pinned.
+/// The place of pinned bytes.
 #[derive(Clone)]
 pub struct Pinned {
     log: Arc<Log>,
@@ -82,7 +80,6 @@ impl std::fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// How many bytes.
     pub fn length(&self) -> u32 {
         self.length
     }
@@ -91,7 +88,7 @@ impl Pinned {
         self.offset + u64::from(self.length)
     }
 
-    /// Whether they have been written: before that they cannot be read.
+    /// Whether they have been written. Before that they cannot be read.
     pub fn is_written(&self) -> bool {
         self.end() <= self.log.written.load(Ordering::Acquire)
     }
@@ -107,19 +104,19 @@ impl Pinned {
         self.checksum
     }
 
-    /// Reads them as they are, damaged or not. Blocks.
+    /// Reads them, damaged or not. Blocks.
     pub(crate) fn read_unchecked(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length as usize];
         self.log.blob.read_at(&mut bytes, self.offset)?;
         Ok(bytes)
     }
 
-    /// Has them in memory, where the disk keeps some there, damaged or not. Blocks.
+    /// Loads them into the page cache if the disk uses it, damaged or not. Blocks.
     pub fn warm(&self) -> Result<()> {
         self.log.blob.warm(self.offset, self.length.into())
     }
 
-    /// Reads them if they are in memory, and are what was written. Never waits for the disk.
+    /// Reads them if they are in memory and undamaged. Never waits for the disk.
     pub fn read_now(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.length as usize];
         let found = self.log.blob.peek_at(&mut bytes, self.offset);
@@ -129,7 +126,7 @@ impl Pinned {
     /// Reads them. Blocks.
     ///
     /// # Errors
-    /// The disk's, and `InvalidData` where they are not what was written.
+    /// The disk's, and `InvalidData` if they are damaged.
     pub fn read(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length as usize];
         match self.log.blob.read_at(&mut bytes, self.offset) {
@@ -140,17 +137,16 @@ impl Pinned {
     }
 }
 
-/// A journal that is written.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     log: Arc<Log>,
-    /// What goes behind what has been written.
     pending: Vec<u8>,
-    /// So much of it lasts.
+    /// The bytes that are durable.
     synced: u64,
-    /// What is behind that may be in memory alone, though no sync would say so: one has failed.
+    /// Whether a sync has failed: bytes behind `synced` may be in memory alone, though no later sync would
+    /// say so.
     doubtful: bool,
-    /// Whether its name lasts. Until it does those before stay, which a crash may bring back.
+    /// Whether its name is durable. Until then older generations stay, which a crash may bring back.
     named: bool,
 }
 
@@ -162,7 +158,7 @@ fn name(generation: u32) -> String {
     format!("{PREFIX}{generation:08}")
 }
 
-/// The generations that there are with their lengths in bytes, the latest first.
+/// The generations with their lengths in bytes, the latest first.
 fn generations(disk: &dyn Disk) -> Result<Vec<(u32, u64)>> {
     let found = disk.names()?.into_iter().filter_map(|(found, length)| {
         let generation = found.strip_prefix(PREFIX)?.parse().ok()?;
@@ -173,19 +169,18 @@ fn generations(disk: &dyn Disk) -> Result<Vec<(u32, u64)>> {
     Ok(found)
 }
 
-/// Deletes a file if it is there.
 fn remove(disk: &dyn Disk, name: &str) {
-    // One that stays is in nobody's way, and is tried again at the next open.
+    // A file that stays does no harm. The next open tries again.
     let _ = disk.remove(name);
 }
 
 impl Journal {
-    /// Opens the journal in a directory, and tells `each` what it says; one that says nothing is
-    /// begun where there is none.
+    /// Opens the journal in a directory, and calls `each` with its records. If there is none, an empty one
+    /// is made.
     ///
     /// # Errors
-    /// Where the disk does not do what is needed, and `InvalidData` where it has lost something that
-    /// was synced, or the journal is of another format.
+    /// The disk's, and `InvalidData` if the disk has lost something that was synced, or if the journal has
+    /// another format.
     pub fn open(
         disk: Arc<dyn Disk>,
         mut each: impl FnMut(&[u8], Option<Pinned>),
@@ -209,25 +204,23 @@ impl Journal {
         }
         remove(&*disk, UNNAMED);
         log.written.store(end, Ordering::Release);
-        // What was written and named by a process that was killed may not last.
+        // What a killed process has written and named may not be durable.
         let doubtful = synced < end;
         let mut journal = Journal { synced, doubtful, named: false, ..Journal::of(disk, log) };
-        // Where that fails it is tried again.
+        // If that fails, it is tried again.
         let _ = journal.sync_name();
         Ok(journal)
     }
 
-    /// One of which nothing has been written.
     fn of(disk: Arc<dyn Disk>, log: Arc<Log>) -> Journal {
         let (pending, synced, doubtful) = Default::default();
         Journal { disk, log, pending, synced, doubtful, named: true }
     }
 
-    /// Adds a record with a text, and says where its bytes will be once it is
-    /// [written](Self::write).
+    /// Adds a record with a text. Returns where its bytes will be once it is [written](Self::write).
     ///
     /// # Errors
-    /// `InvalidInput` where text or bytes are more than a record can have.
+    /// `InvalidInput` if text or bytes are too large for a record.
     pub fn append(&mut self, text: &[u8], bytes: &[u8]) -> Result<Pinned> {
         let text_bytes = u32::try_from(text.len()).ok().filter(|_| text.len() <= TEXT_MAX);
         let (Some(text_bytes), Ok(length)) = (text_bytes, u32::try_from(bytes.len())) else {
@@ -248,12 +241,12 @@ impl Journal {
         Ok(Pinned { log: Arc::clone(&self.log), offset, length, checksum })
     }
 
-    /// Whether so much waits to be written that nothing should be added.
+    /// Whether the pending records should be written before more are added.
     pub fn is_full(&self) -> bool {
         self.pending.len() >= PENDING_MAX
     }
 
-    /// Writes what was added. Where that fails it can be tried again.
+    /// Writes the pending records. After an error it can be called again.
     pub fn write(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
             self.log.blob.write_at(&self.pending, self.end())?;
@@ -264,18 +257,18 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes back what was added and could not be written.
+    /// Drops the pending records, which could not be written.
     pub(crate) fn discard(&mut self) {
         self.pending.clear();
         self.pending.shrink_to(PENDING_MAX);
-        // What a failed write has left behind the end costs space, and is written over.
+        // Bytes that a failed write has left behind the end take space, and will be overwritten.
         let _ = self.log.blob.cut(self.end());
     }
 
-    /// Makes what was written last, and the name that it is under.
+    /// Makes what was written durable, and its name.
     ///
     /// # Errors
-    /// The disk's, and `InvalidData` where it has lost something when it was synced before.
+    /// The disk's, and `InvalidData` if the disk lost something at a sync before.
     pub fn sync(&mut self) -> Result<()> {
         if self.synced < self.end() {
             if self.doubtful {
@@ -302,7 +295,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes what does not last once more, from memory as long as that has it.
+    /// Writes the bytes that are not durable once more. They come from the page cache if it still has them.
     fn write_again(&mut self) -> Result<()> {
         let (from, end) = (self.synced, self.end());
         let reading = Reading { log: Arc::clone(&self.log), length: end };
@@ -319,28 +312,26 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether all that was added has been written and lasts.
+    /// Whether all that was added is written and durable.
     pub fn lasts(&self) -> bool {
         self.synced == self.length() && self.named
     }
 
-    /// Where what is pending goes.
+    /// Where the pending records go.
     fn end(&self) -> u64 {
         self.log.written.load(Ordering::Acquire)
     }
 
-    /// Bytes of the journal, with what waits to be written.
+    /// Bytes of the journal, with the pending ones.
     pub fn length(&self) -> u64 {
         self.end() + self.pending.len() as u64
     }
 
-    /// What is left on its disk.
     pub fn space(&self) -> Result<Space> {
         self.disk.space()
     }
 
-    /// Begins the next generation with what `fill` adds to it. The journal stays as it was where
-    /// that fails.
+    /// Begins the next generation with what `fill` adds to it. After an error the journal is as it was.
     ///
     /// # Errors
     /// The disk's, or those of `fill`.
@@ -350,7 +341,7 @@ impl Journal {
             remove(&*self.disk, UNNAMED);
         }
         let (next, filled) = next?;
-        // From here on it is the next one that would be opened.
+        // From here on, an open finds the next generation.
         *self = Journal { named: false, ..next };
         if let Err(error) = self.sync_name() {
             tracing::warn!(%error, "the name of a journal may not last");
@@ -370,7 +361,7 @@ impl Journal {
         let filled = fill(&mut next)?;
         next.write()?;
         next.sync()?;
-        // Says no more than that all before it was synced.
+        // This empty record says that all before it was synced.
         next.append(&[], &[])?;
         next.write()?;
         next.sync()?;

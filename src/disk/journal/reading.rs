@@ -1,4 +1,4 @@
-//! A journal as it is found: record after record, and how far it can be believed.
+//! Reads a journal record by record, and finds how far it can be trusted.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -6,24 +6,21 @@ use std::sync::Arc;
 
 use super::{CHUNK, HEADER_BYTES, Log, MAGIC, Pinned, TEXT_MAX, damaged};
 
-/// A record that was read.
 struct Read {
     begin: u64,
     text: Vec<u8>,
     pinned: Pinned,
-    /// How much of the journal lasted when it was added.
+    /// The bytes that were durable when it was added.
     synced: u64,
 }
 
-/// The file of a journal that is opened.
 pub(super) struct Reading {
     pub(super) log: Arc<Log>,
     pub(super) length: u64,
 }
 
 impl Reading {
-    /// Reads the record at an offset, without what is pinned with it; none where there is no whole
-    /// one.
+    /// Reads the record at an offset, without its pinned bytes. None if there is no whole record.
     fn record(&self, begin: u64) -> Result<Option<Read>> {
         let mut header = [0; HEADER_BYTES];
         if begin + HEADER_BYTES as u64 > self.length {
@@ -46,7 +43,7 @@ impl Reading {
         Ok(whole.then_some(Read { begin, text, pinned, synced }))
     }
 
-    /// Whether a whole record behind `from` says that what is at `from` was synced.
+    /// Whether a whole record behind `from` says that the bytes at `from` were synced.
     fn was_synced(&self, from: u64) -> Result<bool> {
         let mut chunk = vec![0; CHUNK.min(self.length - from) as usize];
         let mut at = from;
@@ -59,13 +56,14 @@ impl Reading {
                     return Ok(true);
                 }
             }
-            // A word may lie on both sides.
+            // The word may span both chunks.
             at += (count + 1 - MAGIC.len()) as u64;
         }
         Ok(false)
     }
 
-    /// Tells `each` what the journal says. How much of it lasts by its own word, and where it ends.
+    /// Calls `each` with the records. Returns how much is durable by the records' own word, and where the
+    /// journal ends.
     pub(super) fn run(&self, each: &mut dyn FnMut(&[u8], Option<Pinned>)) -> Result<(u64, u64)> {
         let mut tell = |read: Read| {
             if !read.text.is_empty() {
@@ -97,7 +95,7 @@ impl Reading {
         Ok((synced, end))
     }
 
-    /// Whether every byte of what lies between two records is what was written.
+    /// Whether every byte between two records is what was written.
     pub(super) fn is_whole(&self, from: u64, end: u64) -> Result<bool> {
         let mut at = from;
         while at < end {

@@ -1,4 +1,4 @@
-//! A journal over the model disk: what it says after errors, damage and crashes.
+//! A journal over the model disk: its records after errors, damage and crashes.
 
 use nix::libc;
 use rand::rngs::ChaCha8Rng;
@@ -21,7 +21,7 @@ fn open(disk: &Model) -> (Journal, Said) {
     try_open(disk).unwrap()
 }
 
-/// What is pinned with record `n`: every second has something.
+/// The bytes pinned with record `n`. Every second record has some.
 fn bytes(n: u8) -> Vec<u8> {
     vec![n; if n.is_multiple_of(2) { 100 + usize::from(n) } else { 0 }]
 }
@@ -30,14 +30,14 @@ fn append(journal: &mut Journal, n: u8) -> Pinned {
     journal.append(&[n; 3], &bytes(n)).unwrap()
 }
 
-/// Writes records; what is pinned with them.
+/// Writes records. Returns their pinned bytes.
 fn write(journal: &mut Journal, records: std::ops::Range<u8>) -> Vec<Pinned> {
     let pinned = records.map(|n| append(journal, n)).collect();
     journal.write().unwrap();
     pinned
 }
 
-/// The records that were said; each must have its bytes.
+/// The numbers of the records, each of which must have its bytes.
 #[track_caller]
 fn check(said: &Said) -> Vec<u8> {
     let number = |(text, pinned): &(Vec<u8>, Option<Pinned>)| {
@@ -54,7 +54,7 @@ fn length(disk: &Model, generation: u32) -> u64 {
     found.into_iter().find(|(g, _)| *g == generation).unwrap().1
 }
 
-/// A journal of records 0 to 5, synced, and of 6 and 7 behind them.
+/// A journal with records 0 to 5, synced, and 6 and 7, not synced.
 fn synced() -> Model {
     let disk = Model::default();
     let (mut journal, said) = open(&disk);
@@ -97,7 +97,7 @@ fn a_torn_journal_says_what_was_before_the_tear() {
     assert!(counts.into_iter().eq(0..6));
 }
 
-/// A header may have reached the disk, and the bytes behind it not.
+/// A header may have reached the disk without the bytes behind it.
 #[test]
 fn behind_what_was_synced_every_byte_counts() {
     let whole = length(&synced(), 1);
@@ -114,7 +114,7 @@ fn behind_what_was_synced_every_byte_counts() {
                 let n = check(&said).len();
                 assert!(n == 6 || n == 7, "a flip at {at} left {n}");
             }
-            // What was synced is not cut off, and bytes that are read there are compared.
+            // Synced records are not cut off, and pinned bytes there are compared when read.
             Ok((_, said)) => {
                 let damaged = said.iter().filter_map(|(_, pinned)| pinned.as_ref()?.read().err());
                 let kinds: Vec<_> = damaged.map(|error| error.kind()).collect();
@@ -199,7 +199,7 @@ fn a_rewrite_that_fails_leaves_the_journal_and_nothing_else() {
     assert!(check(&open(&disk).1).into_iter().eq(0..9));
 }
 
-/// Whichever of both a crash leaves then is whole, and what is opened next goes on where this ended.
+/// A crash then leaves one of the two generations, and both are whole. The next open continues the new one.
 #[test]
 fn a_name_that_may_not_last_is_written_on_under() {
     let disk = synced();
@@ -218,8 +218,8 @@ fn a_name_that_may_not_last_is_written_on_under() {
     assert!(check(&open(&disk).1).into_iter().eq(0..5));
 }
 
-/// What a sync has failed on is written again before one counts; where that is gone by then, no sync
-/// says that it lasts, and a crash leaves what was before it.
+/// What a sync failed on is written again before a later sync counts. If it is gone by then, no sync
+/// succeeds, and a crash leaves what was before it.
 #[test]
 fn what_a_sync_failed_on_lasts_once_one_says_so() {
     let disk = synced();
@@ -230,7 +230,7 @@ fn what_a_sync_failed_on_lasts_once_one_says_so() {
     journal.sync().unwrap_err();
     disk.fail_syncs(None);
     assert!(!journal.lasts());
-    // The disk has lost the last one.
+    // The disk has lost the last byte.
     let (name, end) = (name(1), journal.end() as usize);
     disk.edit(&name, |bytes| bytes[end - 1] ^= 1);
     let lost = journal.sync().unwrap_err();
@@ -246,8 +246,8 @@ fn what_a_sync_failed_on_lasts_once_one_says_so() {
     }
 }
 
-/// Works on a journal; what it said after each step, and after how many operations of the disk it
-/// lasted.
+/// Works on a journal. Returns its records after each step, and after how many disk operations which step
+/// was durable.
 fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usize)>) {
     let (mut journal, _) = open(disk);
     let mut states = vec![Vec::new()];
@@ -262,7 +262,7 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usi
                 assert_eq!(journal.sync().is_ok(), lasts);
                 disk.fail_syncs(None);
                 if turn == 13 {
-                    // Of whom a sync that fails was seen by another one.
+                    // Another process saw the failed sync.
                     journal = open(disk).0;
                 }
             }
@@ -314,8 +314,8 @@ fn crash_images() {
     assert!(images > 500);
 }
 
-/// What is pinned can be had in memory before it is read, in pieces on a real disk; what the file does
-/// not have cannot.
+/// Pinned bytes can be loaded into memory before they are read, in pieces on a real disk. Bytes that the
+/// file does not have cannot.
 #[test]
 fn what_is_pinned_is_there_before_it_is_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -332,7 +332,7 @@ fn what_is_pinned_is_there_before_it_is_read() {
     }
 }
 
-/// Whether the page cache has something is the kernel's; what is found there at once is right.
+/// The kernel decides whether the page cache has the bytes. Bytes that are found there must be right.
 #[test]
 fn what_is_read_at_once_is_what_was_written() {
     let directory = tempfile::tempdir().unwrap();
@@ -342,14 +342,14 @@ fn what_is_read_at_once_is_what_was_written() {
     let pinned = journal.append(b"x", &whole).unwrap();
     assert_eq!(pinned.read_now(), None, "it has not been written");
     journal.write().unwrap();
-    // As the kernel says it of the same bytes: some filesystems never do.
+    // As the kernel answers for the same bytes: some filesystems never answer.
     let at = pinned.log.blob.peek_at(&mut [0; 100_000], pinned.offset);
     assert_eq!(pinned.read_now(), at.then_some(whole));
     let file = std::fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"?", pinned.offset + 50_000).unwrap();
     assert_eq!(pinned.read_now(), None, "it is damaged");
-    // Of a disk that does not say whether it would wait nothing is read.
+    // A disk that does not say whether it would wait gives nothing.
     let (mut journal, _) = open(&Model::default());
     let pinned = append(&mut journal, 2);
     journal.write().unwrap();

@@ -1,4 +1,4 @@
-//! A disk in front of which calls can be stopped.
+//! A disk whose calls a test can stop.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,20 +7,18 @@ use std::time::Duration;
 
 use super::super::{Blob, Directory, Disk, Space, Use};
 
-/// What only a broken program takes.
+/// A time that only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
 struct State {
     shut: bool,
     waiting: usize,
-    /// Calls that have come to it so far.
     came: usize,
     /// Calls that may pass though it is shut.
     free: usize,
 }
 
-/// Stops calls to a disk while it is shut.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -41,12 +39,12 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Waits until so many calls stand before it.
+    /// Waits until this number of calls wait at it.
     pub(crate) fn await_calls(&self, count: usize) {
         self.wait_until(|state| state.waiting == count);
     }
 
-    /// Lets the call that stands before it pass, and waits for the next one.
+    /// Lets the waiting call pass, and waits for the next one.
     pub(crate) fn let_one_pass(&self) {
         let mut state = self.0.0.lock().unwrap();
         state.free += 1;
@@ -63,7 +61,7 @@ impl Gate {
     }
 }
 
-/// Before the reads of a disk, and before what changes something there.
+/// One gate for reads, and one for calls that change something.
 #[derive(Clone, Default)]
 pub(crate) struct Gates {
     pub(crate) reads: Gate,

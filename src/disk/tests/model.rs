@@ -11,7 +11,7 @@ use rand::{Rng, RngExt};
 
 use super::super::{Blob, Disk, Space, Use};
 
-/// What a disk writes at once, or not at all.
+/// Bytes that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
 #[derive(Clone)]
@@ -45,7 +45,7 @@ enum Op {
     Sync {
         file: usize,
     },
-    /// A sync that failed: what was written before is taken for written.
+    /// A sync that failed: the kernel treats earlier writes as done.
     Lost {
         file: usize,
     },
@@ -56,19 +56,16 @@ struct State {
     names: BTreeMap<String, usize>,
     files: Vec<Vec<u8>>,
     ops: Vec<Op>,
-    /// The error of every call that writes, or that reads.
+    /// The error of every call that writes, and of every call that reads.
     write_fails: Option<i32>,
     read_fails: Option<i32>,
-    /// The error of every sync of a file.
     sync_fails: Option<i32>,
-    /// The file that cannot be read.
     unreadable: Option<String>,
     /// The file of which every sync fails.
     unsyncable: Option<String>,
-    /// A name that the next listing has though there is no such file.
+    /// A name in the next listing that has no file.
     ghost: Option<String>,
     names_fail: Option<i32>,
-    /// The file that cannot be opened.
     closed: Option<String>,
     /// Every write ends in the middle, and names cannot be synced.
     tears: bool,
@@ -83,7 +80,7 @@ impl Model {
         self.0.lock().unwrap()
     }
 
-    /// Number of writes, syncs and changes of names so far.
+    /// Number of writes, syncs and changes of names.
     pub(crate) fn ops(&self) -> usize {
         self.lock().ops.len()
     }
@@ -92,7 +89,7 @@ impl Model {
         self.lock().write_fails = errno;
     }
 
-    /// Files cannot be made to last; what was written by then no later sync makes last either.
+    /// Makes syncs of files fail. No later sync makes earlier writes durable either.
     pub(crate) fn fail_syncs(&self, errno: Option<i32>) {
         self.lock().sync_fails = errno;
     }
@@ -101,27 +98,25 @@ impl Model {
         self.lock().read_fails = errno;
     }
 
-    /// Nothing of this file can be read.
     pub(crate) fn fail_reads_of(&self, name: Option<&str>) {
         self.lock().unreadable = name.map(str::to_owned);
     }
 
-    /// This file cannot be made to last, as by [`fail_syncs`](Self::fail_syncs).
+    /// Makes syncs of this file fail, as [`fail_syncs`](Self::fail_syncs).
     pub(crate) fn fail_syncs_of(&self, name: Option<&str>) {
         self.lock().unsyncable = name.map(str::to_owned);
     }
 
-    /// The next listing has a name of a file that is gone by then.
+    /// Adds a name without a file to the next listing.
     pub(crate) fn list_once(&self, name: &str) {
         self.lock().ghost = Some(name.to_owned());
     }
 
-    /// Names cannot be made to last.
     pub(crate) fn fail_names(&self, errno: Option<i32>) {
         self.lock().names_fail = errno;
     }
 
-    /// Changes a file behind everybody's back.
+    /// Changes a file without an operation.
     pub(crate) fn edit(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let file = self.found(name).unwrap();
         change(self.lock().file(file));
@@ -139,8 +134,8 @@ impl Model {
         self.lock().space = space;
     }
 
-    /// What a crash after so many operations may leave: everything that was synced, and of the rest
-    /// what chance keeps, whole or torn.
+    /// What a crash after `cut` operations may leave: all that was synced, and a random part of the rest,
+    /// whole or torn.
     pub(crate) fn crash(&self, cut: usize, random: &mut ChaCha8Rng) -> Model {
         let ops = self.lock().ops[..cut].to_vec();
         // Some crashes lose nearly everything, some nearly nothing.
@@ -161,12 +156,12 @@ impl Model {
 }
 
 impl Op {
-    /// Whether no operation after this one makes an earlier one last.
+    /// Whether no operation after this one makes an earlier one durable.
     fn loses(&self, op: &Op) -> bool {
         matches!(self, Op::Lost { file } if Op::Sync { file: *file }.makes_last(op))
     }
 
-    /// Whether this operation makes an earlier one last.
+    /// Whether this operation makes an earlier one durable.
     fn makes_last(&self, op: &Op) -> bool {
         match (self, op) {
             (
@@ -187,7 +182,7 @@ impl State {
         &mut self.files[file]
     }
 
-    /// Does an operation; of a torn write only some sectors.
+    /// Does an operation. Of a torn write, it writes only some sectors.
     fn apply(&mut self, op: &Op, torn: Option<(f64, &mut ChaCha8Rng)>) {
         match op {
             Op::Create { name, file } => drop(self.names.insert(name.clone(), *file)),
@@ -289,7 +284,7 @@ impl Disk for Model {
         self.record(Op::Rename { from: from.into(), to: to.into() })
     }
 
-    /// What is lent is a copy.
+    /// Lends a copy.
     fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
         let file = self.found(name)?;
         self.record(Op::Cut { file, length: length as usize })?;

@@ -1,8 +1,8 @@
-//! On which disk a cache directory was before.
+//! Notes the disk of a cache directory, to detect that the disk is not mounted.
 //!
-//! If its disk is not mounted, a new directory is made in its place on another disk, and nothing
-//! there tells. So it is noted outside of it where the disk of a cache directory is mounted, for a
-//! directory that is on a disk of its own.
+//! If the disk is not mounted, a new directory is made in the same place on another disk, and nothing there
+//! shows the mistake. So the mount point of the disk is noted outside of the cache directory, if the
+//! directory is on a disk of its own.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -17,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::disk::AtomicFile;
 
-/// Where notes are kept that last: in a directory of the user, or of the system for root.
+/// The lasting directory of the notes: the user's, or the system's for root.
 fn notes() -> Option<PathBuf> {
     let absolute = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
@@ -30,7 +30,7 @@ fn notes() -> Option<PathBuf> {
     Some(state.join("belady/cache-disks"))
 }
 
-/// Where the disk is mounted that a directory is on.
+/// The mount point of the disk that holds a directory.
 fn disk_of(directory: &Path) -> Result<PathBuf> {
     let directory = fs::canonicalize(directory)?;
     let device = fs::metadata(&directory)?.dev();
@@ -39,8 +39,8 @@ fn disk_of(directory: &Path) -> Result<PathBuf> {
     Ok(disk.unwrap_or(&directory).to_path_buf())
 }
 
-/// Notes on which disk a cache directory is. Returns what is wrong, in words, if it was on another
-/// one before. What cannot be noted is no error.
+/// Notes the disk of a cache directory. Returns a message if the directory was on another disk before. A
+/// failure to note is no error.
 pub fn moved(cache: &Path) -> Option<String> {
     let mut hasher = SipHasher24::new();
     hasher.write(cache.as_os_str().as_bytes());
@@ -88,7 +88,7 @@ mod tests {
     fn a_directory_that_was_on_another_disk_is_told_of_until_it_is_there_again() {
         let top = tempfile::tempdir().unwrap();
         let note = top.path().join("state/belady/note");
-        // A filesystem of its own on any machine.
+        // A separate filesystem on any machine.
         let cache = Path::new("/proc");
         let told = || compare(cache, &note).unwrap();
         assert_eq!((told(), told()), (None, None));

@@ -1,7 +1,7 @@
-//! Stores as whoever looks into a cache directory finds them.
+//! Finds the stores in a cache directory, for commands.
 //!
-//! What stands where ours are made, is ours and bears such a name is a store, also where the file of its
-//! owner is missing: somebody has deleted it, or a kill came before it was made.
+//! A directory is a store if it is in the right place, belongs to this user and has a store's name. Its
+//! owner file may be missing: it was deleted, or the daemon was killed before it made the file.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,6 @@ use super::{OWNER, Owner, STORES, VERSION, cannot, check, lock_directory, read_o
 use crate::disk::hold;
 use crate::error::Result;
 
-/// A store as it is found.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The name of its directory.
@@ -25,18 +24,16 @@ pub struct Found {
     pub path: PathBuf,
     /// Whose it is, if that can be read.
     pub owner: Option<Owner>,
-    /// When it was used last, if that can be told.
+    /// When it was used last, if that is known.
     pub used: Option<SystemTime>,
-    /// Whether a process uses it.
     pub in_use: bool,
-    /// Bytes that its files take on the disk.
     pub disk_bytes: u64,
 }
 
 /// The stores in a cache directory, sorted by name.
 ///
 /// # Errors
-/// Where the cache directory cannot be used.
+/// If the cache directory cannot be used.
 pub fn stores(cache: &Path) -> Result<Vec<Found>> {
     check(cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
@@ -62,7 +59,6 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whether a store can have this name.
 fn is_name(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -71,14 +67,13 @@ fn last_use(store: &Path) -> std::io::Result<SystemTime> {
     fs::metadata(store.join(OWNER)).or_else(|_| fs::metadata(store))?.modified()
 }
 
-/// Bytes that the files of a store take on the disk.
 pub fn disk_bytes(store: &Path) -> u64 {
     let entries = fs::read_dir(store).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
 }
 
-/// Whether somebody has locked a store: the file of its owner, or the directory, which stays locked
-/// where that file is deleted.
+/// Whether a process has locked a store: the owner file, or the directory, which stays locked if that file
+/// is deleted.
 pub(super) fn is_locked(store: &Path) -> bool {
     let is_held = |locked: Option<Errno>| locked == Some(Errno::EWOULDBLOCK);
     let owner = File::open(store.join(OWNER)).ok();

@@ -1,20 +1,20 @@
-//! Where stores live: the cache directory, which may be used by many sources and daemons.
+//! Where stores are: the cache directory, which many sources and daemons may use.
 //!
 //! ```text
 //! CACHE_DIR/belady-store-v3/          the version of the format; ours alone, mode 0700
 //!     CACHEDIR.TAG                    keeps backups out
 //!     3f09c2.../                      one store, named after the identity of its source
-//!         owner                       whose it is; locked as long as a daemon uses it
+//!         owner                       whose it is; locked while a daemon uses it
 //!         index-00000001 segment-... file-...  the store
 //!         catalog                     what the last mount knew of the source's names
 //!         journal                     what was learnt of the orders in which loaders read
 //! CACHE_DIR/belady-rehearsal-v1/3f09c2.../   the buffers of a source, a directory each: no cache,
-//!                                     what is in them may be nowhere else
+//!                                     their content may be nowhere else
 //!         NAME/latent                 the codes beside a buffer
 //! CACHE_DIR/belady-trash-.../         what is being deleted
 //! ```
 //!
-//! Nothing else is ever touched, and what bears such a name and is not ours is not either.
+//! belady touches nothing else, nor directories with such names that belong to other users.
 
 mod disks;
 mod found;
@@ -47,11 +47,11 @@ pub use found::{Found, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
 
-/// Version of the format, the index and the segments included.
+/// Version of the format, including the index and the segments.
 const VERSION: u32 = 3;
 
 const STORES: &str = "belady-store-v";
-/// Buffers are not thrown away with stores of older formats.
+/// Buffers stay when stores of older formats are deleted.
 const BUFFERS: &str = "belady-rehearsal-v1";
 const LATENT: &str = "latent";
 const OWNER: &str = "owner";
@@ -61,37 +61,34 @@ const TAG_NAME: &str = "CACHEDIR.TAG";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # Samples of slow filesystems, cached by belady. `belady cache rm` deletes them.\n";
 
-/// For how long a store that is in use is waited for: its daemon may be about to end, or somebody
-/// looks whether it is in use.
+/// How long a store in use is waited for: its daemon may be about to end, or a command may be checking
+/// whether it is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// The same where it is to be used: another daemon may have lost its mount point a moment ago.
+/// The same for a mount: another daemon may just have lost its mount point.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(5);
-/// The same where its daemon is ending: it stores what is left, and a killed one may still be in the
-/// disk's hands.
+/// The same while its daemon is ending: it stores what is left, or it was killed and still waits for the
+/// disk.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// Whose a store is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// The source's directory.
     #[serde(with = "crate::paths")]
     pub source: PathBuf,
-    /// What else tells it from others that were there before or will be.
+    /// Tells the source from other ones that are at the same path at other times.
     pub identity: String,
-    /// The process that used the store last.
+    /// The last process that used the store.
     #[serde(default)]
     pub pid: u32,
 }
 
 impl Owner {
-    /// The store of a source at this path.
+    /// The owner of the store for a source at this path.
     pub fn new(source: &Path, identity: u128) -> Self {
         let identity = format!("{identity:x}");
         Owner { source: source.to_path_buf(), identity, pid: 0 }
     }
 
-    /// The name of its directory.
     fn name(&self) -> String {
         let mut hasher = SipHasher24::new();
         hasher.write(self.source.as_os_str().as_bytes());
@@ -101,7 +98,7 @@ impl Owner {
     }
 }
 
-/// The directory of a store, in use by this process as long as it is held.
+/// The directory of a store, in use by this process while this value lives.
 pub struct Home {
     path: PathBuf,
     directory: Arc<OwnedFd>,
@@ -109,42 +106,40 @@ pub struct Home {
     stays: Option<Stay>,
 }
 
-/// Says to others that a store is in use, as long as it is held, and that its user is not about to leave
-/// it: a lock of the directory itself, which holds though somebody deletes the owner's file.
+/// Shows other processes that a store is in use, and that its user is not about to leave. It is a lock of
+/// the directory itself, which holds even if the owner file is deleted.
 pub struct Stay(Flock<OwnedFd>);
 
 impl Stay {
-    /// Has others wait for the end of this use from now on.
+    /// Makes other processes wait for the end of this use.
     pub fn leave(&self) {
-        // Where that fails it is gone, and the owner's file is still locked.
+        // If that fails, the lock is gone, but the owner file is still locked.
         let _ = self.0.relock(FlockArg::LockSharedNonblock);
     }
 }
 
 impl Home {
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the catalog of the source is saved.
     pub fn catalog(&self) -> AtomicFile {
         AtomicFile::new(&self.directory, CATALOG)
     }
 
-    /// Where it is written what was learnt of the orders in which loaders read.
+    /// The file for what was learnt of the orders in which loaders read.
     pub fn journal(&self) -> AtomicFile {
         AtomicFile::new(&self.directory, JOURNAL)
     }
 
-    /// Gives away what says that this process stays, to be dropped after this.
+    /// Takes out the lock that shows that this process stays. It must be dropped after this value.
     pub fn take_stay(&mut self) -> Option<Stay> {
         self.stays.take()
     }
 
-    /// Notes that the store is used at this moment, as the time at which the owner's file was written.
+    /// Notes that the store is in use now, as the modification time of the owner file.
     pub fn note_use(&self) {
-        // What cannot be noted makes it look unused, and it is not deleted as long as it is used.
+        // If that fails, the store looks unused. It is not deleted while it is in use.
         let _ = self.owner_file.set_modified(SystemTime::now());
     }
 }
@@ -153,8 +148,7 @@ fn refuse(directory: &Path, what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Cache, format!("cache.dir {}: {what}", directory.display()))
 }
 
-/// What the disk says of a cache directory: [`ErrorKind::Disk`] where the disk itself fails or has
-/// no room.
+/// The error of a cache directory: [`ErrorKind::Disk`] if the disk itself fails or has no room.
 pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
     let fails = matches!(
         error.raw_os_error(),
@@ -174,13 +168,14 @@ pub fn cannot(cache: &Path, error: &std::io::Error) -> Error {
                 | libc::EFBIG
         )
     );
-    // A disk that fails is made read-only. Where nothing was ever stored it is rather the wrong one.
+    // The kernel makes a failing disk read-only. If nothing was ever stored there, it is rather the wrong
+    // disk.
     let fails = fails || error.raw_os_error() == Some(libc::EROFS) && has_stores(cache);
     let kind = if fails { ErrorKind::Disk } else { ErrorKind::Cache };
     Error::new(kind, format!("cache.dir {}: {error}", cache.display())).hint(advice(error))
 }
 
-/// What to do about an error of the disk that a cache directory is on.
+/// What to do about an error of the disk that holds a cache directory.
 pub fn advice(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT) => {
@@ -197,13 +192,13 @@ pub fn advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Whether there have been stores in a cache directory.
+/// Whether a cache directory has had stores.
 fn has_stores(cache: &Path) -> bool {
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.file_name().as_bytes().starts_with(STORES.as_bytes()))
 }
 
-/// Makes a directory, and has its name last. One that is there stays as it is.
+/// Makes a directory and its name durable. An existing directory stays as it is.
 fn make(directory: &Path) -> std::io::Result<()> {
     let try_make = || DirBuilder::new().mode(0o700).create(directory);
     let (mut made, parent) = (try_make(), directory.parent());
@@ -220,9 +215,9 @@ fn make(directory: &Path) -> std::io::Result<()> {
     parent.map_or(Ok(()), sync_names)
 }
 
-/// Makes the names in a directory last, where its filesystem can.
+/// Makes the names in a directory durable, if its filesystem can.
 fn sync_names(directory: &Path) -> std::io::Result<()> {
-    // Where it may not be opened, its owner has to see to it.
+    // If we may not open it, its owner is responsible.
     let Ok(opened) = File::open(directory) else { return Ok(()) };
     opened.sync_all().or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL | libc::EOPNOTSUPP) => Ok(()),
@@ -230,7 +225,7 @@ fn sync_names(directory: &Path) -> std::io::Result<()> {
     })
 }
 
-/// Makes a directory of our own, or makes sure that it is one.
+/// Makes a directory, or checks that an existing one is ours.
 fn make_own(cache: &Path, directory: &Path) -> Result<()> {
     loop {
         make(directory).map_err(|error| match cannot(cache, &error) {
@@ -238,14 +233,14 @@ fn make_own(cache: &Path, directory: &Path) -> Result<()> {
             _ => refuse(cache, format!("cannot be written: {error}"))
                 .hint("give a writable local directory"),
         })?;
-        // Thrown away in between: it is made again.
+        // The directory was deleted meanwhile, so it is made again.
         if let Some(found) = if_there(cache, fs::symlink_metadata(directory))? {
             return check_own(cache, &found);
         }
     }
 }
 
-/// None where there is no such file: whoever throws a store away does so at any moment.
+/// None if there is no such file: another process may delete a store at any moment.
 fn if_there<T>(cache: &Path, found: std::io::Result<T>) -> Result<Option<T>> {
     match found {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -269,26 +264,26 @@ fn check_own(cache: &Path, found: &fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Whether a directory that is there can be a cache directory; nothing is written.
+/// Whether an existing directory can be a cache directory. Writes nothing.
 ///
 /// # Errors
-/// Where it is no directory, or belongs to someone else.
+/// If it is no directory, or belongs to another user.
 pub fn check(cache: &Path) -> Result<()> {
     let found = fs::symlink_metadata(cache).map_err(|error| cannot(cache, &error))?;
     check_own(cache, &found)
 }
 
-/// Takes the directory of a source's store into use; it is made where it is missing.
+/// Takes the directory of a source's store into use, and makes it if it is missing.
 ///
 /// # Errors
-/// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
+/// If the cache directory cannot be used, and [`ErrorKind::Busy`] if the store is in use.
 pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     make_own(cache, cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     make_own(cache, &stores)?;
     let path = stores.join(owner.name());
     match tag(&stores) {
-        // What is stored can be read on a full disk too.
+        // On a full disk, stored samples can still be read.
         Err(error) if path.join(OWNER).exists() => tracing::warn!(%error, "{TAG_NAME} is missing"),
         tagged => tagged.map_err(|error| cannot(cache, &error))?,
     }
@@ -299,11 +294,11 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
         if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
             return note(home, owner).map_err(|error| cannot(cache, &error));
         }
-        // Thrown away before it was locked: another one is made.
+        // It was deleted before it was locked, so another one is made.
     }
 }
 
-/// Makes sure of the tag of our stores: a full disk may have cut it short.
+/// Makes sure that the tag of our stores is whole: a full disk may have cut it short.
 fn tag(stores: &Path) -> std::io::Result<()> {
     let path = stores.join(TAG_NAME);
     if fs::read(&path).is_ok_and(|found| found == TAG.as_bytes()) {
@@ -312,11 +307,11 @@ fn tag(stores: &Path) -> std::io::Result<()> {
     fs::write(&path, TAG)
 }
 
-/// The directory of one of a source's rehearsal buffers, which are in use by whoever has its store
-/// in use; it is made where it is missing.
+/// The directory of one of a source's rehearsal buffers, made if it is missing. Whoever has the source's
+/// store in use also has its buffers in use.
 ///
 /// # Errors
-/// Where the cache directory cannot be used.
+/// If the cache directory cannot be used.
 pub fn buffer(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
     let mut path = cache.to_path_buf();
     for part in [BUFFERS, &owner.name(), name] {
@@ -326,26 +321,27 @@ pub fn buffer(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The directory of the codes beside one of these buffers; it is made where it is missing.
+/// The directory of the codes beside a buffer, made if it is missing.
 ///
 /// # Errors
-/// Where the cache directory cannot be used.
+/// If the cache directory cannot be used.
 pub fn latent(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
     let path = buffer(cache, owner, name)?.join(LATENT);
     make_own(cache, &path)?;
     Ok(path)
 }
 
-/// Takes a store that is there into use.
+/// Takes an existing store into use.
 ///
 /// # Errors
-/// [`ErrorKind::Busy`] where somebody else uses it.
+/// [`ErrorKind::Busy`] if another process uses it.
 pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
     let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
     lock(cache, &found.path, LOCK_PATIENCE)?.ok_or_else(gone)
 }
 
-/// Locks a store's directory, which is waited for so long; none where it is gone, or another one by now.
+/// Locks a store's directory, and waits for `patience` if it is in use. None if the directory is gone or
+/// was replaced.
 fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
     let mut waited = Duration::ZERO;
     let Some(directory) = if_there(cache, hold(path))? else { return Ok(None) };
@@ -382,15 +378,15 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
         return Ok(None);
     }
     let stays = match stay(&directory, patience) {
-        // The owner's file is new: somebody has deleted the one that the store's user has locked.
+        // The owner file is new: the one that the store's user has locked was deleted.
         Err(Errno::EWOULDBLOCK) => return Err(busy(path, "")),
-        // Where directories cannot be locked, nobody can have that lock.
+        // If directories cannot be locked, no other process has this lock.
         stays => stays.ok(),
     };
     Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
 }
 
-/// The kernel holds up a killed daemon as long as its source does not answer.
+/// The kernel holds a killed daemon as long as its source does not answer.
 fn left_behind(path: &Path, pid: u32) -> Error {
     let what = format!(
         "the store {} is in use by what is left of process {pid}: it was killed, and waits in the kernel",
@@ -405,7 +401,7 @@ fn busy(path: &Path, by: &str) -> Error {
         .hint("use that mount of the source, or give another --cache-dir")
 }
 
-/// Locks the directory itself, as soon as nobody uses it or looks whether somebody does.
+/// Locks the directory itself, once no process uses it or checks whether it is in use.
 fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
     let mut waited = Duration::ZERO;
     loop {
@@ -421,13 +417,13 @@ fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
     }
 }
 
-/// Whether nobody has said that it stays.
+/// Whether the store's user, if there is one, is about to leave: none holds the exclusive lock.
 fn is_being_left(directory: &OwnedFd) -> bool {
     lock_directory(directory, FlockArg::LockSharedNonblock).is_ok()
 }
 
 fn lock_directory(directory: &OwnedFd, how: FlockArg) -> nix::Result<Flock<OwnedFd>> {
-    // Through a description of its own: a lock goes with the description, not with the directory.
+    // Opened again, since a lock belongs to the open file description and not to the directory.
     let again = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     Flock::lock(again, how).map_err(|(_, errno)| errno)
 }
@@ -443,7 +439,6 @@ fn read_owner(mut file: File) -> Option<Owner> {
     serde_json::from_str(&text).ok()
 }
 
-/// Says whose the store is.
 fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
     let text = serde_json::to_vec(&Owner { pid: std::process::id(), ..owner.clone() })?;
     let file = &mut *home.owner_file;
@@ -454,7 +449,7 @@ fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
         file.set_len(text.len() as u64)
     };
     match write() {
-        // What is stored can be read on a full disk too.
+        // On a full disk, stored samples can still be read.
         Err(error) if known => tracing::warn!(%error, "who uses the store is not noted"),
         result => result?,
     }
@@ -465,7 +460,7 @@ fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
     cache.join(format!("{STORES}{VERSION}")).join(owner.name())
 }
 
-/// Bytes that the store of a source takes on the disk; 0 where there is none.
+/// Bytes that the store of a source takes on the disk. 0 if there is none.
 pub fn held(cache: &Path, owner: &Owner) -> u64 {
     disk_bytes(&path_of(cache, owner))
 }
@@ -477,7 +472,7 @@ pub fn held_by_buffers(cache: &Path, owner: &Owner) -> u64 {
     buffers.map(|buffer| disk_bytes(&buffer) + disk_bytes(&buffer.join(LATENT))).sum()
 }
 
-/// Where the catalog of a source is saved, if it is.
+/// The path of a source's saved catalog, which may not exist.
 pub fn catalog(cache: &Path, owner: &Owner) -> PathBuf {
     path_of(cache, owner).join(CATALOG)
 }

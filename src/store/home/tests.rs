@@ -1,4 +1,4 @@
-//! Directories that somebody throws away meanwhile, are none, or cannot be synced.
+//! Directories that are deleted meanwhile, that are none, or that cannot be synced.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_store_that_is_thrown_away_while_it_is_claimed_is_made_again() {
             }
             let gone = cache.path().join(format!("gone-{nth}"));
             if fs::rename(&path, &gone).is_ok() {
-                // It stays where the owner's file is made in it at this moment.
+                // It stays if the owner file is made in it at this moment.
                 let _ = fs::remove_dir_all(gone);
             }
         }
@@ -38,7 +38,7 @@ fn a_cache_directory_is_a_directory() {
     }
 }
 
-/// As those of FUSE may.
+/// Directories of FUSE filesystems may be like this one.
 #[test]
 fn a_filesystem_need_not_be_able_to_sync_a_directory() {
     let error = File::open("/proc/self").unwrap().sync_all().unwrap_err();

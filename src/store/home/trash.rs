@@ -1,8 +1,9 @@
-//! What is to go from a cache directory.
+//! Deletes stores from a cache directory.
 //!
-//! It is renamed to trash first and deleted by a thread of its own, so that no mount waits for it; a
-//! thread that did not come to its end is made good by the next one. Stores of older formats that
-//! nobody has locked go the same way; newer ones stay. A name alone does not make a directory ours.
+//! A directory is first renamed to trash and then deleted by a thread of its own, so that no mount waits
+//! for it. If the thread does not finish, that of the next mount does. Stores of older formats that no
+//! process has locked are deleted in the same way; newer ones stay. A directory is not ours by its name
+//! alone.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -16,24 +17,24 @@ use crate::error::Result;
 
 const TRASH: &str = "belady-trash-";
 
-/// Moves a store, which nobody can be using, out of the way.
+/// Moves a store to the trash. The caller holds it, so no other process uses it.
 pub fn discard(cache: &Path, home: Home) -> Result<()> {
     throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
 }
 
-/// Nothing is made for it, which a full disk would refuse.
+/// Renames a directory to trash. It creates nothing, since a full disk would refuse that.
 fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
-    // A name that nobody has; if somebody had it, no more than an empty directory would be replaced.
+    // The random name should be free. If not, at most an empty directory would be replaced.
     fs::rename(directory, cache.join(format!("{TRASH}{:016x}", unguessable())))
 }
 
-/// Whether this is a directory, and made by this user.
+/// Whether this is a directory that belongs to this user.
 pub(super) fn is_own(directory: &Path) -> bool {
     let me = nix::unistd::geteuid().as_raw();
     fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == me)
 }
 
-/// Whether this is where stores of an older format are.
+/// Whether this directory holds stores of an older format.
 fn is_older(directory: &Path) -> bool {
     let name = directory.file_name().and_then(|name| name.to_str());
     let older = (0..VERSION).any(|version| name == Some(&*format!("{STORES}{version}")));
@@ -42,7 +43,7 @@ fn is_older(directory: &Path) -> bool {
         && fs::read(directory.join(TAG_NAME)).is_ok_and(|tag| tag == TAG.as_bytes())
 }
 
-/// Throws away what older formats have left, unless somebody uses it.
+/// Moves stores of older formats to the trash, unless a process uses one.
 pub(super) fn discard_older(cache: &Path) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let directory = entry.path();
@@ -59,15 +60,15 @@ pub(super) fn discard_older(cache: &Path) {
     }
 }
 
-/// Deletes what was thrown away. Does not wait for it.
+/// Starts to delete the trash, without waiting for the end.
 pub(super) fn empty_trash(cache: &Path) {
     let cache = cache.to_path_buf();
     let thread = std::thread::Builder::new().name("belady-trash".into());
-    // Without a thread it stays until the next mount.
+    // Without a thread the trash stays until the next mount.
     let _ = thread.spawn(move || clear(&cache));
 }
 
-/// Deletes what was thrown away, and says how many bytes that gave. Blocks.
+/// Deletes the trash. Returns how many bytes that freed. Blocks.
 fn clear(cache: &Path) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
@@ -86,10 +87,10 @@ fn clear(cache: &Path) -> u64 {
     bytes
 }
 
-/// Throws older formats away and deletes all trash. Blocks.
+/// Deletes stores of older formats and all trash. Returns how many bytes that freed. Blocks.
 ///
 /// # Errors
-/// Where the cache directory cannot be used.
+/// If the cache directory cannot be used.
 pub fn reclaim(cache: &Path) -> Result<u64> {
     check(cache)?;
     discard_older(cache);

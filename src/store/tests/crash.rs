@@ -1,9 +1,9 @@
 //! Crash images: what is left of a store when the machine stops at any moment.
 //!
-//! Goal: after a crash no wrong byte is served, and nothing is lost that was synced. Method: seeded
-//! work on a store over the model disk, whose operations are recorded. An image is what a crash
-//! after some operation may leave: any of the writes that were not synced are missing or torn. Each
-//! image is opened, everything is read and compared, and the store is used and opened once more.
+//! The goal: after a crash no wrong byte is served, and no synced sample is lost. The method: a seed drives
+//! work on a store over the model disk, which records its operations. An image is what a crash after some
+//! operation may leave: any of the unsynced writes are missing or torn. Each image is opened, all samples
+//! are read and compared, and the store is used and opened once more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,10 @@ use rand::{RngExt, SeedableRng};
 use super::super::*;
 use crate::disk::tests::model::{Model, bytes};
 
-/// Images, at the least.
 const IMAGES: usize = 10_000;
 
-/// Calls of one piece of work.
 const CALLS: usize = 60;
 
-/// Samples that there are; each has one content.
 const SAMPLES: u128 = 80;
 
 fn key(sample: u128) -> Key {
@@ -34,7 +31,6 @@ fn part(sample: u128) -> Option<Part> {
         .then(|| Part::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
 }
 
-/// Stores samples.
 fn put(store: &Store, samples: &[u128]) -> bool {
     let contents: Vec<Vec<u8>> = samples.iter().map(|sample| content(*sample)).collect();
     let sample = |(number, bytes)| Sample { key: key(number), bytes, part: part(number) };
@@ -49,7 +45,7 @@ fn content(sample: u128) -> Vec<u8> {
 }
 
 fn limits() -> Limits {
-    // Small, so that everything that happens rarely happens often.
+    // The limits are small, so that rare events happen often.
     let limits = Limits::new(400_000, 0);
     Limits { segment_bytes: 60_000, dead_records: 12, ..limits }
 }
@@ -62,7 +58,7 @@ fn open(disk: &Model) -> Store {
 enum Call {
     Put(Vec<u128>),
     Remove(Vec<u128>),
-    /// Space is given back and the index made small, while nothing is stored or given up.
+    /// Gives space back and rewrites the index. Stores and removes nothing.
     Compact,
     Sync,
 }
@@ -83,7 +79,7 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> Vec<Done> {
             (0..random.random_range(1..6)).map(|_| random.random_range(0..SAMPLES)).collect();
         let call = match random.random_range(0..20) {
             0..12 => {
-                // Where the budget is full nothing is stored.
+                // If the budget is full, nothing is stored.
                 Call::Put(if put(&store, &some) { some } else { Vec::new() })
             }
             12..17 => {
@@ -104,8 +100,8 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> Vec<Done> {
     calls
 }
 
-/// The samples that a crash after `cut` operations must leave: stored before a sync that came to
-/// its end, and not given up since.
+/// The samples that must survive a crash after `cut` operations: stored before a completed sync, and not
+/// removed since.
 fn must_be_left(calls: &[Done], cut: usize) -> Vec<u128> {
     let mut stored: BTreeMap<u128, bool> = BTreeMap::new();
     for done in calls.iter().take_while(|done| done.from < cut) {
@@ -146,7 +142,7 @@ fn check(store: &Store, must: &[u128], verdict: &mut Verdict) {
     }
 }
 
-/// Opens an image, reads everything, goes on with it, and opens it again.
+/// Opens an image, reads all samples, goes on with it, and opens it again.
 fn try_image(image: &Model, must: &[u128], verdict: &mut Verdict) {
     let store = open(image);
     check(&store, must, verdict);
@@ -186,7 +182,7 @@ fn crash_images() {
     assert!(verdict.served > IMAGES, "nearly nothing was served: this shows nothing");
 }
 
-/// The model would find a store that takes what is on the disk for what was written.
+/// The model would reveal a store that trusts the bytes on the disk.
 #[test]
 fn the_model_does_damage() {
     let mut random = ChaCha8Rng::seed_from_u64(1);

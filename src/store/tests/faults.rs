@@ -1,4 +1,4 @@
-//! A disk that fails for a while: what it has is there again when it works.
+//! A disk that fails for a while: its content is available again when it works.
 
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ fn try_open(disk: &Model) -> Result<Store> {
     Store::open(Arc::new(disk.clone()), limits(), 7)
 }
 
-/// What opening finds lost.
 fn losses(disk: &Model) -> Losses {
     Store::open_found(Arc::new(disk.clone()), limits()).unwrap().unwrap().1
 }
@@ -74,7 +73,7 @@ fn an_index_that_cannot_be_read_is_not_an_empty_one() {
 #[test]
 fn samples_are_counted_while_the_index_is_replaced() {
     let disk = filled();
-    // Listed, and gone when it is opened.
+    // The name is listed, but the file is gone when it is opened.
     disk.list_once("index-00000009");
     assert_eq!(count(&disk).unwrap().samples, SAMPLES as u64);
     disk.fail_reads(Some(libc::EIO));
@@ -124,7 +123,7 @@ fn a_segment_that_cannot_be_opened_outlasts_new_indexes() {
     let left = served(&store);
     let missing: Vec<u128> = all().into_iter().filter(|sample| !left.contains(sample)).collect();
     store.compact().unwrap();
-    // The index is made small by itself, too.
+    // The index is also rewritten without a request.
     let index = || disk.names().unwrap().into_iter().find(|(name, _)| name.starts_with("index-"));
     let before = index().unwrap().0;
     for _ in 0..SAMPLES {
@@ -132,7 +131,7 @@ fn a_segment_that_cannot_be_opened_outlasts_new_indexes() {
         assert!(put(&store, left[0]));
     }
     assert_ne!(index().unwrap().0, before);
-    // What has come again and is given up does not come back.
+    // A sample that was stored again and then removed does not come back.
     assert!(put(&store, missing[0]));
     store.remove(&[key(missing[0])]);
     store.compact().unwrap();
@@ -142,7 +141,7 @@ fn a_segment_that_cannot_be_opened_outlasts_new_indexes() {
     assert_eq!(again, all().into_iter().filter(|n| *n != missing[0]).collect::<Vec<_>>());
 }
 
-/// Whoever only asks leaves the try of a disk that is down to who reads or writes.
+/// A query leaves the try of a disk that is down to a read or a write.
 #[test]
 fn a_disk_that_is_down_is_tried_by_who_has_to_do_with_it() {
     let disk = filled();
@@ -181,7 +180,7 @@ fn what_is_lost_is_told_at_the_next_open() {
     assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), left));
 }
 
-/// Nothing is deleted for it, and no index made with which nobody would notice.
+/// Nothing is deleted, and no new index is made that would hide the loss.
 #[test]
 fn a_store_without_an_index_is_lost_and_stays_as_it_is() {
     let found = |disk: &Model| Store::open_found(Arc::new(disk.clone()), limits());
@@ -196,14 +195,14 @@ fn a_store_without_an_index_is_lost_and_stays_as_it_is() {
         assert_eq!(found(&disk).err().unwrap().kind(), ErrorKind::InvalidData);
         assert_eq!(disk.names().unwrap(), before);
     }
-    // An older one that is left counts, and the damage is told.
+    // An older index that is left is used, and the damage is reported.
     let disk = filled();
     drop(disk.create("index-00000002", disk::Use::Log).unwrap());
     assert_eq!(losses(&disk).indexes, ["index-00000002"]);
     assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()));
 }
 
-/// A name that was not made to last takes the samples with it that were synced after it.
+/// A name that is not durable takes samples with it that were synced later.
 #[test]
 fn nothing_is_stored_in_a_file_whose_name_may_not_last() {
     let disk = Model::default();
@@ -225,7 +224,7 @@ fn nothing_is_stored_in_a_file_whose_name_may_not_last() {
     }
 }
 
-/// Nor in one that is made again, in place of one that somebody has deleted.
+/// The same for a file that is made again after it was deleted.
 #[test]
 fn nothing_is_stored_in_a_file_made_again_whose_name_may_not_last() {
     let disk = Model::default();
@@ -257,7 +256,7 @@ fn what_an_append_that_was_cut_short_leaves_is_no_loss() {
         let disk = filled();
         disk.edit("index-00000001", |bytes| bytes.extend(tail));
         assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()));
-        // Nor does it become one when more is written.
+        // It is no loss either after more is written.
         open(&disk).remove(&[key(0)]);
         assert_eq!((losses(&disk), served(&open(&disk))), (Losses::default(), all()[1..].to_vec()));
     }
@@ -272,7 +271,7 @@ fn records_that_were_torn_do_not_count_behind_later_ones() {
     let store = open(&disk);
     let many: Vec<(u128, Vec<u8>)> = (20..40).map(|n| (n, bytes(n, 9_000))).collect();
     let samples: Vec<(Key, &[u8])> = many.iter().map(|(n, b)| (key(*n), &**b)).collect();
-    // Half of the records of one that are stored nowhere.
+    // A failed put leaves half of its records in the index.
     disk.tear(true);
     assert!(!store.put(&samples));
     store.remove(&[key(0), key(1)]);
@@ -297,7 +296,7 @@ fn a_rewrite_without_its_name_does_not_count() {
     assert!(served(&again) == served(&store) && !served(&again).contains(&3));
 }
 
-/// The block comes back while somebody holds the file that it was in, and has its old place to itself.
+/// The block comes back while its old file is held, and goes to another file.
 #[test]
 fn a_block_of_a_lent_file_whose_end_cannot_be_recorded_comes_back_elsewhere() {
     const BLOCK: usize = 1 << 20;

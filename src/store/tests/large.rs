@@ -13,7 +13,6 @@ use crate::ids::BLOCK_BYTES;
 /// Blocks of the file, the last of them half.
 const BLOCKS: u64 = 5;
 
-/// A file that is large, and a store for it.
 struct Stand {
     directory: tempfile::TempDir,
     content: Vec<u8>,
@@ -128,7 +127,7 @@ fn large_files_are_under_the_same_budget() {
     let small = bytes(9, 2 << 20);
     assert!(store.put(&[(Key::new(1), &small)]));
     assert!(stand.put(&store, [2]) && !stand.put(&store, [3]));
-    // The place of a sample that is given up goes back to the disk for a block.
+    // The place of a removed sample goes back to the disk to make room for a block.
     store.remove(&[Key::new(1)]);
     assert!(store.put(&[(Key::new(2), &small[..4096])]) && stand.put(&store, [3]));
     assert!(store.idle() + store.totals().1 <= 3 * BLOCK_BYTES);
@@ -142,7 +141,7 @@ fn what_was_compared_is_not_read_again_until_something_of_it_is_given_up() {
     let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
     let size = stand.content.len() as u64;
     assert!(stand.put(&store, 0..BLOCKS) && store.make_lendable(&keys, size));
-    // Others took its place among those that are lent.
+    // As if other lent files had displaced it.
     store.write().end_lending();
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
@@ -181,7 +180,7 @@ fn what_a_crash_leaves_in_a_large_file_is_given_back() {
     let store = stand.open(1 << 30);
     assert!(stand.put(&store, [0, 3]));
     drop(store);
-    // Written and never recorded.
+    // Written, but never recorded.
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(&bytes(5, 2 << 20), BLOCK_BYTES).unwrap();
     file.write_all_at(&bytes(6, 1 << 20), 4 * BLOCK_BYTES).unwrap();
@@ -217,7 +216,7 @@ fn a_large_file_that_is_lent_stays_as_it_is_until_nobody_holds_it() {
     stand.has(&store, &[0, 1, 2, 3, 4]);
     store.remove(&[keys[1], keys[4]]);
     assert!(store.lent(keys[0]).is_none() && read(&lent) == stand.content);
-    // What comes back goes elsewhere.
+    // Blocks that come back go to another file.
     assert!(stand.put(&store, [1, 4]));
     assert_eq!(stand.files().len(), 2);
     assert!(read(&lent) == stand.content && !store.make_lendable(&keys, size));

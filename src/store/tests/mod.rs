@@ -4,7 +4,7 @@ mod large;
 mod real;
 
 impl super::Store {
-    /// Half a minute has gone by.
+    /// As if half a minute had passed.
     pub(crate) fn make_due(&self) {
         self.health.make_due();
     }

@@ -88,7 +88,7 @@ fn damage_is_found_and_costs_only_what_is_damaged() {
     assert_eq!(store.state(), DiskState::Normal, "the disk does what it is told");
 }
 
-/// Bytes that segments take, less what filesystems may need to know of their pieces.
+/// Bytes that segments take, without what a filesystem may need to record their pieces.
 fn used(directory: &Path) -> u64 {
     let bytes = |path: PathBuf| path.metadata().unwrap().blocks() * 512;
     segments(directory).into_iter().map(|path| bytes(path).saturating_sub(4 * 4096)).sum()
@@ -116,7 +116,7 @@ fn places_given_up_are_taken_again() {
         );
         store = open();
     }
-    // Larger ones do not fit where smaller ones were: their room goes back to the disk.
+    // Larger samples do not fit into places of smaller ones: that room goes back to the disk.
     store.remove(&(256..320).step_by(2).map(key).collect::<Vec<_>>());
     assert_eq!(store.idle(), budget / 2);
     let large = bytes(7, 3 << 16);
@@ -234,7 +234,7 @@ fn a_store_has_one_user_and_each_source_its_own() {
     assert!(fs::read_to_string(second.path().join("../CACHEDIR.TAG")).unwrap().contains("8a477f"));
 }
 
-/// Who makes the file of the owner anew has locked it, but is not the store's user.
+/// A process that makes the owner file again has locked it, but is not the store's user.
 #[test]
 fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
     home::claim(cache, &owner("/a")).unwrap();
 }
 
-/// Also where somebody deletes the file that its user has locked.
+/// Also if the owner file, which its user has locked, is deleted.
 #[test]
 fn a_store_that_is_being_left_is_waited_for() {
     std::thread::scope(|scope| {
@@ -271,13 +271,13 @@ fn is_waited_for(deleted: bool) {
     }
     std::thread::scope(|scope| {
         let second = scope.spawn(|| home::claim(cache, &owner("/a")).map(drop));
-        // Longer than one that is to stay is waited for.
+        // A store that is not being left would not be waited for so long.
         std::thread::sleep(Duration::from_secs(6));
         assert!(!second.is_finished());
         drop((first, stay));
         second.join().unwrap().unwrap();
     });
-    // The one that came after it is to stay.
+    // The next user is not about to leave.
     let third = home::claim(cache, &owner("/a")).unwrap();
     assert_eq!(home::claim(cache, &owner("/a")).err().unwrap().kind(), ErrorKind::Busy);
     drop(third);
@@ -296,7 +296,7 @@ fn a_tag_that_was_cut_short_is_made_whole() {
     }
 }
 
-/// A lock that is held by who is not to be seen is one of another container.
+/// If the holder of a lock is not visible here, it is in another container.
 #[test]
 fn who_is_not_seen_is_not_taken_for_one_that_ends() {
     let directory = tempfile::tempdir().unwrap();
@@ -335,7 +335,7 @@ fn older_formats_go_and_nothing_else() {
     for name in others.iter().chain(&["belady-store-v1/x", "other", "v1"]) {
         fs::create_dir_all(at(name)).unwrap();
     }
-    // What a store of today says of itself is what those of all formats have said.
+    // A present store has the same tag as stores of all formats.
     let tag = home::claim(&at("today"), &owner("/a")).unwrap().path().join("../CACHEDIR.TAG");
     for name in others.iter().chain(&["belady-store-v1"]) {
         fs::copy(&tag, at(name).join("CACHEDIR.TAG")).unwrap();
@@ -373,7 +373,7 @@ fn a_store_that_is_smaller_than_a_sample_holds_nothing_and_takes_no_harm() {
     }
 }
 
-/// Readers meet samples that come, go and have their places taken by others.
+/// Readers meet samples that are stored, removed and replaced.
 #[test]
 fn reads_are_right_while_samples_come_and_go() {
     let directory = tempfile::tempdir().unwrap();
@@ -395,12 +395,12 @@ fn reads_are_right_while_samples_come_and_go() {
             }
         };
         let readers: Vec<_> = (0..3).map(|nth| scope.spawn(move || reader(nth * 20))).collect();
-        // At least until somebody has found something.
+        // At least until a reader has found a sample.
         let enough = |round: &u128| *round < 3000 || found.load(Ordering::Relaxed) == 0;
         for round in (0..).take_while(enough) {
             let (new, old) = ((round * 7 % 64), (round * 7 + 29) % 64);
             store.remove(&[key(old)]);
-            // Where the budget is full this one waits for its next turn.
+            // If the budget is full, the sample waits for its next turn.
             store.put(&[(key(new), &contents[new as usize])]);
         }
         over.store(true, Ordering::Relaxed);
